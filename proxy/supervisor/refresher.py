@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from policy.snapshot import Row, SnapshotPage
+from runtime.backoff import jittered_s, pause_s
 
 MIN_GAP_S = 0.05
 """Pause between two refreshes, so that a burst of hints causes a few refreshes and not one for each hint."""
@@ -113,7 +114,7 @@ class Refresher:
             await self._refresh_once(started_s)
             await asyncio.sleep(MIN_GAP_S)
             try:
-                async with asyncio.timeout(self._wait_s() - (time.monotonic() - started_s)):
+                async with asyncio.timeout(self._wait_s(time.monotonic() - started_s)):
                     await self._wanted.wait()
             except TimeoutError:
                 continue
@@ -209,17 +210,18 @@ class Refresher:
             raise ControlUnreachableError("control's database was restored or replaced between two pages")
         return following
 
-    def _wait_s(self) -> float:
-        """Time to the next refresh. Jitter is subtracted, so the interval is never exceeded; shorter after failures."""
-        chance = random.random()  # noqa: S311 (spreads load, keeps no secret)
-        regular_s: float = self._interval_s * (1 - _JITTER * chance)
+    def _wait_s(self, took_s: float) -> float:
+        """Time to the next refresh, after one that took so long. Jitter is subtracted: the interval is never exceeded.
+
+        After a failure the pause is shorter, and however long the failure took it is waited: proxies that failed in
+        the same moment must not retry in the same moment.
+        """
         if not self._failures:
-            return regular_s
+            regular_s = self._interval_s * random.uniform(1 - _JITTER, 1)  # noqa: S311 (spreads load, keeps no secret)
+            return regular_s - took_s
         if self._has_refreshed:
-            retry_s = FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 10)
-        else:
-            retry_s = min(START_RETRY_S * self._failures, LONGEST_START_RETRY_S)
-        return min(regular_s, retry_s * (1 - chance / 2))
+            return pause_s(self._failures, FIRST_RETRY_S, self._interval_s)
+        return jittered_s(min(START_RETRY_S * self._failures, LONGEST_START_RETRY_S, self._interval_s))
 
 
 async def _in_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:

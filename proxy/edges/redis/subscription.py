@@ -4,7 +4,6 @@ Redis keeps no message for an absent subscriber, so a reader must learn of each 
 """
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -13,6 +12,8 @@ from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+
+from runtime.backoff import pause_s
 
 SUBSCRIBE_S = 5.0
 """How long a connection and its subscription may take."""
@@ -36,8 +37,7 @@ async def subscribed(
     `on_lost`: called with what ended the subscription, or with why there is none. `backoff_s`: the first pause before
     another try, and the longest one. `redis`: from `connect`.
     """
-    first_s, longest_s = backoff_s
-    pause_s = first_s
+    failures = 0
     while True:
         try:
             async with redis.pubsub() as pubsub:
@@ -45,12 +45,12 @@ async def subscribed(
                     await pubsub.subscribe(channel)
                 while True:
                     text = await _next_text(pubsub)
-                    pause_s = first_s
+                    failures = 0
                     yield text
         except (RedisError, OSError, TimeoutError) as error:
             on_lost(error)
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 (spreads load, keeps no secret)
-        pause_s = min(pause_s * 2, longest_s)
+        failures += 1
+        await asyncio.sleep(pause_s(failures, *backoff_s))
 
 
 async def _next_text(pubsub: PubSub) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -407,3 +407,37 @@ async def test_rejected_lines_do_not_block_those_after_them(
     await lines.send()
     assert [line["request_id"] for line in control.lines] == ["2"]
     assert "report this bug" in caplog.text
+
+
+# --- many machines ----------------------------------------------------------------------------------------------------
+
+
+class Away(ControlReports):
+    """Takes no reports, and notes when each was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("http://away", TOKEN)
+        self.sent_s: list[float] = []
+
+    async def post(self, what: str, report: dict[str, Any]) -> None:
+        self.sent_s.append(asyncio.get_running_loop().time())
+        raise ReportNotTakenError
+
+
+@pytest.mark.parametrize("what", ["loads", "logs"])
+async def test_machines_that_lost_control_together_retry_apart(what: str, board: Board) -> None:
+    board.carried["d"] = PARKED
+    machines = [Away() for _ in range(40)]
+    async with AsyncExitStack() as stack:
+        for away in machines:
+            if what == "loads":
+                reports = LoadReports(away, board, MACHINE)
+                reports.changed("d")
+                await stack.enter_async_context(running(reports.run))
+            else:
+                lines = CallLog(away)
+                lines.ended("d", "http://a", CALL)
+                await stack.enter_async_context(running(lines.run))
+        await eventually(lambda: all(len(away.sent_s) > 1 for away in machines))
+    pauses = [away.sent_s[1] - away.sent_s[0] for away in machines]
+    assert max(pauses) - min(pauses) > 0.1

@@ -130,6 +130,35 @@ async def test_refresh_runs_every_interval_without_hints(control: FakeControl, r
         await eventually(lambda: replica.confirmations >= 3)
 
 
+class SlowToFail(FakeControl):
+    """Down, which a proxy learns only after a timeout. `waited_s`: from each failure to the next request."""
+
+    def __init__(self) -> None:
+        super().__init__(down=True)
+        self.waited_s: list[float] = []
+        self._failed_at_s = 0.0
+
+    async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
+        if self._failed_at_s:
+            self.waited_s.append(time.monotonic() - self._failed_at_s)
+        await asyncio.sleep(0.3)
+        try:
+            return await super().page(since, after)
+        finally:
+            self._failed_at_s = time.monotonic()
+
+
+async def test_pause_is_waited_after_a_slow_failure_too(
+    replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise proxies that fail in the same moment, at a control that hangs, retry in the same moment."""
+    monkeypatch.setattr(module, "START_RETRY_S", 0.4)
+    control = SlowToFail()
+    async with running(replica, control):
+        await eventually(lambda: control.waited_s)
+    assert control.waited_s[0] > 0.19
+
+
 async def test_new_epoch_reloads_all_rows(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "old", {})
     async with running(replica, control) as refresher:

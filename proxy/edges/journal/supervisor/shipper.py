@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -26,6 +25,7 @@ from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.exchange import CountersUnavailableError
+from runtime.backoff import pause_s
 from runtime.log_lines import START_S, OutageLog
 
 SettledThrough = Callable[[str], Awaitable[int]]
@@ -61,7 +61,7 @@ class ShipperOptions:
 
 
 class _Retry:
-    """When to try again: exponential backoff with jitter, so that proxies do not retry in step."""
+    """When to try again."""
 
     def __init__(self, options: ShipperOptions) -> None:
         self._options = options
@@ -73,9 +73,9 @@ class _Retry:
         return time.monotonic() >= self._not_before
 
     def failed(self) -> None:
-        ceiling = min(self._options.longest_delay_s, self._options.first_delay_s * 2 ** min(self.failures, 16))
         self.failures += 1
-        self._not_before = time.monotonic() + ceiling * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not secrecy)
+        wait_s = pause_s(self.failures, self._options.first_delay_s, self._options.longest_delay_s)
+        self._not_before = time.monotonic() + wait_s
 
     def succeeded(self) -> None:
         self.failures, self._not_before = 0, 0.0

@@ -10,8 +10,10 @@ from typing import Any
 
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from proxy.replicas.replica_calls import CallEnded
+from runtime.backoff import pause_s
 
 INTERVAL_S = 1.0
+LONGEST_PAUSE_S = 5.0
 MAX_LINES = 1000
 """Most lines in one post."""
 MAX_KEPT = 10_000
@@ -36,12 +38,15 @@ class CallLog:
         self._kept.append((deployment_id, replica, call))
 
     async def run(self) -> None:
+        failures = 0
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(pause_s(failures, INTERVAL_S, LONGEST_PAUSE_S) if failures else INTERVAL_S)
             try:
                 await self.send()
-            except ReportNotTakenError:
-                continue  # logged by the client
+            except ReportNotTakenError:  # logged by the client
+                failures += 1
+            else:
+                failures = 0
 
     async def send(self) -> None:
         """Send all lines. Raises `ReportNotTakenError`; the lines that were not taken are kept."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from policy.deployment_load import DeploymentLoad
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
+from runtime.backoff import pause_s
 
 GATHER_S = 0.04
 """Time between two posts, so that changes which come together are sent together."""
@@ -150,7 +151,7 @@ class LoadReports:
 
     def _pause_s(self) -> float:
         """Time to the next post, at least."""
-        return min(BUSY_INTERVAL_S * 2.0 ** (self._failures - 1), LONGEST_PAUSE_S) if self._failures else GATHER_S
+        return pause_s(self._failures, BUSY_INTERVAL_S, LONGEST_PAUSE_S) if self._failures else GATHER_S
 
 
 def _outline(load: DeploymentLoad | None) -> object:
