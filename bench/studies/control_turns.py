@@ -12,14 +12,11 @@ import json
 import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,17 +24,8 @@ from typing import Any
 
 from ulid import ULID
 
-from bench.programs.processes import (
-    OTHER_CORE,
-    PROXY_CORE,
-    BenchError,
-    Program,
-    answers,
-    free_port,
-    start,
-    treat_sigterm_as_interrupt,
-    wait_until,
-)
+from bench.programs.control_plane import INTERNAL_TOKEN, ControlPlane
+from bench.programs.processes import OTHER_CORE, BenchError, treat_sigterm_as_interrupt
 from control.api.internal_events import MAX_EVENTS
 from control.api.protocol.bodies import MAX_DIGITS
 from policy.billing import BillingEvent, Tokens
@@ -48,8 +36,6 @@ from tests.redis_server import private_redis
 GROUPS = "/v1/gateway/groups"
 PING_EVERY_S = 0.001
 TIMEOUT_S = 60.0
-INTERNAL_TOKEN = "bench" * 4
-_TOLLGATE = str(Path(sys.executable).parent / "tollgate")
 Act = Callable[[], Any]
 
 
@@ -96,28 +82,6 @@ def ping(port: int, orders: Connection) -> None:
         orders.recv()
         orders.send(longest_s)
     client.close()
-
-
-@contextmanager
-def control(folder: Path, redis_url: str, database: str) -> Iterator[tuple[int, str]]:
-    """Run a control plane; yields its port and the management key of a workspace that owns `acme`."""
-    port = free_port()
-    key = b64encode(bytes(32)).decode()
-    env = {
-        "TOLLGATE_SECRET_KEY": key,
-        "TOLLGATE_INTERNAL_TOKEN": INTERNAL_TOKEN,
-        "TOLLGATE_DATABASE_URL": database,
-        "TOLLGATE_REDIS_URL": redis_url,
-    }
-    argv = [_TOLLGATE, "control", "--control-port", str(port)]
-    program: Program = start("control", argv, PROXY_CORE, folder / "control.log", env)
-    try:
-        wait_until(lambda: answers(port), "control")
-        create = [_TOLLGATE, "workspace", "create", "bench", "--prefix", "acme", "--database-url", database]
-        made = subprocess.run(create, capture_output=True, text=True, check=True, env=dict(os.environ))
-        yield port, str(json.loads(made.stdout)["api_key"])
-    finally:
-        program.stop()
 
 
 def group(entity: str, parent: str = "") -> bytes:
@@ -239,8 +203,8 @@ def main() -> None:
         if asked.postgres:
             database = asyncio.run(stack.enter_context(running_postgres()).create_database("bench"))
         redis = stack.enter_context(private_redis())
-        port, key = stack.enter_context(control(folder, redis.url, database))
-        for name, longest in measure(port, key, asked.rounds).items():
+        control = stack.enter_context(ControlPlane(folder, database, redis.url))
+        for name, longest in measure(control.port, control.make_workspace(), asked.rounds).items():
             print(f"{name:>24}  " + "  ".join(f"{ms:6.1f}" for ms in longest), flush=True)
 
 

@@ -1,0 +1,185 @@
+"""What many proxies cost one control: at rest, with a change a second, with events and reports, and after its death.
+
+`python -m bench.studies.many_proxies [--proxies N] [--keys N] [--postgres]`. A real `tollgate control` on a database of
+10 000 endpoints, 100 000 groups and N keys, a real Redis, and in this process what the supervisors of all proxies do
+at them (`bench/studies/simulated_proxy.py`). CPU is in ms per second: 1000 is a core.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.programs.control_plane import ControlPlane, fill
+from bench.programs.gateway import Api
+from bench.programs.processes import OTHER_CORE, BenchError, cpu_s, treat_sigterm_as_interrupt
+from bench.studies.policy_scale import rows
+from bench.studies.simulated_proxy import Log, Reader, SimulatedProxy, current_version
+from runtime.background import running
+from tests.postgres_server import running_postgres
+from tests.redis_server import RedisServer, private_redis
+
+CHANGES = 20
+DOWN_S = 20.0
+"""How long control is away: long enough for every proxy to fail several times."""
+RETURN_S = 10.0
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The proxies, and what they ask."""
+
+    control: ControlPlane
+    redis: RedisServer
+    proxies: list[SimulatedProxy]
+    log: Log
+    api: Api
+
+    async def cost(self, name: str, act: Callable[[], Awaitable[object]]) -> float:
+        """Run `act`; print and return control's CPU per second meanwhile, in ms."""
+        self.log.clear()
+        before, started = self._used_s(), time.monotonic()
+        await act()
+        took_s = time.monotonic() - started
+        control_ms, redis_ms = (
+            1000 * (after - earlier) / took_s for after, earlier in zip(self._used_s(), before, strict=True)
+        )
+        asked = sum(self.log.sent.values()) / took_s
+        print(f"{name}: control {control_ms:.1f} ms/s, Redis {redis_ms:.1f} ms/s, {asked:.1f} requests/s", flush=True)
+        return control_ms
+
+    def _used_s(self) -> tuple[float, float]:
+        return cpu_s(self.control.pids()), cpu_s([self.redis.pid])
+
+
+async def change_often(fleet: Fleet) -> None:
+    """Change a secret once a second. Print how long the change took to be everywhere, and in the median proxy."""
+    everywhere: list[float] = []
+    typical: list[float] = []
+    for turn in range(CHANGES):
+        began = time.monotonic()
+        fleet.log.confirmed_s.clear()
+        await asyncio.to_thread(fleet.api.post, "/v1/secrets", {"name": "upstream", "value": f"value {turn}"})
+        committed = time.monotonic()
+        while len(fleet.log.confirmed_s) < len(fleet.proxies):
+            await asyncio.sleep(0.01)
+            if time.monotonic() - committed > 30:
+                raise BenchError("a change has not reached all proxies within 30 s")
+        late = sorted(fleet.log.confirmed_s)
+        everywhere.append(late[-1] - committed)
+        typical.append(late[len(late) // 2] - committed)
+        await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began)))
+    print(
+        f"  a change is in the median proxy {1000 * statistics.median(typical):.0f} ms after its answer, in all"
+        f" {1000 * statistics.median(everywhere):.0f} ms (at most {1000 * max(everywhere):.0f} ms)",
+        flush=True,
+    )
+
+
+async def fall_and_return(fleet: Fleet) -> None:
+    """Kill control, start it after `DOWN_S`, and print how its first requests are spread."""
+    fleet.control.kill()
+    await asyncio.sleep(DOWN_S)
+    print(f"  while control was away for {DOWN_S:.0f} s: {summary(fleet.log.sent)}", flush=True)
+    fleet.control.launch()
+    await asyncio.to_thread(fleet.control.await_answers)
+    fleet.log.clear()
+    back_s = time.monotonic()
+    used_s = cpu_s(fleet.control.pids())
+    for second in range(int(RETURN_S)):
+        await asyncio.sleep(max(0.0, back_s + second + 1 - time.monotonic()))
+        now_s = cpu_s(fleet.control.pids())
+        print(f"  second {second + 1}: control's CPU {1000 * (now_s - used_s):.0f} ms, requests per 100 ms:", end=" ")
+        print(*tenths(fleet.log.sent_s, back_s + second), flush=True)
+        used_s = now_s
+    print(f"  in these {RETURN_S:.0f} s: {summary(fleet.log.sent)}; not answered: {fleet.log.failed}", flush=True)
+
+
+def summary(sent: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(sent.items())) or "no requests"
+
+
+def tenths(times_s: list[float], from_s: float) -> list[int]:
+    """How many of these times are in each tenth of the second that begins at `from_s`."""
+    counts = Counter(int((at_s - from_s) * 10) for at_s in times_s if from_s <= at_s < from_s + 1)
+    return [counts[tenth] for tenth in range(10)]
+
+
+async def restart_redis(fleet: Fleet) -> None:
+    """Every proxy subscribes again, and refreshes."""
+    fleet.redis.kill()
+    fleet.redis.start()
+    await asyncio.sleep(10)
+    worst = max(tenths(fleet.log.sent_s, min(fleet.log.sent_s)))
+    print(f"  after a restart of Redis: {summary(fleet.log.sent)}, at most {worst} of them in 100 ms", flush=True)
+
+
+def make_deployment(api: Api) -> tuple[str, str]:
+    """The ids of a model and its deployment."""
+    model = api.post("/v1/models", {"name": "bench"})["id"]
+    return model, api.post(f"/v1/models/{model}/deployments", {"name": "bench"})["id"]
+
+
+async def measure(control: ControlPlane, redis: RedisServer, count: int, rest_s: float) -> None:
+    api = Api(control.url, control.make_workspace())
+    log = Log()
+    deployment = await asyncio.to_thread(make_deployment, api)
+    reader = Reader(await current_version(control.database), deployment)
+    async with AsyncExitStack() as stack:
+        proxies = [SimulatedProxy(control.url, redis.url, reader, log) for _ in range(count)]
+        for proxy in proxies:
+            stack.push_async_callback(proxy.close)
+        fleet = Fleet(control, redis, proxies, log, api)
+        async with running(*(part for proxy in proxies for part in proxy.policy)):
+            await asyncio.sleep(5)
+            await fleet.cost(f"{count} proxies at rest", lambda: asyncio.sleep(rest_s))
+            await fleet.cost("a change a second", lambda: change_often(fleet))
+            await fleet.cost("Redis restarts", lambda: restart_redis(fleet))
+            async with running(*(proxy.loads for proxy in proxies)):
+                await fleet.cost("with loads, twice a second", lambda: asyncio.sleep(10))
+            async with running(*(proxy.events for proxy in proxies)):
+                await fleet.cost("with events, twice a second", lambda: asyncio.sleep(10))
+            async with running(*(part for proxy in proxies for part in (proxy.loads, proxy.events))):
+                await asyncio.sleep(2)
+                await fall_and_return(fleet)
+
+
+async def prepare(stack: ExitStack, folder: Path, keys: int, postgres: bool) -> str:
+    """A database with all the policy; its URL."""
+    database = f"sqlite+aiosqlite:///{folder}/control.db"
+    if postgres:
+        database = await stack.enter_context(running_postgres()).create_database("bench")
+    with ControlPlane(folder, database, ""):
+        pass  # it migrates
+    print(f"{await fill(database, rows(keys)):,} rows of policy in {database.partition(':')[0]}", flush=True)
+    return database
+
+
+def main() -> None:
+    treat_sigterm_as_interrupt()
+    logging.disable(logging.CRITICAL)  # hundreds of proxies that cannot reach control say so
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--proxies", type=int, default=200)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rest", type=float, default=60, help="seconds to measure at rest")
+    parser.add_argument("--postgres", action="store_true")
+    asked = parser.parse_args()
+    os.sched_setaffinity(0, {OTHER_CORE})
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        database = asyncio.run(prepare(stack, folder, asked.keys, asked.postgres))
+        redis = stack.enter_context(private_redis())
+        control = stack.enter_context(ControlPlane(folder, database, redis.url))
+        asyncio.run(measure(control, redis, asked.proxies, asked.rest))
+
+
+if __name__ == "__main__":
+    main()
