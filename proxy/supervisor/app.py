@@ -275,7 +275,11 @@ class Supervisor:
         return checks | {"async": self._async_check} if self._async_workers else checks
 
     async def _policy_check(self) -> Finding:
-        return OK if self._replica.version.loaded else Finding(fault="no policy from control yet")
+        """Before the first policy, `/readyz` shows how far it has come and why it does not come."""
+        if self._replica.version.loaded:
+            return OK
+        notes = (self._refresher.progress, self._refresher.trouble)
+        return Finding(fault="no policy from control yet", note="; ".join(filter(None, notes)))
 
     async def _workers_check(self) -> Finding:
         if self._draining:

@@ -17,14 +17,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. At most one field is set; both are empty when the check passes."""
+    """What one check found. At most one of the first two is set; both are empty when the check passes.
+
+    `note`: what changes while the finding stays the same. `/readyz` shows it; it is not logged.
+    """
 
     fault: str = ""
     degraded: str = ""
+    note: str = ""
 
     @property
     def text(self) -> str:
         return self.fault or self.degraded or "ok"
+
+    @property
+    def shown(self) -> str:
+        return f"{self.text} ({self.note})" if self.note else self.text
 
 
 OK = Finding()
@@ -46,7 +54,7 @@ class Report:
         return {
             "ready": self.ready,
             "degraded": [f"{name}: {found.degraded}" for name, found in self.findings.items() if found.degraded],
-            "checks": {name: found.text for name, found in self.findings.items()},
+            "checks": {name: found.shown for name, found in self.findings.items()},
         }
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from policy.snapshot import Row, SnapshotPage
+from proxy.supervisor.fetch_progress import FetchProgress
+from runtime.background import is_set_within
 from runtime.backoff import jittered_s, pause_s
 
 MIN_GAP_S = 0.05
@@ -59,6 +61,10 @@ class ReplicaVersion:
         return bool(self.epoch)
 
 
+class _OtherHistoryError(ControlUnreachableError):
+    """What was fetched so far does not fit to what control answers now."""
+
+
 class Feed(Protocol):
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage: ...
 
@@ -84,6 +90,22 @@ class ReplicaStore(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Fetch:
+    """One answer of control on its way into the replica. `page`: the last one that arrived; `over`: it replaces policy.
+
+    A fetch of all policy has a `progress`. It is kept while control is away: its cursor continues where it was, and
+    control refuses the cursor if its database was restored or replaced meanwhile, or if it is too old.
+    """
+
+    since: ReplicaVersion
+    update: ReplicaUpdate
+    page: SnapshotPage
+    over: bool
+    progress: FetchProgress | None
+    written: bool = False
+
+
 class Refresher:
     """Keeps `replica` in step with `feed` while `run` runs. `hint` and `refresh_on_demand` may be called at any time.
 
@@ -99,6 +121,9 @@ class Refresher:
         self._interval_s = interval_s
         self.trouble = ""
         """Why the last refresh failed; empty when it succeeded."""
+        self.progress = ""
+        """How far a fetch of all policy has come; empty when none is under way."""
+        self._interrupted: _Fetch | None = None
         self._wanted = asyncio.Event()
         self._next_refresh: asyncio.Future[bool] | None = None
         self._on_demand_at_s = float("-inf")
@@ -109,15 +134,16 @@ class Refresher:
 
     async def run(self) -> None:
         """Refresh at once, then for ever."""
-        while True:
-            started_s = time.monotonic()
-            await self._refresh_once(started_s)
-            await asyncio.sleep(MIN_GAP_S)
-            try:
-                async with asyncio.timeout(self._wait_s(time.monotonic() - started_s)):
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
+        try:
+            while True:
+                started_s = time.monotonic()
+                await self._refresh_once(started_s)
+                await asyncio.sleep(MIN_GAP_S)
+                await is_set_within(self._wanted, self._wait_s(time.monotonic() - started_s))
+        finally:
+            if self._interrupted is not None:
+                self._interrupted.update.discard()
+                self._interrupted = None
 
     def hint(self, revision: int | None = None) -> None:
         """Control has committed `revision`. None means that hints may have been missed: refresh."""
@@ -166,7 +192,8 @@ class Refresher:
         try:
             await self._follow()
         except (ControlUnreachableError, ReplicaUnwritableError) as error:
-            self.trouble = f"policy is not refreshed, the last good one serves: {error}"
+            served = ", the last good one serves" if self._replica.version.loaded else ""
+            self.trouble = f"policy is not refreshed{served}: {error}"
             self._failures += 1
             self._failed_at_s = time.monotonic()
             return False
@@ -178,21 +205,21 @@ class Refresher:
 
     async def _follow(self) -> None:
         """Write everything that changed since the replica's version: all pages, or nothing."""
-        since = self._replica.version
-        page = await self._feed.page(since, None)
-        over = page.reset and since.loaded
-        update = await _in_thread(lambda: self._replica.begin_update(reset=page.reset or not since.loaded))
+        fetch, self._interrupted = self._interrupted or await self._begin_fetch(), None
         try:
-            await _in_thread(update.add, page.rows)
-            while page.next is not None:
-                page = await self._page_after(page, since)
-                await _in_thread(update.add, page.rows)
-            await _in_thread(update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
-        except BaseException:
-            update.discard()
+            await self._finish(fetch)
+        except BaseException as error:
+            if fetch.progress is not None and type(error) is ControlUnreachableError:
+                self._interrupted = fetch
+            else:
+                fetch.update.discard()
+                self.progress = ""
             raise
-        if over:
-            self._started_over(since, page)
+        if fetch.progress is not None:
+            fetch.progress.ended()
+            self.progress = ""
+        if fetch.over:
+            self._started_over(fetch.since, fetch.page)
 
     def _started_over(self, since: ReplicaVersion, page: SnapshotPage) -> None:
         log.warning(
@@ -204,10 +231,34 @@ class Refresher:
         if self._on_start_over is not None:
             self._on_start_over()
 
-    async def _page_after(self, page: SnapshotPage, since: ReplicaVersion) -> SnapshotPage:
-        following = await self._feed.page(since, page.next)
-        if following.epoch != page.epoch or following.reset:
-            raise ControlUnreachableError("control's database was restored or replaced between two pages")
+    async def _begin_fetch(self) -> "_Fetch":
+        since = self._replica.version
+        page = await self._feed.page(since, None)
+        whole = page.reset or not since.loaded
+        update = await _in_thread(lambda: self._replica.begin_update(reset=whole))
+        return _Fetch(
+            since, update, page, over=page.reset and since.loaded, progress=FetchProgress() if whole else None
+        )
+
+    async def _finish(self, fetch: "_Fetch") -> None:
+        """Write the pages that are missing, and commit. A fetch that was interrupted goes on behind its last page."""
+        while True:
+            if not fetch.written:
+                await _in_thread(fetch.update.add, fetch.page.rows)
+                fetch.written = True
+                if fetch.progress is not None:
+                    fetch.progress.fetched(fetch.page)
+                    self.progress = fetch.progress.text
+            if fetch.page.next is None:
+                break
+            fetch.page, fetch.written = await self._page_after(fetch), False
+        page = fetch.page
+        await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
+
+    async def _page_after(self, fetch: "_Fetch") -> SnapshotPage:
+        following = await self._feed.page(fetch.since, fetch.page.next)
+        if following.epoch != fetch.page.epoch or following.reset:
+            raise _OtherHistoryError("control's database was restored or replaced between two pages")
         return following
 
     def _wait_s(self, took_s: float) -> float:

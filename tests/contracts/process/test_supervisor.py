@@ -252,7 +252,7 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
     await eventually(workers_serve)
     status, report = await world.proxy.admin("/readyz")
     assert status == 503
-    assert "no policy from control yet" in report
+    assert "no policy from control yet (policy is not refreshed: control answered 503" in report
     assert (await world.proxy.call())[0] == 503
     world.control.down = False
     await world.proxy.until_ready()

@@ -23,3 +23,12 @@ def test_finding_marked_as_logged_is_not_logged_again(caplog: pytest.LogCaptureF
     readiness.mark_logged("workers", draining)
     readiness.log_changes(Report({"workers": draining, "redis": OK}))
     assert not caplog.records
+
+
+def test_note_is_shown_but_a_change_of_it_alone_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    readiness = Readiness({})
+    for rows in (1, 2, 3):
+        report = Report({"policy": Finding(fault="none yet", note=f"{rows} rows so far")})
+        readiness.log_changes(report)
+    assert report.to_wire()["checks"] == {"policy": "none yet (3 rows so far)"}
+    assert [record.getMessage() for record in caplog.records] == ["Not ready: policy: none yet"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from policy.snapshot import Row, SnapshotPage
+from proxy.supervisor import fetch_progress
 from proxy.supervisor import refresher as module
 from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, ReplicaVersion
 from tests.fakes.control_plane import FakeControl
@@ -214,6 +215,94 @@ async def test_start_over_between_two_pages_restarts_the_refresh(
         await eventually(lambda: replica.confirmations == 1)
     assert replica.dropped == 1, "rows of two databases are not served together"
     assert len(replica.rows) == 3
+
+
+async def test_fetch_of_all_policy_goes_on_after_an_outage(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_RETRY_S", 0.001)
+    for number in range(10):
+        control.put("endpoint", f"e{number}", {"n": number})
+    control.page_rows = 2
+    real_page = control.page
+
+    async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
+        control.down = len(control.requests) in (3, 4)  # control restarts before the fourth page
+        return await real_page(since, after)
+
+    monkeypatch.setattr(control, "page", page)
+    async with running(replica, control) as refresher:
+        await eventually(lambda: replica.confirmations == 1)
+        assert (refresher.progress, refresher.trouble) == ("", "")
+    assert [after for _, _, after in control.requests] == [None, "2", "4", "6", "6", "6", "8"]
+    assert (len(replica.rows), replica.dropped) == (10, 0)
+
+
+async def test_interrupted_fetch_is_not_continued_at_another_database(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_RETRY_S", 0.001)
+    for slug in "abcd":
+        control.put("endpoint", slug, {})
+    control.page_rows = 2
+    real_page = control.page
+
+    async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
+        control.down = len(control.requests) == 1
+        if len(control.requests) == 2:
+            control.start_over("epoch-2")
+            for slug in "xyz":
+                control.put("endpoint", slug, {})
+        return await real_page(since, after)
+
+    monkeypatch.setattr(control, "page", page)
+    async with running(replica, control):
+        await eventually(lambda: replica.confirmations == 1)
+    assert {id for _, id in replica.rows} == {"x", "y", "z"}
+    assert replica.dropped == 1
+
+
+async def test_interrupted_fetch_is_discarded_when_the_proxy_ends(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slug in "abc":
+        control.put("endpoint", slug, {})
+    control.page_rows = 2
+    real_page = control.page
+
+    async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
+        control.down = after is not None
+        return await real_page(since, after)
+
+    monkeypatch.setattr(control, "page", page)
+    async with running(replica, control) as refresher:
+        await eventually(lambda: refresher.trouble)
+        assert refresher.progress == "fetching it: 2 rows so far, up to revision 2 of 3"
+        assert refresher.trouble == "policy is not refreshed: the fake is down"
+        assert replica.dropped == 0
+    assert replica.dropped == 1
+
+
+async def test_long_fetch_is_told_of_in_the_log(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for number in range(5):
+        control.put("endpoint", f"e{number}", {"n": number})
+    control.page_rows = 2
+    async with running(replica, control):
+        await eventually(lambda: replica.confirmations == 1)
+    assert "rows" not in caplog.text, "a short one is not"
+    monkeypatch.setattr(fetch_progress, "TOLD_EVERY_S", 0.0)
+    replica.version = ReplicaVersion()
+    async with running(replica, control):
+        await eventually(lambda: replica.confirmations == 2)
+    assert [record.getMessage().partition(" in ")[0] for record in caplog.records] == [
+        "Fetched 2 rows of policy so far, up to revision 2 of 5.",
+        "Fetched 4 rows of policy so far, up to revision 4 of 5.",
+        "Fetched 5 rows of policy so far, up to revision 5 of 5.",
+        "Fetched all policy: 5 rows",
+    ]
 
 
 async def test_failed_refresh_changes_nothing_and_is_retried(
