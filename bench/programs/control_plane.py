@@ -10,6 +10,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from bench.programs.processes import PROXY_CORE, Program, answers, free_port, st
 from control.edges.sql.store import Store, current_revision, now_ms
 from control.edges.sql.tables import published, revision, revision_nonces
 from policy.snapshot import Row
+from tests.postgres_server import running_postgres
 
 INTERNAL_TOKEN = "bench" * 4
 SECRET_KEY = b64encode(bytes(32)).decode()
@@ -90,6 +92,16 @@ class ControlPlane:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._program is not None:
             self._program.stop()
+
+
+async def policy_database(stack: ExitStack, folder: Path, rows: Iterable[Row], postgres: bool) -> tuple[str, int]:
+    """A database with these rows of policy, until `stack` ends, and how many there are."""
+    database = f"sqlite+aiosqlite:///{folder}/control.db"
+    if postgres:
+        database = await stack.enter_context(running_postgres()).create_database("bench")
+    with ControlPlane(folder, database, ""):
+        pass  # it migrates
+    return database, await fill(database, rows)
 
 
 async def fill(database: str, rows: Iterable[Row]) -> int:

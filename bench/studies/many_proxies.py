@@ -18,13 +18,12 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.programs.control_plane import ControlPlane, fill
+from bench.programs.control_plane import ControlPlane, policy_database
 from bench.programs.gateway import Api
 from bench.programs.processes import OTHER_CORE, BenchError, cpu_s, treat_sigterm_as_interrupt
 from bench.studies.policy_scale import rows
 from bench.studies.simulated_proxy import Log, Reader, SimulatedProxy, current_version
 from runtime.background import running
-from tests.postgres_server import running_postgres
 from tests.redis_server import RedisServer, private_redis
 
 CHANGES = 20
@@ -152,17 +151,6 @@ async def measure(control: ControlPlane, redis: RedisServer, count: int, rest_s:
                 await fall_and_return(fleet)
 
 
-async def prepare(stack: ExitStack, folder: Path, keys: int, postgres: bool) -> str:
-    """A database with all the policy; its URL."""
-    database = f"sqlite+aiosqlite:///{folder}/control.db"
-    if postgres:
-        database = await stack.enter_context(running_postgres()).create_database("bench")
-    with ControlPlane(folder, database, ""):
-        pass  # it migrates
-    print(f"{await fill(database, rows(keys)):,} rows of policy in {database.partition(':')[0]}", flush=True)
-    return database
-
-
 def main() -> None:
     treat_sigterm_as_interrupt()
     logging.disable(logging.CRITICAL)  # hundreds of proxies that cannot reach control say so
@@ -175,7 +163,8 @@ def main() -> None:
     os.sched_setaffinity(0, {OTHER_CORE})
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        database = asyncio.run(prepare(stack, folder, asked.keys, asked.postgres))
+        database, count = asyncio.run(policy_database(stack, folder, rows(asked.keys), asked.postgres))
+        print(f"{count:,} rows of policy in {database.partition(':')[0]}", flush=True)
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
         asyncio.run(measure(control, redis, asked.proxies, asked.rest))
