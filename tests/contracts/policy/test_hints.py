@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
 from control.edges.redis.hints import HintPublisher
+from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
+from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.redis import subscription
+from proxy.supervisor.refresher import Refresher, ReplicaVersion
+from runtime.background import running
+from tests.control.plane import TOKEN, running_plane
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.waiting import eventually
 
@@ -30,6 +36,10 @@ async def subscribed(url: str, hints_received: list[int | None]) -> AsyncIterato
 
 async def until_received(hints_received: list[int | None], count: int) -> None:
     await eventually(lambda: len(hints_received) >= count)
+
+
+async def until_newer(replica: PolicyReplica, before: ReplicaVersion) -> None:
+    await eventually(lambda: replica.version.revision > before.revision)
 
 
 @pytest.fixture
@@ -55,6 +65,26 @@ async def test_subscription_and_every_hint_are_reported(server: RedisServer) -> 
         assert hints_received == [None, 42, *[None] * 5]
         assert not await hints.refusal()
         assert not hints.trouble
+
+
+async def test_change_at_one_control_reaches_a_proxy_that_asks_another(server: RedisServer, tmp_path: Path) -> None:
+    database = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    async with AsyncExitStack() as stack:
+        asked = await stack.enter_async_context(running_plane(database, "acme", redis_url=server.url))
+        other = await stack.enter_async_context(running_plane(database, "other", redis_url=server.url))
+        feed = ControlFeed(str(asked.client.make_url("/")).rstrip("/"), TOKEN)
+        stack.push_async_callback(feed.close)
+        replica = PolicyReplica(tmp_path / "replica.db")
+        stack.callback(replica.close)
+        refresher = Refresher(replica, feed, interval_s=1000)
+        hints = HintSubscriber(server.url, refresher.hint)
+        stack.push_async_callback(hints.close)
+        await stack.enter_async_context(running(refresher.run, hints.run))
+        await eventually(lambda: not hints.trouble and not refresher.trouble and replica.version.loaded)
+        for name in ("first", "second", "third"):  # the refresh after the subscription may bring one
+            before = replica.version
+            await other.secret(name)
+            await until_newer(replica, before)
 
 
 async def test_resubscription_after_an_outage_counts_as_a_hint(server: RedisServer) -> None:
