@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 import orjson
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 
 from bench.programs.processes import PROXY_CORE, Program, answers, free_port, start, wait_until
 from control.edges.sql.store import Store, current_revision, now_ms
@@ -120,6 +120,21 @@ async def fill(database: str, rows: Iterable[Row]) -> int:
     finally:
         await store.close()
     return number
+
+
+async def size_mib(database: str) -> float:
+    """Of the table `published` with its indexes; of the whole file with SQLite."""
+    store = Store.at(database)
+    try:
+        async with store.read() as conn:
+            if conn.dialect.name == "sqlite":
+                query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+            else:
+                query = "SELECT pg_total_relation_size('published')"
+            size_bytes = int((await conn.execute(text(query))).scalar_one())
+    finally:
+        await store.close()
+    return size_bytes / 2**20
 
 
 def _values(row: Row, number: int) -> dict[str, object]:

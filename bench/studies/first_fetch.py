@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.programs.control_plane import ControlPlane, policy_database
+from bench.programs.control_plane import ControlPlane, policy_database, size_mib
 from bench.programs.processes import OTHER_CORE, BenchError, cpu_s, free_port, start, treat_sigterm_as_interrupt
 from bench.studies.policy_scale import rows
 from tests.redis_server import private_redis
@@ -102,12 +102,13 @@ def measure(keys: int, postgres: bool) -> Fetched:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         database, count = asyncio.run(policy_database(stack, folder, rows(keys), postgres))
+        size = asyncio.run(size_mib(database))
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
         control.make_workspace()
         found = fetch(folder, control)
     print(
-        f"{count:,} rows from {database.partition(':')[0]}: {found.took_s:.1f} s"
+        f"{count:,} rows of {size:.0f} MiB from {database.partition(':')[0]}: {found.took_s:.1f} s"
         f" (CPU: supervisor {found.proxy_cpu_s:.1f} s, control {found.control_cpu_s:.1f} s),"
         f" replica {found.replica_mib:.0f} MiB; at most {found.proxy_mib:.0f} MiB in the supervisor,"
         f" {found.control_mib:.0f} MiB in control ({found.control_before_mib:.0f} MiB before)",

@@ -32,7 +32,8 @@ EVENTS = 10
 
 
 class Log:
-    """What all proxies did: how often each kind of request was sent, when, how many failed, and when policy arrived."""
+    """What all proxies did: how often each kind of request was sent, when, how many failed, and when hints and policy
+    arrived."""
 
     def __init__(self) -> None:
         self.clear()
@@ -41,6 +42,7 @@ class Log:
         self.sent: Counter[str] = Counter()
         self.sent_s: list[float] = []
         self.failed = 0
+        self.hinted_s: list[float] = []
         self.confirmed_s: list[float] = []
 
     async def note(self, what: str, request: Awaitable[Any]) -> Any:
@@ -78,10 +80,15 @@ class SimulatedProxy:
         self._feed = ControlFeed(control_url, INTERNAL_TOKEN)
         self._ingest = HttpIngestClient(control_url, INTERNAL_TOKEN)
         self._reports = _LoggedReports(control_url, log)
-        refresher = Refresher(_VersionOnly(reader.version, log), self, INTERVAL_S)
-        self._hints = HintSubscriber(redis_url, refresher.hint)
-        self.policy: tuple[Callable[[], Awaitable[None]], ...] = (refresher.run, self._hints.run)
+        self._refresher = Refresher(_VersionOnly(reader.version, log), self, INTERVAL_S)
+        self._hints = HintSubscriber(redis_url, self._hint)
+        self.policy: tuple[Callable[[], Awaitable[None]], ...] = (self._refresher.run, self._hints.run)
         self._deployment = reader.deployment
+
+    def _hint(self, revision: int | None) -> None:
+        if revision is not None:
+            self._log.hinted_s.append(time.monotonic())
+        self._refresher.hint(revision)
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         """As a `Feed`, to the refresher."""
