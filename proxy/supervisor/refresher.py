@@ -259,6 +259,7 @@ class Refresher:
         following = await self._feed.page(fetch.since, fetch.page.next)
         if following.epoch != fetch.page.epoch or following.reset:
             raise _OtherHistoryError("control's database was restored or replaced between two pages")
+        self.trouble = ""
         return following
 
     def _wait_s(self, took_s: float) -> float:

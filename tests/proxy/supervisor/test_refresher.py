@@ -226,7 +226,10 @@ async def test_fetch_of_all_policy_goes_on_after_an_outage(
     control.page_rows = 2
     real_page = control.page
 
+    troubles: list[str] = []
+
     async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
+        troubles.append(refresher.trouble)
         control.down = len(control.requests) in (3, 4)  # control restarts before the fourth page
         return await real_page(since, after)
 
@@ -234,6 +237,7 @@ async def test_fetch_of_all_policy_goes_on_after_an_outage(
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         assert (refresher.progress, refresher.trouble) == ("", "")
+    assert [bool(trouble) for trouble in troubles] == [False] * 4 + [True] * 2 + [False], "until it goes on"
     assert [after for _, _, after in control.requests] == [None, "2", "4", "6", "6", "6", "8"]
     assert (len(replica.rows), replica.dropped) == (10, 0)
 
