@@ -94,6 +94,7 @@ bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, besid
 	$(BENCH) -m bench.studies.limits
 	$(BENCH) -m bench.studies.limits_overload
 	$(BENCH) -m bench.studies.redis_topologies
+	$(BENCH) -m bench.studies.regions
 
 soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
 	$(BIN)/pytest -rs -m soak
