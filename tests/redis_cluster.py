@@ -194,7 +194,10 @@ def _serves(node: ClusterNode, port: int) -> bool:
 
 
 def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
-    """Whether it serves, and knows every replica as one; a replica also has its primary's data."""
+    """Whether it serves, and knows every replica as one; a replica also has its primary's data.
+
+    A primary refuses commands for two seconds after its start, to learn what the others know.
+    """
     slots = node.run("CLUSTER", "SLOTS")
     known = len(slots) == len(cluster.primaries) and all(
         len(entry) == 3 + (1 if cluster.replicas else 0) for entry in slots
@@ -202,4 +205,5 @@ def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
     if b"cluster_state:ok" not in node.run("CLUSTER", "INFO"):
         return False
     role = node.run("ROLE")
+    known = known and b"cluster_state:ok" in node.run("CLUSTER", "INFO")
     return known and (role[0] == b"master" or role[3] == b"connected")
