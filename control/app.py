@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from redis.asyncio import Redis
 
 from control.api import (
     endpoints,
@@ -83,6 +82,7 @@ from control.time_slices import collect_when_idle
 from runtime.background import cancelled
 from runtime.http_server import FrontLimits
 from runtime.log_lines import OutageLog
+from runtime.redis.routed import RoutedRedis
 
 if TYPE_CHECKING:
     from control.edges.telemetry.tracing import ControlTracing
@@ -200,7 +200,7 @@ def _training_output(store: Store, settings: Settings) -> JobOutput:
     return JobOutput(store, Logs(store, OF_TRAINING_JOBS, _log_bounds(settings)), JobMetrics(store))
 
 
-def _redis(redis: Redis | None, hints: HintPublisher) -> Lifetime:
+def _redis(redis: RoutedRedis | None, hints: HintPublisher) -> Lifetime:
     async def life(_app: web.Application) -> AsyncIterator[None]:
         await hints.start()
         yield

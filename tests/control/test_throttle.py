@@ -6,18 +6,20 @@ See docs/reference/management-api.md#request-limits.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from control.edges.redis import throttle_windows
 from control.edges.redis.client import connect
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.resources.errors import RateLimitedError
 from control.throttle import OTHER, Allowance, Throttle, Windows, allowance_for
+from runtime.redis.routed import RoutedRedis
 from tests.control.plane import ControlPlane, running_plane
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.redis_topologies import SEVERAL, Admin, running_redis
 
 D = "/v1/models/{model_id}/deployments/{deployment_id}"
 FEW = Allowance("few", 5, 300)
@@ -51,16 +53,31 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    client = connect(redis_server.url)
-    await client.flushall()
-    yield client
-    await client.aclose()
+async def redis(redis_server: RedisServer) -> AsyncIterator[RoutedRedis]:
+    async with aclosing(connect(redis_server.url)) as client:
+        await client.anywhere(lambda server: server.flushall())
+        yield client
 
 
-@pytest.fixture(params=["local", "redis"])
-def windows(request: pytest.FixtureRequest) -> Windows:
-    return LocalWindows() if request.param == "local" else RedisWindows(request.getfixturevalue("redis"))
+@pytest.fixture(scope="module", params=["local", REDIS_BINARIES[0], *SEVERAL])
+def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None]:
+    if request.param == "local":
+        yield None
+        return
+    with running_redis(request.param) as found:
+        yield found
+
+
+@pytest.fixture
+async def windows(running: tuple[str, Admin] | None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Windows]:
+    if running is None:
+        yield LocalWindows()
+        return
+    url, admin = running
+    admin.flushall()
+    monkeypatch.setattr(throttle_windows, "_DEADLINE_S", 10)  # a late reply on a busy machine is counted locally
+    async with aclosing(connect(url)) as client:
+        yield RedisWindows(client)
 
 
 async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
@@ -96,7 +113,7 @@ async def test_a_refused_request_does_not_count(windows: Windows) -> None:
     assert await windows.admit("k", one) == 0
 
 
-async def test_processes_share_counts_through_redis(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_share_counts_through_redis(redis: RoutedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle_windows, "_DEADLINE_S", 10)  # a late reply on a busy machine is counted locally
     both = [RedisWindows(redis), RedisWindows(redis)]
     slow = Allowance("slow", 7, 60_000)

@@ -1,4 +1,4 @@
-"""What a Redis says of itself: version, persistence, memory, clock."""
+"""What a Redis says of itself: version, persistence, memory, clock. Of a cluster, what each of its primaries says."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, RedisError
 
 from control.edges.redis.client import connect
+from runtime.redis.routed import RedisNode
 
 _DEADLINE_S = 5.0
 
@@ -16,34 +17,52 @@ _DEADLINE_S = 5.0
 class RedisLook:
     """`trouble`: why it cannot be used, or "". `info`: the fields of INFO; empty if its user may not run that.
 
-    `ahead_s`: how far its clock is ahead of ours.
+    `ahead_s`: how far its clock is ahead of ours. `node`: host and port, if a cluster or sentinels named it.
     """
 
     trouble: str
     info: dict[str, Any]
     ahead_s: float = 0.0
+    node: str = ""
 
 
-async def look_at_redis(url: str) -> RedisLook:
+async def look_at_redis(url: str) -> list[RedisLook]:
+    """One, or one for each primary of a cluster."""
+    try:
+        redis = connect(url)
+    except ValueError:  # its text may quote a part of the password
+        return [RedisLook("its URL cannot be read", {})]
     try:
         async with asyncio.timeout(_DEADLINE_S):
-            return await _look(url)
+            looks = await asyncio.gather(*map(_look, await redis.nodes()))
+            uncovered = await redis.uncovered_slots()
     except (RedisError, OSError, TimeoutError) as error:
-        return RedisLook(str(error).partition("\n")[0] or "no answer in time", {})
-    except ValueError:  # its text may quote a part of the password
-        return RedisLook("its URL cannot be read", {})
-
-
-async def _look(url: str) -> RedisLook:
-    redis = connect(url)
-    try:
-        before_s = time.time()
-        seconds, microseconds = await redis.time()
-        ahead_s = seconds + microseconds / 1e6 - (before_s + time.time()) / 2
-        try:
-            info = await redis.info()
-        except NoPermissionError:
-            info = {}
-        return RedisLook("", info, ahead_s)
+        return [RedisLook(_cause(error), {})]
     finally:
         await redis.aclose()
+    if uncovered:
+        looks.append(RedisLook(f"{uncovered} slots of the cluster are served by no node", {}))
+    return looks
+
+
+async def _look(node: RedisNode) -> RedisLook:
+    try:
+        async with asyncio.timeout(_DEADLINE_S - 1):
+            return await _ask(node)
+    except (RedisError, OSError, TimeoutError) as error:
+        return RedisLook(_cause(error), {}, 0.0, node.name)
+
+
+async def _ask(node: RedisNode) -> RedisLook:
+    before_s = time.time()
+    seconds, microseconds = await node.redis.time()
+    ahead_s = seconds + microseconds / 1e6 - (before_s + time.time()) / 2
+    try:
+        info = await node.redis.info()
+    except NoPermissionError:
+        info = {}
+    return RedisLook("", info, ahead_s, node.name)
+
+
+def _cause(error: Exception) -> str:
+    return str(error).partition("\n")[0] or "no answer in time"

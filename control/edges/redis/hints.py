@@ -6,11 +6,11 @@ Only the newest revision is sent. A lost hint delays a change by at most one ref
 import asyncio
 import logging
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from runtime.background import is_set_within
 from runtime.log_lines import OutageLog
+from runtime.redis.routed import RoutedRedis
 
 CHANNEL = "tollgate:hints"
 _RETRY_S = 1.0
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class HintPublisher:
     """Publishes in the background. Without Redis it does nothing."""
 
-    def __init__(self, redis: Redis | None) -> None:
+    def __init__(self, redis: RoutedRedis | None) -> None:
         self._redis = redis
         self._outage = OutageLog(log)
         self._newest = 0
@@ -48,7 +48,7 @@ class HintPublisher:
         if self._task is not None:
             await self._task
 
-    async def _run(self, redis: Redis) -> None:
+    async def _run(self, redis: RoutedRedis) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -59,10 +59,10 @@ class HintPublisher:
                 await is_set_within(self._wake, _RETRY_S)
                 self._wake.set()
 
-    async def _publish(self, redis: Redis, revision: int) -> bool:
+    async def _publish(self, redis: RoutedRedis, revision: int) -> bool:
         try:
             async with asyncio.timeout(2):
-                await redis.publish(CHANNEL, str(revision))
+                await redis.anywhere(lambda server: server.publish(CHANNEL, str(revision)))
         except (RedisError, OSError, TimeoutError) as error:
             cause = str(error).partition("\n")[0] or type(error).__name__
             self._outage.begins(

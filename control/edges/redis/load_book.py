@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, sum_of
@@ -18,6 +17,7 @@ from control.resources.platform.loads import Load
 from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad
 from runtime.log_lines import OutageLog
+from runtime.redis.routed import Keyed, RoutedRedis
 
 _MACHINES = "tg:load:machines"
 """Hash: when each machine was last heard, in Redis' milliseconds."""
@@ -80,7 +80,7 @@ class LocalLoadBook:
 class RedisLoadBook:
     """What all processes heard. While Redis does not answer, what this process heard; tries Redis again each second."""
 
-    def __init__(self, redis: Redis, local: LocalLoadBook | None = None) -> None:
+    def __init__(self, redis: RoutedRedis, local: LocalLoadBook | None = None) -> None:
         self._redis = redis
         self._local = local or LocalLoadBook()
         self._pause_until_s = float("-inf")
@@ -122,13 +122,11 @@ class RedisLoadBook:
         now_ms = await self._time_ms()
         for start in range(0, max(len(loads), 1), _BATCH):
             await pause()
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.hset(_MACHINES, machine, str(now_ms))
+            commands = [_setting(_MACHINES, machine, str(now_ms).encode())]
             for load in loads[start : start + _BATCH]:
                 key = _key(load.deployment_id)
-                pipeline.hset(key, machine, _encoded(load, now_ms))
-                pipeline.expire(key, _EXPIRY_S)
-            await pipeline.execute()
+                commands += [_setting(key, machine, _encoded(load, now_ms)), _expiring(key)]
+            await self._redis.each(commands)
 
     async def _read(self, deployment_ids: Sequence[str]) -> dict[str, ByMachine]:
         now_ms = await self._time_ms()
@@ -137,10 +135,7 @@ class RedisLoadBook:
         for start in range(0, len(deployment_ids), _BATCH):
             await pause()
             ids = deployment_ids[start : start + _BATCH]
-            pipeline = self._redis.pipeline(transaction=False)
-            for id in ids:
-                pipeline.hgetall(_key(id))
-            for id, fields in zip(ids, await pipeline.execute(), strict=True):
+            for id, fields in zip(ids, await self._redis.each([_reading(_key(id)) for id in ids]), strict=True):
                 found[id] = await self._read_one(id, fields, machines, now_ms)
         return found
 
@@ -156,25 +151,41 @@ class RedisLoadBook:
         heard = dict(zip(names, decoded, strict=True))
         silent = [machine for machine, one in heard.items() if one.machine_age_ms > HEALTH_LASTS_MS]
         if silent:
-            await self._redis.hdel(_key(deployment_id), *silent)
+            await self._delete(_key(deployment_id), silent)
         return heard
 
     async def _heard_machines(self, now_ms: int) -> dict[str, int]:
         """When each machine was last heard. Forgets those that have been silent for long."""
-        fields: Any = await self._redis.hgetall(_MACHINES)
+        (fields,) = await self._redis.each([_reading(_MACHINES)])
         heard = {machine.decode(): int(at_ms) for machine, at_ms in fields.items()}
         silent = [machine for machine, at_ms in heard.items() if now_ms - at_ms > HEALTH_LASTS_MS]
         if silent:
-            await self._redis.hdel(_MACHINES, *silent)
+            await self._delete(_MACHINES, silent)
         return {machine: at_ms for machine, at_ms in heard.items() if machine not in silent}
 
+    async def _delete(self, key: str, machines: Sequence[str]) -> None:
+        await self._redis.at(key, lambda server: server.hdel(key, *machines))
+
     async def _time_ms(self) -> int:
-        seconds, microseconds = await self._redis.time()
+        """Always of the same server of a cluster, so that all processes measure ages by one clock."""
+        seconds, microseconds = await self._redis.at(_MACHINES, lambda server: server.time())
         return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 def _key(deployment_id: str) -> str:
     return f"tg:load:deployment:{deployment_id}"
+
+
+def _setting(key: str, machine: str, text: bytes) -> Keyed:
+    return key, lambda server: server.hset(key, machine, text)
+
+
+def _expiring(key: str) -> Keyed:
+    return key, lambda server: server.expire(key, _EXPIRY_S)
+
+
+def _reading(key: str) -> Keyed:
+    return key, lambda server: server.hgetall(key)
 
 
 def _newest(*sources: ByMachine) -> ByMachine:

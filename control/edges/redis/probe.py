@@ -2,7 +2,6 @@
 
 import asyncio
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.edges.redis.hints import CHANNEL
@@ -11,6 +10,7 @@ from control.edges.redis.usage_counters import UsageCounters
 from control.resources.errors import UsageUnavailableError
 from control.resources.group_usage import Bucket
 from control.throttle import Allowance
+from runtime.redis.routed import RoutedRedis
 
 _DEADLINE_S = 1.0
 _ALLOWANCE = Allowance("readiness", 1_000_000, 1_000)
@@ -22,7 +22,7 @@ _REMEDY = "Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its
 class RedisProbe:
     """Performs each operation once, for no tenant."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
         self._windows = RedisWindows(redis)
         self._counters = UsageCounters(redis)
@@ -32,7 +32,7 @@ class RedisProbe:
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await self._windows.ask("readiness", _ALLOWANCE)
-                await self._redis.publish(CHANNEL, str(revision))
+                await self._redis.anywhere(lambda server: server.publish(CHANNEL, str(revision)))
                 await self._counters.day_usage([_BUCKET])
         except (RedisError, OSError, TimeoutError, UsageUnavailableError) as error:
             cause = str(error.__cause__ or error).partition("\n")[0] or "no answer in time"

@@ -5,17 +5,18 @@ import secrets
 import time
 from collections import OrderedDict, deque
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.throttle import Allowance
+from runtime.redis.routed import RoutedRedis
+from runtime.redis.script import RedisScript
 
 _MAX_KEYS = 10_000
 _DEADLINE_S = 0.25
 _PAUSE_S = 1.0
 
 # One sorted set per API key and limit: a member per admitted request, scored by Redis' clock. Decides, then counts.
-_ADMIT = """
+_ADMIT = RedisScript("""
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local window, allowed = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -27,7 +28,7 @@ if redis.call('ZCARD', KEYS[1]) < allowed then
 end
 local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 return oldest[2] + window + 1 - now
-"""
+""")
 
 
 class LocalWindows:
@@ -53,8 +54,8 @@ class LocalWindows:
 class RedisWindows:
     """Counts in Redis. While Redis does not answer, counts in this process and tries Redis again every second."""
 
-    def __init__(self, redis: Redis) -> None:
-        self._script = redis.register_script(_ADMIT)
+    def __init__(self, redis: RoutedRedis) -> None:
+        self._redis = redis
         self._local = LocalWindows()
         self._pause_until_s = float("-inf")
 
@@ -71,5 +72,5 @@ class RedisWindows:
     async def ask(self, key_prefix: str, allowance: Allowance) -> int:
         """Ask Redis. Raises redis-py's errors."""
         key = f"tg:throttle:{{{key_prefix}}}:{allowance.name}"
-        args: list[str | int] = [allowance.window_ms, allowance.requests, secrets.token_hex(8)]
-        return int(await self._script(keys=[key], args=args))
+        arguments = allowance.window_ms, allowance.requests, secrets.token_hex(8)
+        return int(await _ADMIT.run(self._redis, [key], *arguments))

@@ -15,7 +15,10 @@ from control.resources.errors import UsageUnavailableError
 from control.resources.group_usage import Bucket, DayUsage
 from control.time_slices import pause
 from policy.limits.counter_layout import EXPIRY_S, MARKER_PREFIX, day_usage, fields_of, marker_time_ms
+from runtime.redis.routed import Keyed, RoutedRedis
 
+_CLOCK_KEY = "tg:clock"
+"""No key. On a cluster control asks the clock of its node; the counters go by the clock of their own."""
 _SCAN_PAGE = 1000
 _BATCH = 100
 """Commands encoded at once: a millisecond of work."""
@@ -26,7 +29,7 @@ _DEADLINE_S = 1.0
 class UsageCounters:
     """Reads by Redis' clock, as the limits do."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
 
     async def day_usage(self, buckets: Sequence[Bucket]) -> list[DayUsage]:
@@ -38,10 +41,8 @@ class UsageCounters:
             found: list[DayUsage] = []
             for start in range(0, len(buckets), _BATCH):
                 await pause()
-                pipeline = self._redis.pipeline(transaction=False)
-                for bucket in buckets[start : start + _BATCH]:
-                    pipeline.hget(bucket.key, bucket.group_id)
-                found += [DayUsage(*day_usage(header, now_ms)) for header in await pipeline.execute()]
+                headers = await self._redis.each([_reading(bucket) for bucket in buckets[start : start + _BATCH]])
+                found += [DayUsage(*day_usage(header, now_ms)) for header in headers]
         return found
 
     async def now_ms(self) -> int:
@@ -57,10 +58,7 @@ class UsageCounters:
         async with _redis_errors():
             for start in range(0, len(buckets), _BATCH):
                 await pause()
-                pipeline = self._redis.pipeline(transaction=False)
-                for bucket in buckets[start : start + _BATCH]:
-                    pipeline.hdel(bucket.key, *fields_of(bucket.group_id))
-                await pipeline.execute()
+                await self._redis.each([_deleting(bucket) for bucket in buckets[start : start + _BATCH]])
 
     async def prune_markers(self) -> int:
         """Delete the markers of worker incarnations whose last settlement is older than an unused hash lives.
@@ -70,18 +68,28 @@ class UsageCounters:
         pruned = 0
         async with _redis_errors(None):
             oldest_ms = await self._time_ms() - EXPIRY_S * 1000
-            async for key in self._redis.scan_iter(match="tg:{*", count=_SCAN_PAGE):
-                pruned += await self._prune_key(key, oldest_ms)
+            for node in await self._redis.nodes():
+                async for key in node.redis.scan_iter(match="tg:{*", count=_SCAN_PAGE):
+                    pruned += await _prune_key(node.redis, key, oldest_ms)
         return pruned
 
     async def _time_ms(self) -> int:
-        seconds, microseconds = await self._redis.time()
+        seconds, microseconds = await self._redis.at(_CLOCK_KEY, lambda server: server.time())
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    async def _prune_key(self, key: bytes, oldest_ms: int) -> int:
-        markers: Any = self._redis.hscan_iter(key, match=f"{MARKER_PREFIX}*")
-        old = [field async for field, marker in markers if marker_time_ms(marker) < oldest_ms]
-        return int(await self._redis.hdel(key, *old)) if old else 0
+
+async def _prune_key(server: Redis, key: bytes, oldest_ms: int) -> int:
+    markers: Any = server.hscan_iter(key, match=f"{MARKER_PREFIX}*")
+    old = [field async for field, marker in markers if marker_time_ms(marker) < oldest_ms]
+    return int(await server.hdel(key, *old)) if old else 0
+
+
+def _reading(bucket: Bucket) -> Keyed:
+    return bucket.key, lambda server: server.hget(bucket.key, bucket.group_id)
+
+
+def _deleting(bucket: Bucket) -> Keyed:
+    return bucket.key, lambda server: server.hdel(bucket.key, *fields_of(bucket.group_id))
 
 
 @asynccontextmanager

@@ -47,8 +47,8 @@ async def _redis(installation: Installation) -> list[Finding]:
     given, socket = installation.given, installation.own_redis_socket
     found: list[Finding] = []
     if socket is None:
-        look = await look_at_redis(installation.redis_url or "")
-        found += redis_findings(look, "redis", "TOLLGATE_REDIS_URL")
+        looks = await look_at_redis(installation.redis_url or "")
+        found += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
     elif socket.exists() and installation.running() is not None:
         found += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", OWN_REDIS)
     else:

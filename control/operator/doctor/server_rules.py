@@ -1,11 +1,12 @@
 """What is wrong with a Redis or a database, by what was seen of it. No I/O."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from control.edges.inspection.database_look import DatabaseLook
 from control.edges.inspection.redis_look import RedisLook
-from control.operator.doctor.findings import Finding, fault, ok, warning
+from control.operator.doctor.findings import Finding, Level, fault, ok, warning
 
 OWN_REDIS = "--data"
 """In the place of a setting: the Redis that `tollgate up` runs."""
@@ -16,8 +17,23 @@ _BEHIND_S = 60.0
 _EVICTION_REMEDY = "Set maxmemory-policy noeviction: any other deletes counters, and with them limits"
 
 
-def redis_findings(look: RedisLook, check: str, setting: str) -> Iterator[Finding]:
-    """`setting`: the one that names this Redis."""
+def redis_findings(looks: Sequence[RedisLook], check: str, setting: str) -> Iterator[Finding]:
+    """`looks`: at the only server, or at each primary; then only what is wrong is told of each.
+
+    `setting`: the one that names this Redis.
+    """
+    nodes = [look for look in looks if look.node]
+    for look in looks:
+        for finding in _findings_of_one(look, check, setting):
+            if not look.node:
+                yield finding
+            elif finding.level is not Level.OK:
+                yield replace(finding, text=f"{look.node}: {finding.text}")
+    if nodes and not any(look.trouble for look in looks):
+        yield ok(check, f"{len(nodes)} in use: {', '.join(look.node for look in nodes)}")
+
+
+def _findings_of_one(look: RedisLook, check: str, setting: str) -> Iterator[Finding]:
     if look.trouble:
         remedy = f"Start Redis, or mend {setting}, the network, or the password"
         if setting == OWN_REDIS:
@@ -30,6 +46,7 @@ def redis_findings(look: RedisLook, check: str, setting: str) -> Iterator[Findin
     else:
         yield _version(look, check)
         yield from _persistence(look, check)
+        yield from _replicas(look, check)
         yield from _memory(look, check)
     yield from clock_findings(look.ahead_s, "Redis")
 
@@ -55,6 +72,11 @@ def _persistence(look: RedisLook, check: str) -> Iterator[Finding]:
         yield warning(check, text, "Set appendonly yes, appendfsync everysec")
     elif look.info.get("aof_last_write_status", "ok") != "ok":
         yield fault(check, "it could not write its append-only file", "Make room on its disk; see its log")
+
+
+def _replicas(look: RedisLook, check: str) -> Iterator[Finding]:
+    if look.node and not int(look.info.get("connected_slaves", 0)):
+        yield warning(check, "it has no replica: nothing replaces it when it dies", "Give it a replica on another host")
 
 
 def _memory(look: RedisLook, check: str) -> Iterator[Finding]:

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from redis.asyncio import Redis
 from sqlalchemy import insert
 
 from control.edges.inspection.database_look import look_at_database
 from control.edges.inspection.disk_look import look_at_disk
 from control.edges.inspection.redis_look import look_at_redis
 from control.edges.inspection.upstream_look import Origin, UpstreamLooks
-from control.edges.redis.client import connect
 from control.edges.sql import tables
 from control.edges.sql.migrations.migrate import LATEST, migrate
 from control.edges.sql.store import Store
 from control.operator.cli import tollgate
 from policy.hosts import EgressRules, Reach
 from policy.sealing import seal
+from runtime.redis.node_clients import ask
 from tests.ports import own_port
 from tests.postgres_server import MISSING, find_binaries, running_postgres
 from tests.redis_server import RedisServer, private_redis
@@ -116,17 +117,16 @@ def test_doctor_names_wrong_settings_and_never_their_values(tmp_path: Path) -> N
 
 
 async def test_malformed_redis_url_is_not_quoted() -> None:
-    look = await look_at_redis(f"redis://user:{PASSWORD}#x@127.0.0.1:1")
+    (look,) = await look_at_redis(f"redis://user:{PASSWORD}#x@127.0.0.1:1")
     assert look.trouble
     assert PASSWORD not in look.trouble
 
 
 async def test_redis_user_without_info_is_still_looked_at() -> None:
     with private_redis() as server:
-        admin: Any = connect(server.url)
-        await admin.execute_command("ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-info")
-        await admin.aclose()
-        look = await look_at_redis(server.url.replace("unix://", "unix://plain:pw@"))
+        async with Redis.from_url(server.url) as admin:
+            await ask(admin, "ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-info")
+        (look,) = await look_at_redis(server.url.replace("unix://", "unix://plain:pw@"))
     assert (look.trouble, look.info) == ("", {})
     assert abs(look.ahead_s) < 1
 

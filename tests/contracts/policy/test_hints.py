@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
@@ -128,7 +129,7 @@ async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypa
 async def test_control_sends_hints_for_lower_revisions_too(server: RedisServer) -> None:
     """Its database may be restored to a point in time while it runs."""
     hints_received: list[int | None] = []
-    redis = Redis.from_url(server.url)
+    redis = connect(server.url)
     telling = HintPublisher(redis)
     await telling.start()
     async with subscribed(server.url, hints_received):

@@ -1,18 +1,18 @@
 """Control reads the counters that the proxy writes, and deletes those of deleted groups and dead workers."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
+from control.edges.redis.client import connect
 from control.edges.redis.usage_counters import UsageCounters
 from control.resources.errors import UsageUnavailableError
 from control.resources.group_usage import Bucket, DayUsage
 from policy.limits.counter_layout import EXPIRY_S, fields_of
 from policy.limits.windows import DAY_MS
+from runtime.redis.routed import RoutedRedis
 from tests.contracts.redis.counters_world import RPD, RPM, START_MS, TPD, TPM, World, group, plan_of, redis_world
 from tests.redis_server import RedisServer, private_redis
 
@@ -24,7 +24,7 @@ BUCKETS = [Bucket(PLAN.key, "low"), Bucket(PLAN.key, "top"), Bucket(PLAN.key, "u
 class FixedClock(UsageCounters):
     """Control's reader with the clock that the test has set for the scripts."""
 
-    def __init__(self, client: redis.asyncio.Redis, world: World) -> None:
+    def __init__(self, client: RoutedRedis, world: World) -> None:
         super().__init__(client)
         self._world = world
 
@@ -45,7 +45,7 @@ async def world() -> AsyncIterator[World]:
 async def usage(world: World) -> AsyncIterator[UsageCounters]:
     assert world.redis is not None
     path = world.redis.connection_pool.connection_kwargs["path"]
-    async with redis.asyncio.Redis(unix_socket_path=path) as client:
+    async with aclosing(connect(f"unix://{path}")) as client:
         yield FixedClock(client, world)
 
 
@@ -94,8 +94,8 @@ async def test_key_expires_three_days_after_its_last_use(world: World) -> None:
 
 async def test_usage_is_unavailable_without_redis() -> None:
     with private_redis() as server:
-        path = str(RedisServer(server.folder).socket_path)
-    async with redis.asyncio.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0)) as client:
+        url = RedisServer(server.folder).url
+    async with aclosing(connect(url)) as client:
         counters = UsageCounters(client)
         with pytest.raises(UsageUnavailableError):
             await counters.day_usage(BUCKETS)

@@ -2,21 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import pytest
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 
 from control.edges.redis import load_book
+from control.edges.redis.client import connect
 from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
 from control.resources.platform import load_reports
 from control.resources.platform.load_reports import FIGURES_LAST_MS, HEALTH_LASTS_MS, LoadBook
 from control.resources.platform.loads import Load
 from policy.deployment_load import DeploymentLoad
-from tests.redis_server import RedisServer, private_redis
+from runtime.redis.routed import RoutedRedis
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.redis_topologies import SEVERAL, Admin, running_redis
 
 DEADLINE_S = load_book._DEADLINE_S
 ONE, TWO = "a" * 16, "b" * 16
@@ -37,7 +39,7 @@ class Clock:
 class SharedAtTestTime(RedisLoadBook):
     """The book in Redis, by the test's clock. Its own process has heard nothing: `local` is empty."""
 
-    def __init__(self, client: redis.asyncio.Redis, clock: Clock) -> None:
+    def __init__(self, client: RoutedRedis, clock: Clock) -> None:
         super().__init__(client, LocalLoadBook(clock))
         self._clock = clock
 
@@ -69,22 +71,32 @@ async def server() -> AsyncIterator[RedisServer]:
         yield found
 
 
-def client_of(server: RedisServer) -> redis.asyncio.Redis:
-    return redis.asyncio.Redis(unix_socket_path=str(server.socket_path), retry=Retry(NoBackoff(), 0))
+def client_of(server: RedisServer) -> aclosing[RoutedRedis]:
+    return aclosing(connect(server.url))
 
 
-@pytest.fixture(params=["memory", "one process", "two processes"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    clock = Clock()
+@pytest.fixture(scope="module", params=["memory", REDIS_BINARIES[0], *SEVERAL])
+def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None]:
     if request.param == "memory":
+        yield None
+        return
+    with running_redis(request.param) as found:
+        yield found
+
+
+@pytest.fixture(params=["one process", "two processes"])
+async def world(request: pytest.FixtureRequest, running: tuple[str, Admin] | None) -> AsyncIterator[World]:
+    clock = Clock()
+    if running is None:
         book = LocalLoadBook(clock)
         yield World(clock, book, book)
         return
-    with private_redis() as server:
-        async with client_of(server) as client:
-            writer = SharedAtTestTime(client, clock)
-            reader = SharedAtTestTime(client, clock) if request.param == "two processes" else writer
-            yield World(clock, writer, reader)
+    url, admin = running
+    admin.flushall()
+    async with aclosing(connect(url)) as client:
+        writer = SharedAtTestTime(client, clock)
+        reader = SharedAtTestTime(client, clock) if request.param == "two processes" else writer
+        yield World(clock, writer, reader)
 
 
 async def test_unreported_deployment_is_missing(world: World) -> None:
@@ -186,7 +198,7 @@ async def test_redis_that_hangs_delays_no_more_than_its_deadline(
 
 async def test_fields_of_silent_machines_are_deleted(server: RedisServer) -> None:
     clock = Clock()
-    async with client_of(server) as client:
+    async with client_of(server) as client, Redis.from_url(server.url) as own:
         book = SharedAtTestTime(client, clock)
         for n in range(20):
             await book.report(f"{n:016x}", [BUSY])
@@ -194,9 +206,9 @@ async def test_fields_of_silent_machines_are_deleted(server: RedisServer) -> Non
             await book.loads(["dep"])
         await book.report(ONE, [BUSY])
         await book.loads(["dep"])
-        (key,) = [key async for key in client.scan_iter(match="tg:load:deployment:*")]
-        assert await client.hkeys(key) == [ONE.encode()]
-        assert await client.hlen("tg:load:machines") == 1
+        (key,) = [key async for key in own.scan_iter(match="tg:load:deployment:*")]
+        assert await own.hkeys(key) == [ONE.encode()]
+        assert await own.hlen("tg:load:machines") == 1
 
 
 def test_memory_of_silent_machines_is_freed() -> None:

@@ -37,7 +37,7 @@ def worst(findings: list[Finding]) -> Level:
 
 
 def redis_level(changes: dict[str, Any], ahead_s: float = 0.0) -> Level:
-    return worst(list(redis_findings(RedisLook("", GOOD_REDIS | changes, ahead_s), "redis", "TOLLGATE_REDIS_URL")))
+    return worst(list(redis_findings([RedisLook("", GOOD_REDIS | changes, ahead_s)], "redis", "TOLLGATE_REDIS_URL")))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_clock_of_redis_is_compared_with_ours(ahead_s: float, level: Level) -> N
 
 
 def test_redis_that_refuses_info_is_a_warning_and_one_that_is_away_a_fault() -> None:
-    assert worst(list(redis_findings(RedisLook("", {}), "redis", "TOLLGATE_REDIS_URL"))) is Level.WARNING
-    (away,) = redis_findings(RedisLook("WRONGPASS", {}), "redis", "TOLLGATE_REDIS_URL")
+    assert worst(list(redis_findings([RedisLook("", {})], "redis", "TOLLGATE_REDIS_URL"))) is Level.WARNING
+    (away,) = redis_findings([RedisLook("WRONGPASS", {})], "redis", "TOLLGATE_REDIS_URL")
     assert (away.level, away.text) == (Level.FAULT, "unusable: WRONGPASS")
     assert "TOLLGATE_REDIS_URL" in away.remedy
 
@@ -120,7 +120,7 @@ def test_remedy_is_that_of_the_trouble() -> None:
     assert "Make room" in next(disk_findings(DiskLook(Path("/j"), "No space left on device"), "journal")).remedy
     assert "restore a backup" in next(database_findings(DatabaseLook("file is not a database", "sqlite"))).remedy
     for setting, remedy in ((OWN_REDIS, "redis.log"), ("TOLLGATE_REDIS_URL", "mend TOLLGATE_REDIS_URL")):
-        assert remedy in next(redis_findings(RedisLook("no answer", {}), "redis", setting)).remedy
+        assert remedy in next(redis_findings([RedisLook("no answer", {})], "redis", setting)).remedy
     assert "the password" in next(database_findings(DatabaseLook("refused", "postgresql"))).remedy
     assert "clock" in of_certificate("certificate has expired")
     assert "DNS" in of_certificate("Hostname mismatch, certificate is not valid for 'vendor.example'.")

@@ -1,0 +1,94 @@
+"""Finds out which servers hold the data: from the nodes of a cluster, or from sentinels.
+
+Asks one server after the other, in random order, because one may be away, or cut off from the others and wrong.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from runtime.redis.node_clients import NodeClients, ask
+from runtime.redis.slot_map import Host, SlotMap
+from runtime.redis_url import RedisUrl
+
+ASK_S = 1.0
+"""How long one server may take to answer."""
+
+
+class Discovery(Protocol):
+    """One kind of Redis."""
+
+    async def find(self, known: SlotMap | None) -> SlotMap:
+        """`known`: what was found before. Raises redis-py's ConnectionError, which names the server asked last."""
+
+    async def close(self) -> None:
+        """Close connections that are not `NodeClients`'."""
+
+
+class ClusterDiscovery:
+    """Asks the nodes that are known, then those of the URL: these may all be gone while the cluster lives on."""
+
+    def __init__(self, url: RedisUrl, nodes: NodeClients) -> None:
+        self._hosts = [(server.host, server.port) for server in url.servers]
+        self._nodes = nodes
+
+    async def find(self, known: SlotMap | None) -> SlotMap:
+        hosts = _shuffled(known.nodes if known is not None else ())
+        return await _first([*hosts, *_shuffled(self._hosts)], self._ask)
+
+    async def _ask(self, host: Host) -> SlotMap:
+        found = SlotMap.of_cluster(await ask(self._nodes.at(host), "CLUSTER", "SLOTS"), host)
+        if not found.nodes:
+            raise RedisConnectionError("it knows no node that serves slots")
+        return found
+
+    async def close(self) -> None:
+        """There are none."""
+
+
+class SentinelDiscovery:
+    """Asks the sentinels of the URL, and the server that they name whether it is a primary."""
+
+    def __init__(self, url: RedisUrl, nodes: NodeClients, sentinels: NodeClients) -> None:
+        self._hosts = [(server.host, server.port) for server in url.servers]
+        self._service = url.service
+        self._nodes = nodes
+        self._sentinels = sentinels
+
+    async def find(self, known: SlotMap | None) -> SlotMap:
+        return await _first(_shuffled(self._hosts), self._ask)
+
+    async def _ask(self, sentinel: Host) -> SlotMap:
+        reply = await ask(self._sentinels.at(sentinel), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        if reply is None:
+            raise RedisConnectionError(f"this sentinel watches no service {self._service}")
+        primary = reply[0].decode(), int(reply[1])
+        role = (await ask(self._nodes.at(primary), "ROLE"))[0]
+        if role != b"master":
+            raise RedisConnectionError(f"{primary[0]}:{primary[1]}, which this sentinel names, is a replica")
+        return SlotMap.of_primary(primary)
+
+    async def close(self) -> None:
+        await self._sentinels.close()
+
+
+async def _first(hosts: Iterable[Host], ask: Callable[[Host], Awaitable[SlotMap]]) -> SlotMap:
+    """The answer of the first host that gives one. Raises what the last one said."""
+    trouble = ""
+    for host in hosts:
+        try:
+            async with asyncio.timeout(ASK_S):
+                return await ask(host)
+        except (RedisError, OSError, TimeoutError) as error:
+            trouble = f"{host[0]}:{host[1]}: " + (str(error).partition("\n")[0] or "no answer in time")
+    raise RedisConnectionError(f"none says which servers hold the data; the last one asked, {trouble}")
+
+
+def _shuffled(hosts: Iterable[Host]) -> list[Host]:
+    found = list(hosts)
+    random.shuffle(found)
+    return found
