@@ -1,71 +1,135 @@
-"""Reads a channel of Redis for as long as the process runs.
+"""Reads a channel of Redis for as long as the process runs, at whichever server holds data.
 
 Redis keeps no message for an absent subscriber, so a reader must learn of each subscription: it may have missed some.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
 
-from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from runtime.backoff import pause_s
+from runtime.redis.node_clients import RedisOptions
+from runtime.redis.routed import RedisNode, RoutedRedis
 
 SUBSCRIBE_S = 5.0
 """How long a connection and its subscription may take."""
 QUIET_S = 10.0
-"""After this long without a message the connection is pinged; after twice as long it is replaced."""
+"""After this long without a message the connection is pinged; after twice as long it is replaced. How often a reader
+makes sure that its server still holds data: one that is cut off from the others gets no messages."""
+OnLost = Callable[[Exception], None]
+Backoff = tuple[float, float]
+"""The first pause before another try, and the longest one, in seconds."""
 
 
-def connect(redis_url: str, connect_timeout_s: float = 2.0) -> Redis:
-    """A client for `subscribed`, which has the deadlines and the backoff."""
-    # With a socket_timeout redis-py sends in `asyncio.wait_for`, which before Python 3.12 may swallow the cancellation
-    # of the task that sends: who cancels a reader would wait for it forever.
-    timeouts: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": connect_timeout_s}
-    return Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), protocol=2, **timeouts)
+def connect(redis_url: str, connect_timeout_s: float = 2.0) -> RoutedRedis:
+    """A client for `subscribed` and `watched`, which have the deadlines and the backoff."""
+    return RoutedRedis(redis_url, RedisOptions(connect_timeout_s=connect_timeout_s))
 
 
 async def subscribed(
-    redis: Redis, channel: str, on_lost: Callable[[Exception], None], backoff_s: tuple[float, float]
+    redis: RoutedRedis, channel: str, on_lost: OnLost, backoff_s: Backoff
 ) -> AsyncGenerator[str, None]:
     """The channel's messages, and "" after each (re)subscription. Reconnects after any outage, and does not raise.
 
-    `on_lost`: called with what ended the subscription, or with why there is none. `backoff_s`: the first pause before
-    another try, and the longest one. `redis`: from `connect`.
+    `on_lost`: called with what ended the subscription, or with why there is none. `redis`: from `connect`.
     """
     failures = 0
     while True:
         try:
-            async with redis.pubsub() as pubsub:
+            async with AsyncExitStack() as stack:
                 async with asyncio.timeout(SUBSCRIBE_S):
-                    await pubsub.subscribe(channel)
+                    subscription = await _subscribe(redis, channel, await redis.any_node(), stack)
                 while True:
-                    text = await _next_text(pubsub)
+                    text = await subscription.next_text()
                     failures = 0
                     yield text
         except (RedisError, OSError, TimeoutError) as error:
+            redis.doubt()
             on_lost(error)
         failures += 1
         await asyncio.sleep(pause_s(failures, *backoff_s))
 
 
-async def _next_text(pubsub: PubSub) -> str:
-    """The next message; "" for the subscription. Raises TimeoutError if the server is silent."""
-    quiet = 0
-    while quiet < 2:
-        message = await pubsub.get_message(timeout=QUIET_S)
-        if message is None:
-            quiet += 1
-            await pubsub.ping()
-            continue
+async def watched(redis: RoutedRedis, channel: str, on_lost: OnLost, backoff_s: Backoff) -> AsyncGenerator[None, None]:
+    """Yields whenever every server that holds data is subscribed to. `on_lost` is told of the loss of any of them.
+
+    For a channel without messages. Otherwise as `subscribed`.
+    """
+    failures = 0
+    while True:
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(SUBSCRIBE_S):
+                    nodes = await redis.nodes()
+                    every = [await _subscribe(redis, channel, node, stack) for node in nodes]
+                    for subscription in every:
+                        await subscription.next_text()
+                failures = 0
+                yield
+                await _until_one_is_lost(redis, every)
+        except (RedisError, OSError, TimeoutError) as error:
+            redis.doubt()
+            on_lost(error)
+        failures += 1
+        await asyncio.sleep(pause_s(failures, *backoff_s))
+
+
+async def _subscribe(redis: RoutedRedis, channel: str, node: RedisNode, stack: AsyncExitStack) -> "_Subscription":
+    """It ends with the stack."""
+    pubsub = await stack.enter_async_context(node.redis.pubsub())
+    await pubsub.subscribe(channel)
+    return _Subscription(redis, node, pubsub)
+
+
+async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"]) -> None:
+    """Raises the error of the one that is lost, or TimeoutError if others hold the data now."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for subscription in every:
+                group.create_task(subscription.next_text())
+            while True:
+                await asyncio.sleep(QUIET_S)
+                if {node.host for node in await redis.nodes()} != {one.node.host for one in every}:
+                    raise TimeoutError("other servers hold the data now")
+    except* (RedisError, OSError, TimeoutError) as errors:
+        raise errors.exceptions[0] from None
+
+
+class _Subscription:
+    """One, at one server."""
+
+    def __init__(self, redis: RoutedRedis, node: RedisNode, pubsub: PubSub) -> None:
+        self.node = node
+        self._redis = redis
+        self._pubsub = pubsub
+        self._checked_at_s = time.monotonic()
+
+    async def next_text(self) -> str:
+        """The next message; "" for the subscription. Raises TimeoutError if the server is silent, or holds no data."""
         quiet = 0
-        if message["type"] == "subscribe":
-            return ""
-        if message["type"] == "message":
-            text: str = message["data"].decode("utf-8", "replace")
-            return text
-    raise TimeoutError
+        while quiet < 2:
+            message = await self._pubsub.get_message(timeout=QUIET_S)
+            await self._check()
+            if message is None:
+                quiet += 1
+                await self._pubsub.ping()
+                continue
+            quiet = 0
+            if message["type"] == "subscribe":
+                return ""
+            if message["type"] == "message":
+                text: str = message["data"].decode("utf-8", "replace")
+                return text
+        raise TimeoutError
+
+    async def _check(self) -> None:
+        """A server that others have replaced may still answer pings, and be cut off from all messages."""
+        if time.monotonic() - self._checked_at_s < QUIET_S:
+            return
+        self._checked_at_s = time.monotonic()
+        if self.node.host not in {node.host for node in await self._redis.nodes()}:
+            raise TimeoutError(f"{self.node.name} does not hold the data any more")

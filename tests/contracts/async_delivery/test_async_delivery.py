@@ -64,7 +64,7 @@ class World:
 @pytest.fixture
 async def world(ca: ThrowawayCa, server: RedisServer) -> AsyncIterator[World]:
     client = QueueClient(server.url)
-    await client.commands.call(lambda redis: redis.flushall())
+    await client.commands.call("", lambda redis: redis.flushall())
     async with ScriptedUpstream(tls=ca.server_context(NAME), default=OK) as receiver:
         place = Place(server.url, f"{NAME}=127.0.0.1:{receiver.port}", str(ca.ca_file))
         yield World(receiver, Requests(client), place)

@@ -6,8 +6,6 @@ The real scripts take their time from a Redis key instead of from TIME; all else
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import redis
-
 from proxy.async_requests.queues import AttemptQueue, DeliveryQueue, QueueOverview, RequestQueue
 from proxy.async_requests.requests import (
     Again,
@@ -28,18 +26,23 @@ from proxy.edges.redis.async_queue.delivery_queue import RedisDeliveryQueue
 from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.async_queue.scripts import load_scripts
-from proxy.edges.redis.async_queue.workspaces import WorkspaceIndex
+from proxy.edges.redis.async_queue.workspaces import INDEX, WorkspaceIndex
 from tests.fakes.async_queue import FakeAsyncQueue
+from tests.redis_topologies import Admin
 
 START_MS = 1_700_000_000_000
 """In the past, as `XCLAIM` accepts no later time than Redis' own."""
 STEP_MS = 100
 """The test's clock moves by whole steps: how long entries are idle is known by Redis' own clock only."""
-CLOCK_KEY = "test:now"
-CLOCK = f"(function() local t = redis.call('GET', '{CLOCK_KEY}') return {{0, t * 1000}} end)()"
+_CLOCK_KEY = "test:now:{%s}"
+"""In each slot: a script may read no other."""
+_TAG = "(KEYS[1]:match('{(.+)}') or KEYS[1])"
+CLOCK = f"(function() local t = redis.call('GET', ('{_CLOCK_KEY}'):format({_TAG})) return {{0, t * 1000}} end)()"
 REDIS_AHEAD = "(function() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) - now end)()"
 SKEW = f"{REDIS_AHEAD} - {STEP_MS // 2}"
 WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
+_TAGS = (WS, "ws2", "-", INDEX)
+"""Of the keys that tests use."""
 PIECE_BYTES = 150
 """So that inputs of a few hundred bytes are large ones."""
 MAX_QUEUED_BYTES, MAX_ANSWER_BYTES, TIMEOUT_S = 1000, 1000, 600.0
@@ -66,7 +69,7 @@ class World:
 
     queue: Queue
     now_ms: int = START_MS
-    redis: "redis.Redis | None" = None
+    redis: Admin | None = None
     client: QueueClient | None = None
     _ids: int = field(default=0)
 
@@ -74,7 +77,7 @@ class World:
         assert milliseconds % STEP_MS == 0
         self.now_ms += milliseconds
         if self.redis is not None:
-            self.redis.set(CLOCK_KEY, self.now_ms)
+            set_clock(self.redis, self.now_ms)
             self.announce_again()
 
     def announce_again(self) -> None:
@@ -126,9 +129,14 @@ def fake_world() -> World:
     return world
 
 
-def redis_world(client: QueueClient, own: "redis.Redis") -> World:
+def set_clock(own: Admin, now_ms: int) -> None:
+    for tag in _TAGS:
+        own.set(_CLOCK_KEY % tag, now_ms)
+
+
+def redis_world(client: QueueClient, own: Admin) -> World:
     own.flushall()
-    own.set(CLOCK_KEY, START_MS)
+    set_clock(own, START_MS)
     world = World(RedisQueue(client), redis=own, client=client)
     world.announce_again()
     return world
@@ -141,7 +149,7 @@ def test_client(url: str) -> QueueClient:
 test_client.__test__ = False  # type: ignore[attr-defined]
 
 
-def leftovers(own: "redis.Redis") -> list[str]:
+def leftovers(own: Admin) -> list[str]:
     """Keys that will stay for ever."""
     kept: list[bytes] = own.keys("tga:*")  # type: ignore[assignment]  # bytes: the client decodes nothing
     return sorted(key.decode() for key in kept if own.ttl(key) < 0)

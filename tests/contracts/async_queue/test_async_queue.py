@@ -6,7 +6,6 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-import redis
 
 from proxy.async_requests.endings import ANSWER_LOST, DEPLOYMENT_GONE, NEVER_FREE, NEVER_READY, OUT_OF_TIME, WORKER_LOST
 from proxy.async_requests.queues import KEPT_S, ParkedRequestError, QueueFullError
@@ -35,30 +34,31 @@ from tests.contracts.async_queue.queue_world import (
     redis_world,
     test_client,
 )
-from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.redis_server import REDIS_BINARIES
+from tests.redis_topologies import SEVERAL, Admin, running_redis
 
 BOTH_LOOPS = True
 OTHER = DeploymentRef(WS, "mdl2", "dep2")
 
 
-@pytest.fixture(scope="module", params=["memory", *REDIS_BINARIES])
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | None]:
+@pytest.fixture(scope="module", params=["memory", *REDIS_BINARIES, *SEVERAL])
+def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None]:
     if request.param == "memory":
         yield None
         return
-    with private_redis(binary=request.param) as found:
+    with running_redis(request.param) as found:
         yield found
 
 
 @pytest.fixture
-async def world(server: RedisServer | None) -> AsyncIterator[World]:
-    if server is None:
+async def world(running: tuple[str, Admin] | None) -> AsyncIterator[World]:
+    if running is None:
         yield fake_world()
         return
-    client = test_client(server.url)
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as own:
-        yield redis_world(client, own)
-        await client.close()
+    url, own = running
+    client = test_client(url)
+    yield redis_world(client, own)
+    await client.close()
 
 
 # --- submit and look up ---

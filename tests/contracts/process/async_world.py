@@ -74,7 +74,8 @@ class AsyncWorld:
 
     async def sizes(self, request_id: str) -> int:
         """How many bytes of the model's answer are stored."""
-        chunks = await self._client.commands.call(lambda redis: redis.hvals(f"{keys_of('ws')}a:{request_id}"))
+        key = f"{keys_of('ws')}a:{request_id}"
+        chunks = await self._client.commands.call(key, lambda redis: redis.hvals(key))
         return sum(map(len, chunks))
 
     @property

@@ -55,7 +55,7 @@ class HintSubscriber:
         """
         try:
             async with asyncio.timeout(1):
-                await self._redis.eval(_COUNTERS_COMMANDS, 1, _PROBE_KEY)
+                await self._redis.at(_PROBE_KEY, lambda server: server.eval(_COUNTERS_COMMANDS, 1, _PROBE_KEY))
         except (RedisError, OSError, TimeoutError) as error:
             return _cause(error)
         return ""

@@ -11,9 +11,9 @@ from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError
 from proxy.async_requests.requests import Attempt, AttemptRef, DeploymentRef, Outcome, Work
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
-from proxy.edges.redis.async_queue.commands import Argument
 from proxy.edges.redis.async_queue.leases import by_workspace
 from proxy.edges.redis.async_queue.repeats import Write
+from runtime.redis.script import Argument
 
 _CHANNEL = "tga:hints"
 """On it the scripts name a workspace in which something became startable or due."""

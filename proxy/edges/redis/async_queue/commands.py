@@ -1,6 +1,6 @@
-"""Commands to the Redis of the queue, of one process: a bounded pool, a deadline on every command, named failures.
+"""Commands to the Redis of the queue, of one process: bounded pools, a deadline on every command, named failures.
 
-Nothing is sent twice here: a command whose reply is lost may have taken effect.
+Nothing is sent twice here, redirects excepted: a command whose reply is lost may have taken effect.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.edges.redis.async_queue.scripts import load_scripts
-from proxy.edges.redis.subscription import connect, subscribed
+from proxy.edges.redis.subscription import connect, subscribed, watched
+from runtime.redis.node_clients import RedisOptions
+from runtime.redis.routed import Command, RoutedRedis
+from runtime.redis.script import Argument, RedisScript
 
 LOG_INTERVAL_S = 30.0
 _BACKOFF_S = 0.05, 0.5
@@ -25,7 +25,9 @@ _BACKOFF_S = 0.05, 0.5
 _REMEDIES = {
     "OUTOFMEMORY": "Give it more memory (maxmemory), or lower TOLLGATE_ASYNC_MAX_QUEUED_BYTES.",
     "OOM": "Give it more memory (maxmemory), or lower TOLLGATE_ASYNC_MAX_QUEUED_BYTES.",
-    "READONLY": "TOLLGATE_ASYNC_REDIS_URL must name a primary, not a replica.",
+    "READONLY": "TOLLGATE_ASYNC_REDIS_URL must name a primary. A cluster or sentinels name a new one: wait.",
+    "CLUSTERDOWN": "Its cluster has lost nodes: start them, or wait until replicas have replaced them.",
+    "SLOTNOTCOVERED": "Its cluster has lost nodes: start them, or wait until replicas have replaced them.",
     "NOPERM": "Check the permissions of its ACL user.",
     "AUTHENTICATION": "Check the user and the password in TOLLGATE_ASYNC_REDIS_URL.",
     "WRONGTYPE": "Another program uses keys that begin with tga: in the same database.",
@@ -34,8 +36,10 @@ _REMEDIES = {
     "MISCONF": "It cannot write to its disk: check its log.",
 }
 """By a word of the error: of the name of its class in redis-py, or of the server's text."""
+_MISSING = "missing"
+"""With it, a script on a workspace has two keys, neither of which exists. So a cluster that moves the workspace's slot
+makes it wait (TRYAGAIN) until all of its keys have arrived. With one, it would run where only some of them are."""
 _REMEDY = "Check the Redis server, TOLLGATE_ASYNC_REDIS_URL and the network."
-Argument = str | bytes | int
 log = logging.getLogger(__name__)
 
 
@@ -44,6 +48,7 @@ class QueueOptions:
     """Tests replace the scripts by those with another clock."""
 
     connections: int = 32
+    """To each server."""
     timeout_s: float = 5.0
     """Of a command, and of the wait for a free connection."""
     connect_timeout_s: float = 2.0
@@ -56,18 +61,13 @@ class QueueCommands:
     """`run` and `call` raise `QueueUnavailableError` for whatever is wrong with Redis."""
 
     def __init__(self, url: str, options: QueueOptions) -> None:
-        # No socket_timeout: it makes redis-py wait in `asyncio.wait_for`, which before Python 3.12 may swallow the
-        # cancellation of the task that sends. `_guarded` has the deadline.
-        timeouts = {"socket_timeout": None, "socket_connect_timeout": options.connect_timeout_s}
         self._timeout_s = options.timeout_s
-        once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "protocol": 2}
-        self._redis = Redis.from_pool(
-            BlockingConnectionPool.from_url(
-                url, max_connections=options.connections, timeout=options.timeout_s, **timeouts, **once
-            )
+        bounds = RedisOptions(
+            connect_timeout_s=options.connect_timeout_s, connections=options.connections, wait_s=options.timeout_s
         )
+        self._redis = RoutedRedis(url, bounds)
         self._subscriber = connect(url, options.connect_timeout_s)
-        self._scripts = {name: self._redis.register_script(text) for name, text in options.scripts.items()}
+        self._scripts = {name: RedisScript(text) for name, text in options.scripts.items()}
         self._trouble = ""
         self._logged_at = float("-inf")
 
@@ -81,16 +81,21 @@ class QueueCommands:
         return self._trouble
 
     async def run(self, name: str, key: str, *arguments: Argument) -> Any:
-        """Run a script. `key`: what it calls KEYS[1]."""
-        return await self._guarded(lambda: self._scripts[name](keys=[key], args=arguments))
+        """Run a script. `key`: what it calls KEYS[1]: a key, or the prefix of a workspace's."""
+        keys = [key, key + _MISSING] if key.endswith(":") else [key]
+        return await self._guarded(lambda: self._scripts[name].run(self._redis, keys, *arguments))
 
-    async def call(self, command: Callable[[Redis], Awaitable[Any]]) -> Any:
-        """The result of one command of redis-py."""
-        return await self._guarded(lambda: command(self._redis))
+    async def call(self, key: str, command: Command) -> Any:
+        """The result of one command of redis-py with this key."""
+        return await self._guarded(lambda: self._redis.at(key, command))
 
     def subscribed(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[str, None]:
         """The channel's messages, on a connection of their own. See `proxy.edges.redis.subscription`."""
         return subscribed(self._subscriber, channel, on_lost, _BACKOFF_S)
+
+    def watched(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[None, None]:
+        """Whenever all servers of the queue are subscribed to. See `proxy.edges.redis.subscription`."""
+        return watched(self._subscriber, channel, on_lost, _BACKOFF_S)
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         try:

@@ -37,7 +37,7 @@ class RedisDeliveryQueue:
         if number:  # small answers wait for nobody
             await self._client.pace.turn(_CHUNK_BYTES)
         key = f"{keys_of(delivery.deployment.workspace_id)}a:{delivery.request_id}"
-        found: bytes | None = await self._client.commands.call(lambda redis: redis.hget(key, str(number)))
+        found: bytes | None = await self._client.commands.call(key, lambda redis: redis.hget(key, str(number)))
         return found
 
     async def answer_lost(self, delivery: Delivery) -> bool:

@@ -36,9 +36,8 @@ class Inputs:
     async def piece(self, key: str, request_id: str, number: int) -> bytes | None:
         """None if it was lost with a crash of Redis."""
         async with self._turn(self._piece_bytes):
-            found: bytes | None = await self._commands.call(
-                lambda redis: redis.hget(f"{key}b:{request_id}", str(number))
-            )
+            pieces = f"{key}b:{request_id}"
+            found: bytes | None = await self._commands.call(pieces, lambda redis: redis.hget(pieces, str(number)))
         return found
 
     @asynccontextmanager

@@ -29,7 +29,7 @@ class RedisQueueOverview:
 
     async def _deployments(self, workspace_id: str) -> Sequence[bytes]:
         key = keys_of(workspace_id) + "deployments"
-        fields: Sequence[bytes] = await self._client.commands.call(lambda redis: redis.hkeys(key))
+        fields: Sequence[bytes] = await self._client.commands.call(key, lambda redis: redis.hkeys(key))
         return fields
 
     async def _figures(self, workspace_id: str, fields: Sequence[bytes]) -> list[DeploymentFigures]:

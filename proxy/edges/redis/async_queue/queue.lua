@@ -2,7 +2,8 @@
 -- before it what comes from Python: MOVES and OUTCOMES by event, ENDINGS, LEASE, STANDING, KEPT, UNSUBMITTED (ms), TRIES.
 -- Every change of a phase goes through move(), so no script can make one that proxy/async_requests/states.py forbids.
 --
--- KEYS[1]: "tga:{workspace}:", with which all keys of the workspace begin, so that they are in one slot.
+-- KEYS[1]: "tga:{workspace}:", with which all keys of the workspace begin, so that they are in one slot. KEYS[2] is
+-- none of them either: see _MISSING in commands.py.
 --   r:<id>       hash: where the request stands (FIELDS). After its end: what `state` shows, for an hour
 --   i:<id>       hash: what it was given: input, path, hook. Without input and path once its outcome is decided
 --   b:<id>       hash: the pieces of a large input, by number, as long as i:<id> has the input. They come first

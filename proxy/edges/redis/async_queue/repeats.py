@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.async_requests.queues import QueueUnavailableError
-from proxy.edges.redis.async_queue.commands import Argument, QueueCommands
+from proxy.edges.redis.async_queue.commands import QueueCommands
 from proxy.edges.redis.async_queue.inputs import INCOMPLETE
 from proxy.edges.redis.async_queue.workspaces import WorkspaceIndex
 from runtime.background import cancelled
+from runtime.redis.script import Argument
 
 REMEMBERED_S = 3.0
 REMEMBERED_BYTES = 32 << 20
@@ -112,9 +113,8 @@ class Repeats:
         await asyncio.sleep(self._quiet_until - time.monotonic())
 
     async def _watch(self) -> None:
-        async for text in self._commands.subscribed(_CHANNEL, self._on_lost):
-            if text == "":
-                self._repeating = _task(self._repeat())
+        async for _ in self._commands.watched(_CHANNEL, self._on_lost):
+            self._repeating = _task(self._repeat())
 
     def _on_lost(self, error: Exception) -> None:
         """The subscription failed, or could not be made."""
@@ -190,5 +190,5 @@ def _log_failure(task: asyncio.Task[None]) -> None:
                   exc_info=error)  # fmt: skip
 
 
-_PROBE = Write("state", "tga:{}:", (), ("-",))
+_PROBE = Write("state", "tga:{-}:", (), ("-",))
 """Finds out whether Redis serves."""

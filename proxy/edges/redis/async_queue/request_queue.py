@@ -80,6 +80,8 @@ class RedisRequestQueue:
     async def figures(self, deployment: DeploymentRef) -> QueueFigures:
         key = f"{keys_of(deployment.workspace_id)}d:{deployment.deployment_id}"
         fields = [*map(str, PRIORITIES), *_IN_PROGRESS]
-        counts = [int(count or 0) for count in await self._client.commands.call(lambda redis: redis.hmget(key, fields))]
+        counts = [
+            int(count or 0) for count in await self._client.commands.call(key, lambda redis: redis.hmget(key, fields))
+        ]
         queued = dict(zip(PRIORITIES, counts, strict=False))
         return QueueFigures(queued, sum(counts[len(PRIORITIES) :]))

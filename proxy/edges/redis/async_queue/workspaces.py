@@ -41,5 +41,5 @@ class WorkspaceIndex:
         await self._commands.run("forget_workspace", INDEX, workspace_id, GRACE_MS)
 
     async def all(self) -> Sequence[str]:
-        found = await self._commands.call(lambda redis: redis.zrange(INDEX, 0, -1))
+        found = await self._commands.call(INDEX, lambda redis: redis.zrange(INDEX, 0, -1))
         return [workspace.decode() for workspace in found]
