@@ -40,13 +40,17 @@ class ThrowawayCa:
             .add_extension(authority, critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        file = self._directory / f"{names[0]}.pem"
+        file = self.server_file(names[0])
         pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         private = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
         file.write_bytes(private + certificate.public_bytes(pem))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(file)
         return context
+
+    def server_file(self, name: str) -> Path:
+        """Key and certificate of the server for which a context was issued."""
+        return self._directory / f"{name}.pem"
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

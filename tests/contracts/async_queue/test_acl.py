@@ -6,23 +6,60 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from proxy.async_requests.requests import Again, DeploymentRef, NewRequest, RequestError, Submission, Succeeded
 from proxy.async_requests.states import ErrorCode, Status
 from proxy.edges.redis.async_queue.client import QueueClient
 from tests.contracts.async_queue.queue_world import RedisQueue
+from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import HOST
+from tests.redis_cluster import running_cluster
+from tests.redis_sentinel import running_sentinels
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.redis_topologies import SEVERAL
 
 OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 DEPLOYMENT = DeploymentRef("ws", "mdl", "dep")
 ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "text")
 
 
-def documented_rules() -> list[str]:
-    found = re.search(r"^ACL SETUSER tollgate-async (.+)$", OPERATING.read_text(), re.MULTILINE)
+def documented_rules(kind: str = "") -> list[str]:
+    """`kind`: of `SEVERAL`, for the rules that it needs besides."""
+    text = OPERATING.read_text()
+    found = re.search(r"^ACL SETUSER tollgate-async (.+)$", text, re.MULTILINE)
+    where = {"cluster": "on a cluster", "sentinels": "behind sentinels"}
+    more = re.search(f"{where[kind]} also `(.+?)`" if kind else "()", text)
     assert found is not None
-    return found[1].split()
+    assert more is not None
+    return [*found[1].split(), *more[1].split()]
+
+
+def grant(server: RedisServer, kind: str) -> None:
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as admin:
+        admin.execute_command("ACL", "SETUSER", "tollgate-async", *documented_rules(kind))
+
+
+@pytest.fixture(params=SEVERAL)
+def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of the user, over TLS."""
+    ca = ThrowawayCa(tmp_path)
+    ca.server_context(HOST)
+    file = str(ca.server_file(HOST))
+    tls = ["--tls-replication", "yes", "--tls-cert-file", file, "--tls-key-file", file, "--tls-auth-clients", "no",
+           "--tls-ca-cert-file", str(ca.ca_file)]  # fmt: skip
+    login, query = "tollgate-async:PASSWORD@", f"?ssl_ca_certs={ca.ca_file}"
+    if request.param == "cluster":
+        with running_cluster(options=[*tls, "--tls-cluster", "yes"]) as cluster:
+            for node in cluster.nodes:
+                grant(node.server, request.param)
+            yield cluster.url.replace("redis+cluster://", f"rediss+cluster://{login}") + query
+    else:
+        with running_sentinels(options=tls) as sentinels:
+            for server in sentinels.servers.values():
+                grant(server, request.param)
+            yield sentinels.url.replace("redis+sentinel://", f"rediss+sentinel://{login}") + query
 
 
 @pytest.fixture(params=REDIS_BINARIES)
@@ -44,6 +81,19 @@ async def queue(server: RedisServer) -> AsyncIterator[RedisQueue]:
 
 
 async def test_documented_acl_rules_suffice_for_the_whole_queue(queue: RedisQueue, server: RedisServer) -> None:
+    await use_everything(queue)
+    server.kill()  # ends the subscription
+
+
+async def test_they_suffice_on_several_servers_over_tls(several: str) -> None:
+    client = QueueClient(several)
+    async with asyncio.timeout(20):  # a subscription that is refused is tried again for ever
+        await use_everything(RedisQueue(client))
+    assert client.trouble == ""
+    await client.close()
+
+
+async def use_everything(queue: RedisQueue) -> None:
     hints = queue.hints()
     assert await anext(hints) == ""
     ids = ("canceled", "delivered", "again", "gone")
@@ -81,4 +131,4 @@ async def test_documented_acl_rules_suffice_for_the_whole_queue(queue: RedisQueu
     state = await queue.state("ws", "delivered")
     assert state is not None
     assert state.status is Status.SUCCEEDED
-    server.kill()  # ends the subscription
+    await hints.aclose()
