@@ -22,11 +22,15 @@ from control.edges.sql import tables
 from control.edges.sql.migrations.migrate import LATEST, migrate
 from control.edges.sql.store import Store
 from control.operator.cli import tollgate
+from control.operator.doctor.server_rules import redis_findings
 from policy.hosts import EgressRules, Reach
 from policy.sealing import seal
 from runtime.redis.node_clients import ask
-from tests.ports import own_port
+from tests.ports import HOST, own_port
 from tests.postgres_server import MISSING, find_binaries, running_postgres
+from tests.redis_cluster import CLUSTER_BINARY, running_cluster
+from tests.redis_cluster import MISSING as MISSING_CLUSTER
+from tests.redis_sentinel import running_sentinels
 from tests.redis_server import RedisServer, private_redis
 
 KEY, OTHER_KEY = bytes(32), bytes([1] * 32)
@@ -129,6 +133,30 @@ async def test_redis_user_without_info_is_still_looked_at() -> None:
         (look,) = await look_at_redis(server.url.replace("unix://", "unix://plain:pw@"))
     assert (look.trouble, look.info) == ("", {})
     assert abs(look.ahead_s) < 1
+
+
+@pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING_CLUSTER)
+async def test_each_primary_of_a_cluster_is_looked_at() -> None:
+    with running_cluster(replicas=0) as cluster:
+        dead, full, alone = cluster.primaries
+        names = {node.port: f"{HOST}:{node.port}" for node in cluster.primaries}
+        assert {look.node for look in await look_at_redis(cluster.url)} == set(names.values())
+        dead.server.kill()
+        full.run("CONFIG", "SET", "maxmemory", 1)
+        found = [finding.text for finding in redis_findings(await look_at_redis(cluster.url), "redis", "URL")]
+        assert any(text.startswith(f"{names[dead.port]}: unusable: ") for text in found)
+        assert any(text.startswith(f"{names[full.port]}: ") and "of its maxmemory" in text for text in found)
+        assert f"{names[alone.port]}: it has no replica: nothing replaces it when it dies" in found
+        full.run("CLUSTER", "DELSLOTS", 16_383)
+        looks = await look_at_redis(f"redis+cluster://{names[full.port]}")
+        assert any(look.trouble == "1 slots of the cluster are served by no node" for look in looks)
+
+
+async def test_primary_of_sentinels_is_looked_at() -> None:
+    with running_sentinels() as sentinels:
+        (look,) = await look_at_redis(sentinels.url)
+        assert look.node == f"{HOST}:{sentinels.primary_port}"
+        assert look.info["connected_slaves"] == 2
 
 
 @pytest.mark.skipif(find_binaries() is None, reason=MISSING)
