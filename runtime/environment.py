@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from runtime.redis_url import RedisUrl
+from runtime.redis.url import RedisUrl
 
 Parsed = TypeVar("Parsed")
 MIN_TOKEN_CHARS = 16

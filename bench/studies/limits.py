@@ -26,7 +26,7 @@ from proxy.edges.redis.nodes.dialing import Dialer
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.nodes.single import FixedServer
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments
-from runtime.redis_url import RedisUrl
+from runtime.redis.url import RedisUrl
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 CALLS = 20_000

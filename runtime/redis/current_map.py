@@ -11,7 +11,8 @@ from redis.exceptions import RedisError
 from runtime.background import cancelled
 from runtime.redis.discovery import Discovery
 from runtime.redis.node_clients import NodeClients
-from runtime.redis.slot_map import Host, SlotMap
+from runtime.redis.slot_map import SlotMap
+from runtime.redis.slots import Place
 
 PAUSE_S = 0.5
 MAX_AGE_S = 10.0
@@ -45,7 +46,7 @@ class CurrentMap:
         if self._discovery is not None and (self._finding is None or self._finding.done()):
             self._finding = asyncio.create_task(self._find(self._discovery))
 
-    def move(self, slot: int, owner: Host) -> None:
+    def move(self, slot: int, owner: Place) -> None:
         """A server said that another one has this slot."""
         if self._map is not None:
             self._map.move(slot, owner)

@@ -12,8 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from runtime.redis.node_clients import NodeClients, ask
-from runtime.redis.slot_map import Host, SlotMap
-from runtime.redis_url import RedisUrl
+from runtime.redis.slot_map import SlotMap
+from runtime.redis.slots import Place
+from runtime.redis.url import RedisUrl
 
 ASK_S = 1.0
 """How long one server may take to answer."""
@@ -33,14 +34,14 @@ class ClusterDiscovery:
     """Asks the nodes that are known, then those of the URL: these may all be gone while the cluster lives on."""
 
     def __init__(self, url: RedisUrl, nodes: NodeClients) -> None:
-        self._hosts = [(server.host, server.port) for server in url.servers]
+        self._hosts = [Place(server.host, server.port) for server in url.servers]
         self._nodes = nodes
 
     async def find(self, known: SlotMap | None) -> SlotMap:
         hosts = _shuffled(known.nodes if known is not None else ())
         return await _first([*hosts, *_shuffled(self._hosts)], self._ask)
 
-    async def _ask(self, host: Host) -> SlotMap:
+    async def _ask(self, host: Place) -> SlotMap:
         found = SlotMap.of_cluster(await ask(self._nodes.at(host), "CLUSTER", "SLOTS"), host)
         if not found.nodes:
             raise RedisConnectionError("it knows no node that serves slots")
@@ -54,7 +55,7 @@ class SentinelDiscovery:
     """Asks the sentinels of the URL, and the server that they name whether it is a primary."""
 
     def __init__(self, url: RedisUrl, nodes: NodeClients, sentinels: NodeClients) -> None:
-        self._hosts = [(server.host, server.port) for server in url.servers]
+        self._hosts = [Place(server.host, server.port) for server in url.servers]
         self._service = url.service
         self._nodes = nodes
         self._sentinels = sentinels
@@ -62,11 +63,11 @@ class SentinelDiscovery:
     async def find(self, known: SlotMap | None) -> SlotMap:
         return await _first(_shuffled(self._hosts), self._ask)
 
-    async def _ask(self, sentinel: Host) -> SlotMap:
+    async def _ask(self, sentinel: Place) -> SlotMap:
         reply = await ask(self._sentinels.at(sentinel), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
         if reply is None:
             raise RedisConnectionError(f"this sentinel watches no service {self._service}")
-        primary = reply[0].decode(), int(reply[1])
+        primary = Place(reply[0].decode(), int(reply[1]))
         role = (await ask(self._nodes.at(primary), "ROLE"))[0]
         if role != b"master":
             raise RedisConnectionError(f"{primary[0]}:{primary[1]}, which this sentinel names, is a replica")
@@ -76,7 +77,7 @@ class SentinelDiscovery:
         await self._sentinels.close()
 
 
-async def _first(hosts: Iterable[Host], ask: Callable[[Host], Awaitable[SlotMap]]) -> SlotMap:
+async def _first(hosts: Iterable[Place], ask: Callable[[Place], Awaitable[SlotMap]]) -> SlotMap:
     """The answer of the first host that gives one. Raises what the last one said."""
     trouble = ""
     for host in hosts:
@@ -88,7 +89,7 @@ async def _first(hosts: Iterable[Host], ask: Callable[[Host], Awaitable[SlotMap]
     raise RedisConnectionError(f"none says which servers hold the data; the last one asked, {trouble}")
 
 
-def _shuffled(hosts: Iterable[Host]) -> list[Host]:
+def _shuffled(hosts: Iterable[Place]) -> list[Place]:
     found = list(hosts)
     random.shuffle(found)
     return found

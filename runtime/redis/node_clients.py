@@ -9,8 +9,9 @@ from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
-from runtime.redis.slot_map import ONLY, Host
-from runtime.redis_url import RedisAddress, TlsOptions
+from runtime.redis.slot_map import ONLY
+from runtime.redis.slots import Place
+from runtime.redis.url import RedisAddress, TlsOptions
 
 _RETRY_AFTER_S = 0.05
 
@@ -64,12 +65,12 @@ class NodeClients:
         self._options = options
         self._clients = {ONLY: options.client(url)} if url else {}
 
-    def at(self, host: Host) -> Redis:
+    def at(self, host: Place) -> Redis:
         if host not in self._clients:
             self._clients[host] = self._options.client_at(self._login.at(*host))
         return self._clients[host]
 
-    async def close(self, but: AbstractSet[Host] = frozenset()) -> None:
+    async def close(self, but: AbstractSet[Place] = frozenset()) -> None:
         """Close all, `but` those named. A command that is under way there fails."""
         for host in [host for host in self._clients if host not in but]:
             await self._clients.pop(host).aclose()

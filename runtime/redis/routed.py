@@ -28,8 +28,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from runtime.redis.current_map import CurrentMap
 from runtime.redis.discovery import ClusterDiscovery, Discovery, SentinelDiscovery
 from runtime.redis.node_clients import NodeClients, RedisOptions, ask
-from runtime.redis.slot_map import ONLY, Host, SlotMap
-from runtime.redis_url import RedisUrl, Topology
+from runtime.redis.slot_map import ONLY, SlotMap
+from runtime.redis.slots import Place
+from runtime.redis.url import RedisUrl, Topology
 
 _MOST_REDIRECTS = 16
 _REDIRECT_S = 0.01
@@ -46,7 +47,7 @@ Keyed = tuple[str, Command]
 class RedisNode:
     """A server that holds data."""
 
-    host: Host
+    host: Place
     redis: Redis
 
     @property
@@ -120,13 +121,14 @@ class RoutedRedis:
                     raise
                 await asyncio.sleep(_REDIRECT_S * redirects)
                 redirects += 1
-                host, is_asking = (str(error.host) or host[0], int(error.port)), not isinstance(error, MovedError)
+                host = Place(str(error.host) or host[0], int(error.port))
+                is_asking = not isinstance(error, MovedError)
                 if not is_asking:
                     self._map.move(int(error.slot_id), host)
 
     async def _by_server(self, commands: Sequence[Keyed]) -> list[Any]:
         """Results and errors, in order."""
-        found, places = await self._map.get(), dict[Host, list[int]]()
+        found, places = await self._map.get(), dict[Place, list[int]]()
         for place, (key, _) in enumerate(commands):
             places.setdefault(found.owner(key), []).append(place)
         answers = await asyncio.gather(

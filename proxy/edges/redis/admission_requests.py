@@ -17,8 +17,8 @@ from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.node import Node
-from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
+from runtime.redis.slots import slot_of
 
 HARD_REFUSAL_MAX_MS = 1000
 SOFT_REFUSAL_MAX_MS = 100

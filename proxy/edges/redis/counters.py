@@ -23,14 +23,14 @@ from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionReques
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.nodes.topology import nodes_of
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
-from runtime.redis_url import RedisUrl
+from runtime.redis.slots import slot_of
+from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 

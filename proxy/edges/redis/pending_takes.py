@@ -17,8 +17,8 @@ from policy.limits.take_numbers import NO_DEADLINE_MS
 from proxy.edges.redis.admission_requests import AdmissionRequest, Take
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes
-from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
+from runtime.redis.slots import slot_of
 
 _log = logging.getLogger(__name__)
 

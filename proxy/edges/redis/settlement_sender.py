@@ -18,9 +18,9 @@ import hiredis
 from policy.limits.settlement import Settlement
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes, ask
-from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleTemplate, settle_arguments, settle_values
 from proxy.exchange import CountersUnavailableError
+from runtime.redis.slots import slot_of
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.25

@@ -15,8 +15,9 @@ from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.edges.redis.nodes.slots import slot_of
+from proxy.edges.redis.supervisor.probe import PLANS
 from proxy.exchange import CountersUnavailableError
+from runtime.redis.slots import SLOTS, slot_of
 from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
@@ -342,3 +343,7 @@ async def test_tls_and_a_restricted_user(tmp_path: Path) -> None:
             cluster.end_move(slot, source, target)
             await admit(counters, one, 3)
             assert isinstance(await counters.take(one, 1), LimitHit)
+
+
+def test_readiness_is_checked_in_each_quarter_of_the_slots() -> None:
+    assert {4 * slot_of(plan.key.encode()) // SLOTS for plan in PLANS} == {0, 1, 2, 3}

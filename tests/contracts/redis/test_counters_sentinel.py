@@ -15,9 +15,9 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
-from proxy.edges.redis.nodes.slots import Place
 from proxy.exchange import CountersUnavailableError
-from runtime.redis_url import RedisUrl
+from runtime.redis.slots import Place
+from runtime.redis.url import RedisUrl
 from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa

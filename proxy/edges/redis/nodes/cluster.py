@@ -19,9 +19,9 @@ from proxy.edges.redis.nodes.dialing import Dialer
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.nodes.single import FixedServer
-from proxy.edges.redis.nodes.slots import SLOTS, Place, redirect, slot_ranges
 from runtime.background import cancelled, is_set_within
-from runtime.redis_url import RedisUrl
+from runtime.redis.slots import SLOTS, Place, redirect, slot_ranges
+from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 _START_S = 0.05
@@ -170,7 +170,7 @@ class ClusterNodes:
     def _apply(self, reply: list[Any], asked: Place) -> None:
         """Slots that the map leaves out keep their node, whose error names the trouble."""
         by_slot = list(self._by_slot)
-        for first, last, primary in slot_ranges(reply, asked):
+        for first, last, (primary, *_) in slot_ranges(reply, asked):
             by_slot[first : last + 1] = [self._member(primary)] * (last + 1 - first)
         has_changed = self._moved or by_slot != self._by_slot
         self._by_slot, self._owners, self._moved = by_slot, set(by_slot), False

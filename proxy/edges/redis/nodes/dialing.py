@@ -10,7 +10,7 @@ from typing import Any
 import hiredis
 
 from proxy.edges.redis.nodes.connection import AwaitedCommand, RedisConnection, encode
-from runtime.redis_url import RedisAddress, TlsOptions
+from runtime.redis.url import RedisAddress, TlsOptions
 
 
 class LoginRefusedError(Exception):

@@ -7,7 +7,7 @@ import hiredis
 
 from proxy.edges.redis.nodes.clock import RedisClock
 from proxy.edges.redis.nodes.pipelined_client import RedisClient
-from proxy.edges.redis.nodes.slots import slot_of
+from runtime.redis.slots import slot_of
 
 
 class Node:

@@ -12,8 +12,8 @@ import hiredis
 
 from proxy.edges.redis.nodes.connection import RedisConnection
 from proxy.edges.redis.nodes.dialing import Dialer, LoginRefusedError, ask
-from proxy.edges.redis.nodes.slots import Place
-from runtime.redis_url import RedisAddress, RedisUrl
+from runtime.redis.slots import Place
+from runtime.redis.url import RedisAddress, RedisUrl
 
 _ANSWERS_S = 0.3
 """How long sentinels may take when they disagree or are silent."""

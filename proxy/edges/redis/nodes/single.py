@@ -9,7 +9,7 @@ from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
 from runtime.background import cancelled
-from runtime.redis_url import RedisAddress, RedisUrl, Topology
+from runtime.redis.url import RedisAddress, RedisUrl, Topology
 
 
 class FixedServer:

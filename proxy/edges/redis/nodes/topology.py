@@ -4,7 +4,7 @@ from proxy.edges.redis.nodes.cluster import ClusterNodes
 from proxy.edges.redis.nodes.node import Nodes
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.nodes.single import SingleNode
-from runtime.redis_url import RedisUrl, Topology
+from runtime.redis.url import RedisUrl, Topology
 
 
 def nodes_of(url: RedisUrl, options: RedisClientOptions) -> Nodes:

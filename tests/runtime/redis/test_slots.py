@@ -2,8 +2,7 @@
 
 import pytest
 
-from proxy.edges.redis.nodes.slots import SLOTS, Place, Redirect, SlotRange, redirect, slot_of, slot_ranges
-from proxy.edges.redis.supervisor.probe import PLANS
+from runtime.redis.slots import SLOTS, Place, Redirect, SlotRange, redirect, slot_of, slot_ranges
 
 ASKED = Place("10.0.0.1", 6379)
 
@@ -32,9 +31,9 @@ def test_map_lists_primaries() -> None:
         [5462, 16383, [None, 7002, b"id3", []]],
     ]
     assert list(slot_ranges(reply, ASKED)) == [
-        SlotRange(0, 5460, Place("10.0.0.1", 7000)),
-        SlotRange(5461, 5461, Place("10.0.0.1", 7001)),
-        SlotRange(5462, 16383, Place("10.0.0.1", 7002)),
+        SlotRange(0, 5460, (Place("10.0.0.1", 7000), Place("10.0.0.4", 7003))),
+        SlotRange(5461, 5461, (Place("10.0.0.1", 7001),)),
+        SlotRange(5462, 16383, (Place("10.0.0.1", 7002),)),
     ]
 
 
@@ -52,7 +51,3 @@ def test_map_lists_primaries() -> None:
 )
 def test_redirects(error: str, expected: Redirect | None) -> None:
     assert redirect(error, ASKED) == expected
-
-
-def test_readiness_is_checked_in_each_quarter_of_the_slots() -> None:
-    assert {4 * slot_of(plan.key.encode()) // SLOTS for plan in PLANS} == {0, 1, 2, 3}

@@ -18,11 +18,11 @@ class Place(NamedTuple):
 
 
 class SlotRange(NamedTuple):
-    """Slots that one primary serves, both ends included."""
+    """Slots, both ends included, and who has them: the primary, then its replicas."""
 
     first: int
     last: int
-    primary: Place
+    servers: tuple[Place, ...]
 
 
 class Redirect(NamedTuple):
@@ -45,8 +45,8 @@ def slot_of(key: bytes) -> int:
 
 def slot_ranges(reply: Any, asked: Place) -> Iterator[SlotRange]:
     """The reply to CLUSTER SLOTS. A node that does not know its own host leaves it out: then it is the `asked` one."""
-    for first, last, (host, port, *_), *_ in reply:
-        yield SlotRange(first, last, Place(_host(host, asked), port))
+    for first, last, *servers in reply:
+        yield SlotRange(first, last, tuple(Place(_host(host, asked), int(port)) for host, port, *_ in servers))
 
 
 def redirect(error: str, asked: Place) -> Redirect | None:

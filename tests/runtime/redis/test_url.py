@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.redis_url import RedisAddress, RedisUrl, RedisUrlError, TlsOptions, Topology
+from runtime.redis.url import RedisAddress, RedisUrl, RedisUrlError, TlsOptions, Topology
 
 PASSWORD = "p%ss:w@rd/1"
 IN_URL = "p%25ss:w%40rd%2F1"
