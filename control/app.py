@@ -55,6 +55,7 @@ from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
+from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.last_used import LastUsed
 from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS
 from control.edges.sql.migrations.migrate import migrate
@@ -216,6 +217,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     store = app[DEPENDENCIES].store
     try:
         await _migrate(store)
+        await add_days(store)
         yield
     finally:
         await store.close()
@@ -293,6 +295,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
     while True:
         try:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
+            await add_days(store)
             await delete_old_records(store, settings.event_retention_days, settings.audit_retention_days)
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()

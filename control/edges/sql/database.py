@@ -25,7 +25,8 @@ from runtime.private_files import describe_closed, tighten_files
 log = logging.getLogger(__name__)
 
 SQLITE_BUSY_TIMEOUT_MS = 5_000
-_RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+LOCK_NOT_AVAILABLE = "55P03"
+_RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", LOCK_NOT_AVAILABLE})  # the others: serialization failure, deadlock
 _DAMAGED_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
 
@@ -121,7 +122,7 @@ def _reason_of(error: BaseException) -> str:
 
 def _broken_rule(error: IntegrityError) -> Exception:
     message = str(error.orig).partition("\n")[0]  # later lines of PostgreSQL's message quote values
-    sqlstate = getattr(error.orig, "sqlstate", None)
+    sqlstate = sqlstate_of(error)
     if sqlstate == "23505" or "UNIQUE constraint failed" in message:
         return TakenError(message)
     if sqlstate == "23503" or "FOREIGN KEY constraint failed" in message:
@@ -135,7 +136,7 @@ def is_away(error: DBAPIError) -> bool:
         return True
     if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED_FILE:  # the rest of the code says in what part
         return True
-    return _is_away_sqlstate(getattr(error.orig, "sqlstate", None))
+    return _is_away_sqlstate(sqlstate_of(error))
 
 
 def _is_away_sqlstate(sqlstate: str | None) -> bool:
@@ -147,4 +148,9 @@ def is_retryable(error: DBAPIError) -> bool:
 
     Never on SQLite: a writer has waited for the lock, and meanwhile all others of this process wait behind it.
     """
-    return getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES
+    return sqlstate_of(error) in _RETRYABLE_SQLSTATES
+
+
+def sqlstate_of(error: DBAPIError) -> str | None:
+    """PostgreSQL's code for the error; None on SQLite."""
+    return getattr(error.orig, "sqlstate", None)

@@ -229,6 +229,16 @@ events = Table(
     ),
 )
 
+event_partitions = Table(  # of `events` on PostgreSQL: docs/decisions/0045-event-partitions.md; no rows on SQLite
+    "event_partitions",
+    metadata,
+    Column("name", Id, primary_key=True),
+    Column("first_key", Id, nullable=False),
+    Column("beyond_key", Id, nullable=True),  # null: the partition of all keys that have no other
+    Column("earliest_ms", BigInteger, nullable=False),  # no event in it has an earlier timestamp
+    Column("until_ms", BigInteger, nullable=False),  # all its timestamps are earlier; a trigger keeps both true
+)
+
 event_clock = Table(
     "event_clock",
     metadata,

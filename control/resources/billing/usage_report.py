@@ -198,7 +198,7 @@ class UsageReports:
                     yield group
         while True:
             async with self.store.read() as conn:
-                entities = await entities_after(conn, window.workspace_id, entity, _ENTITIES_AT_ONCE)
+                entities = await entities_after(conn, window, entity, _ENTITIES_AT_ONCE)
             async for group in self._of_entities(query, prices, entities):
                 yield group
             if len(entities) < _ENTITIES_AT_ONCE:

@@ -182,12 +182,17 @@ async def test_tables_modules_match_the_migrated_schema(store: Store) -> None:
     """Queries use the tables modules; migrations create the real tables, with the same columns and indexes."""
 
     def differences(connection: Connection) -> Any:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        options = {"compare_type": True, "include_name": lambda name, kind, parents: not is_partition(name, kind)}
+        context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, tables.metadata)
 
     assert training_tables.training_jobs.metadata is tables.metadata
     async with store.engine.connect() as conn:
         assert await conn.run_sync(differences) == []
+
+
+def is_partition(name: str | None, kind: str) -> bool:
+    return kind == "table" and (name or "").startswith("events_")
 
 
 async def test_damaged_sqlite_file_is_an_outage_with_its_cause(tmp_path: Path) -> None:

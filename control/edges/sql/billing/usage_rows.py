@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Select, bindparam, func, literal, select, text
+from sqlalchemy import FromClause, Select, func, literal, select, text
 
+from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
-from control.edges.sql.tables import events
 from control.resources.records import Window
 from policy.prices import Usage
 
@@ -24,8 +24,6 @@ class UsageSum(NamedTuple):
     usage: Usage
 
 
-_ENTITY, _KEY = events.c.external_entity_id, events.c.api_key_prefix
-_TOKENS = (events.c.input_tokens, events.c.output_tokens, events.c.cached_input_tokens)
 _SUMMED = "count(*), sum(e.input_tokens), sum(e.output_tokens), sum(e.cached_input_tokens)"
 
 
@@ -34,65 +32,80 @@ async def sums_in(conn: Connection, window: Window, by_key: bool) -> list[UsageS
 
     `by_key`: of each key by itself; only with entities, whose events the index finds.
     """
-    return [_sum(row) for row in await conn.execute(_sums(window, by_key))]
+    part = await _part(conn, window)
+    return [] if part is None else [_sum(row) for row in await conn.execute(_sums(window, part.table(), by_key))]
 
 
-def _sums(window: Window, by_key: bool) -> Select[Any]:
-    names = ([_ENTITY] if window.external_entity_ids else []) + ([_KEY] if by_key else [])
-    shown = (names[0] if window.external_entity_ids else literal(""), _KEY if by_key else literal(""))
-    query = select(*shown, events.c.model_slug, func.count(), *map(func.sum, _TOKENS)).where(
-        events.c.workspace_id == window.workspace_id,
-        events.c.timestamp_ms >= window.start_ms,
-        events.c.timestamp_ms < window.end_ms,
+async def _part(conn: Connection, window: Window) -> Part | None:
+    return part_of(await partitions_of(conn), window.start_ms, window.end_ms)
+
+
+def _sums(window: Window, table: FromClause, by_key: bool) -> Select[Any]:
+    entity, key = table.c.external_entity_id, table.c.api_key_prefix
+    names = ([entity] if window.external_entity_ids else []) + ([key] if by_key else [])
+    shown = (names[0] if window.external_entity_ids else literal(""), key if by_key else literal(""))
+    tokens = (table.c[name] for name in ("input_tokens", "output_tokens", "cached_input_tokens"))
+    query = select(*shown, table.c.model_slug, func.count(), *map(func.sum, tokens)).where(
+        table.c.workspace_id == window.workspace_id,
+        table.c.timestamp_ms >= window.start_ms,
+        table.c.timestamp_ms < window.end_ms,
     )
     if window.external_entity_ids:
-        query = query.where(events.c.external_entity_id == window.external_entity_ids[0])
-    return query.group_by(*names, events.c.model_slug)
+        query = query.where(entity == window.external_entity_ids[0])
+    return query.group_by(*names, table.c.model_slug)
 
 
-async def entities_after(conn: Connection, workspace_id: str, after: str, limit: int) -> list[str]:
-    """The next `limit` entities that have events, in order: one look-up in the index for each."""
-    given = {"workspace": workspace_id, "after": after, "limit": limit}
-    return list((await conn.execute(_ENTITIES_AFTER, given)).scalars())
+async def entities_after(conn: Connection, window: Window, after: str, limit: int) -> list[str]:
+    """The next `limit` entities that may have events in the window, in order: one look-up in the index for each."""
+    part = await _part(conn, window)
+    if part is None:
+        return []
+    given = {"workspace": window.workspace_id, "after": after, "limit": limit, **part.bounds}
+    return list((await conn.execute(text(_entities_after(part.sql)), given)).scalars())
 
 
-def _next_entity(after: str) -> str:
+def _entities_after(table: str) -> str:
     return (
-        "(SELECT e.external_entity_id FROM events AS e WHERE e.workspace_id = :workspace"  # noqa: S608 (ours)
+        f"WITH RECURSIVE entities(entity, place) AS (SELECT {_next_entity(table, ':after')}, 1"  # noqa: S608 (ours)
+        f" UNION ALL SELECT {_next_entity(table, 'entities.entity')}, place + 1 FROM entities"
+        " WHERE entity IS NOT NULL AND place < :limit)"
+        " SELECT entity FROM entities WHERE entity IS NOT NULL ORDER BY place"
+    )
+
+
+def _next_entity(table: str, after: str) -> str:
+    return (
+        f"(SELECT e.external_entity_id FROM {table} AS e WHERE e.workspace_id = :workspace"  # noqa: S608 (ours)
         f" AND e.external_entity_id > {after} ORDER BY e.external_entity_id LIMIT 1)"
     )
 
 
-_ENTITIES_AFTER = text(
-    f"WITH RECURSIVE entities(entity, place) AS (SELECT {_next_entity(':after')}, 1"  # noqa: S608 (ours)
-    f" UNION ALL SELECT {_next_entity('entities.entity')}, place + 1 FROM entities"
-    " WHERE entity IS NOT NULL AND place < :limit)"
-    " SELECT entity FROM entities WHERE entity IS NOT NULL ORDER BY place"
-)
-
-
 async def sums_of(conn: Connection, window: Window, entities: Sequence[str], by_key: bool) -> list[UsageSum]:
     """The sums of each of these entities in the window, by one range of the index for each."""
-    query = _SUMS_OF[conn.dialect.name, by_key]
+    part = await _part(conn, window)
+    if part is None:
+        return []
+    query = text(_sums_of(_KNOWN[conn.dialect.name], part.sql, by_key))
     given = {
         "workspace": window.workspace_id,
         "entities": orjson.dumps(entities).decode(),
         "start": window.start_ms,
         "end": window.end_ms,
+        **part.bounds,
     }
     return [_sum(row) for row in await conn.execute(query, given)]
 
 
-def _sums_of(known: str, by_key: bool) -> Any:
+def _sums_of(known: str, table: str, by_key: bool) -> str:
     key = "e.api_key_prefix" if by_key else "''"
     names = "e.external_entity_id, e.api_key_prefix" if by_key else "e.external_entity_id"
-    return text(
+    return (
         f"SELECT e.external_entity_id, {key}, e.model_slug, {_SUMMED}"  # noqa: S608 (ours)
-        f" FROM ({known}) AS known CROSS JOIN events AS e"
+        f" FROM ({known}) AS known CROSS JOIN {table} AS e"
         " WHERE e.workspace_id = :workspace AND e.external_entity_id = known.entity"
         " AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
         f" GROUP BY {names}, e.model_slug"
-    ).bindparams(bindparam("entities"))
+    )
 
 
 # SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by its statistics.
@@ -100,7 +113,6 @@ _KNOWN = {
     "sqlite": "SELECT value AS entity FROM json_each(:entities)",
     "postgresql": "SELECT json_array_elements_text(CAST(:entities AS json)) AS entity",
 }
-_SUMS_OF = {(dialect, by_key): _sums_of(known, by_key) for dialect, known in _KNOWN.items() for by_key in (False, True)}
 
 
 def _sum(row: Any) -> UsageSum:

@@ -1,28 +1,31 @@
 """Queries on `events`: pages by (timestamp, idempotency key) at a cost that does not grow with the table.
 
 Each page reads one index range: for the workspace, or one per requested entity or (key, entity). The database merges
-the ranges' first rows. No query counts rows or uses OFFSET.
+the ranges' first rows. No query counts rows or uses OFFSET. On PostgreSQL a range is read in the partitions that its
+time needs, the earliest first (`partitions.py`).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, and_, column, delete, select, tuple_, union_all, values
+from sqlalchemy import FromClause, Select, and_, column, select, text, tuple_, union_all, values
 
+from control.edges.sql.events.partitions import Part, partitions_of, parts_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import Id, events
+from control.edges.sql.tables import Id
 from control.resources.records import EventPosition, Window
 
 _WIDTHS = (1, 4, 32)
 """The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at
 100 kB per range."""
 _SHOWN = (
-    *(events.c.timestamp_ms, events.c.idempotency_key, events.c.request_id, events.c.model_slug),
-    *(events.c.external_entity_id, events.c.api_key_prefix),
-    *(events.c.input_tokens, events.c.output_tokens, events.c.cached_input_tokens),
+    *("timestamp_ms", "idempotency_key", "request_id", "model_slug", "external_entity_id", "api_key_prefix"),
+    *("input_tokens", "output_tokens", "cached_input_tokens"),
 )
-_ORDER = (events.c.timestamp_ms, events.c.idempotency_key)
-_EQUAL = (events.c.external_entity_id, events.c.api_key_prefix)
+_EQUAL = ("external_entity_id", "api_key_prefix")
+_KEPT_WHOLE_MS = 2 * 86_400_000
+"""A day within this long of its retention's end is left until it can be dropped whole."""
 Range = tuple[str, ...]
 """The values that all its events share besides the workspace: none; the entity; entity and key."""
 
@@ -30,12 +33,35 @@ Range = tuple[str, ...]
 async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[Any]:
     """The first `limit` rows after `after`, in order."""
     rows: list[Any] = []
-    for ranges in in_widths(await _ranges(conn, window)):
-        query = merged([_range(window, one, after, limit) for one in ranges], limit)
+    start_ms = window.start_ms if after is None else after[0]
+    for part in parts_of(await partitions_of(conn), start_ms, window.end_ms):
+        behind = after if after is not None and part.start_ms == after[0] else None
+        rows += await _page_of_part(conn, window, part, behind, limit - len(rows))
+        if len(rows) == limit:
+            break
+    return rows
+
+
+async def _page_of_part(
+    conn: Connection, window: Window, part: Part, after: EventPosition | None, limit: int
+) -> list[Any]:
+    rows: list[Any] = []
+    for query in await queries_of(conn, window, part, after, limit):
         rows += (await conn.execute(query)).all()
         rows.sort(key=lambda row: (row.timestamp_ms, row.idempotency_key))
         del rows[limit:]  # per statement: a thousand ranges may have a million rows
     return rows
+
+
+async def queries_of(
+    conn: Connection, window: Window, part: Part, after: EventPosition | None, limit: int
+) -> list[Select[Any]]:
+    """The statements for the first `limit` rows of one part. Each gives its own first rows, in order."""
+    table, within = part.table(), replace(window, start_ms=part.start_ms, end_ms=part.end_ms)
+    return [
+        _merged([_range(table, within, one, after, limit) for one in ranges], limit)
+        for ranges in in_widths(await _ranges(conn, window, table))
+    ]
 
 
 def in_widths(ranges: Sequence[Range]) -> Iterator[list[Range]]:
@@ -46,7 +72,7 @@ def in_widths(ranges: Sequence[Range]) -> Iterator[list[Range]]:
         yield [*part, *[("",) * len(part[0])] * (width - len(part))]
 
 
-def merged(ranges: Sequence[Select[Any]], limit: int) -> Any:
+def _merged(ranges: Sequence[Select[Any]], limit: int) -> Select[Any]:
     """One statement for the first rows of several ranges."""
     if len(ranges) == 1:
         return ranges[0]
@@ -54,48 +80,63 @@ def merged(ranges: Sequence[Select[Any]], limit: int) -> Any:
     return select(union).order_by(union.c.timestamp_ms, union.c.idempotency_key).limit(limit)
 
 
-def _range(window: Window, equal: Range, after: EventPosition | None, limit: int) -> Select[Any]:
-    start = events.c.timestamp_ms >= window.start_ms if after is None else tuple_(*_ORDER) > after
-    theirs = [column == value for column, value in zip(_EQUAL, equal, strict=False)]
-    within = and_(events.c.workspace_id == window.workspace_id, *theirs, start, events.c.timestamp_ms < window.end_ms)
-    return select(*_SHOWN).where(within).order_by(*_ORDER).limit(limit)
+def _range(table: FromClause, window: Window, equal: Range, after: EventPosition | None, limit: int) -> Select[Any]:
+    order = (table.c.timestamp_ms, table.c.idempotency_key)
+    start = table.c.timestamp_ms >= window.start_ms if after is None else tuple_(*order) > after
+    theirs = [table.c[name] == value for name, value in zip(_EQUAL, equal, strict=False)]
+    within = and_(table.c.workspace_id == window.workspace_id, *theirs, start, table.c.timestamp_ms < window.end_ms)
+    return select(*(table.c[name] for name in _SHOWN)).where(within).order_by(*order).limit(limit)
 
 
-async def _ranges(conn: Connection, window: Window) -> list[Range]:
+async def _ranges(conn: Connection, window: Window, table: FromClause) -> list[Range]:
     entities = sorted(set(window.external_entity_ids))
     if not window.api_keys:
         return [(entity,) for entity in entities] or [()]
-    pairs = await _pairs_of_keys(conn, window.workspace_id, sorted(set(window.api_keys)))
+    pairs = await _pairs_of_keys(conn, window, table)
     return [pair for pair in pairs if not entities or pair[0] in entities]
 
 
-async def _pairs_of_keys(conn: Connection, workspace_id: str, keys: list[str]) -> list[Range]:
+async def _pairs_of_keys(conn: Connection, window: Window, table: FromClause) -> list[Range]:
     """Each (entity, key) that has events, by an index skip scan. A key normally has one entity."""
     pairs: list[Range] = []
-    front: list[Range] = [("", key) for key in keys]
+    front: list[Range] = [("", key) for key in sorted(set(window.api_keys))]
     while front:
         found: list[Range] = []
         for part in in_widths(front):
-            rows = await conn.execute(_next_entities(workspace_id, part))
+            rows = await conn.execute(_next_entities(table, window.workspace_id, part))
             found += [(row.entity, row.key) for row in rows if row.entity is not None]
         pairs += found
         front = found
     return pairs
 
 
-def _next_entities(workspace_id: str, front: list[Range]) -> Select[Any]:
+def _next_entities(table: FromClause, workspace_id: str, front: list[Range]) -> Select[Any]:
     known = values(column("entity", Id), column("key", Id)).data(front).cte("known")
     beyond = and_(
-        events.c.workspace_id == workspace_id,
-        events.c.api_key_prefix == known.c.key,
-        events.c.external_entity_id > known.c.entity,
+        table.c.workspace_id == workspace_id,
+        table.c.api_key_prefix == known.c.key,
+        table.c.external_entity_id > known.c.entity,
     )
-    first = select(events.c.external_entity_id).where(beyond).order_by(events.c.external_entity_id).limit(1)
+    first = select(table.c.external_entity_id).where(beyond).order_by(table.c.external_entity_id).limit(1)
     return select(known.c.key, first.correlate(known).scalar_subquery().label("entity"))
 
 
 async def delete_events_before(tx: WriteTx, workspace_id: str, before_ms: int, limit: int) -> int:
-    """Delete at most `limit` of a workspace's oldest events; returns how many."""
-    old = and_(events.c.workspace_id == workspace_id, events.c.timestamp_ms < before_ms)
-    keys = select(events.c.idempotency_key).where(old).order_by(*_ORDER).limit(limit)
-    return (await tx.conn.execute(delete(events).where(events.c.idempotency_key.in_(keys)))).rowcount
+    """Delete at most `limit` of a workspace's oldest events; returns how many. Leaves those of days that
+    `upkeep.drop_days` drops whole."""
+    deleted = 0
+    for table in await _tables_to_sweep(tx.conn, before_ms):
+        old = f"SELECT idempotency_key FROM {table} WHERE workspace_id = :workspace AND timestamp_ms < :before"  # noqa: S608 (ours)
+        keys = f"{old} ORDER BY timestamp_ms, idempotency_key LIMIT :limit"
+        statement = text(f"DELETE FROM {table} WHERE idempotency_key IN ({keys})")  # noqa: S608 (ours)
+        given = {"workspace": workspace_id, "before": before_ms, "limit": limit - deleted}
+        deleted += (await tx.conn.execute(statement, given)).rowcount
+    return deleted
+
+
+async def _tables_to_sweep(conn: Connection, before_ms: int) -> list[str]:
+    """`events` on SQLite; on PostgreSQL the partitions that are not of one day, and days with events far later."""
+    partitions = await partitions_of(conn)
+    kept = (one for one in partitions if not one.is_past(before_ms))
+    swept = [one.name for one in kept if not one.first_key or one.earliest_ms < before_ms - _KEPT_WHOLE_MS]
+    return swept if partitions else ["events"]

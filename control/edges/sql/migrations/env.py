@@ -1,7 +1,11 @@
-"""Alembic's entry point: runs the steps on the connection and in the transaction that `database.migrate` opened."""
+"""Alembic's entry point: runs the steps on the connection that `migrate` opened.
+
+On SQLite in its transaction; on PostgreSQL each step in one of its own, which a step may end for a long statement.
+"""
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"], transaction_per_migration=False)
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, transaction_per_migration=connection.dialect.name == "postgresql")
 with context.begin_transaction():
     context.run_migrations()

@@ -1,0 +1,257 @@
+"""Events in partitions by the day of their key: each once and all listed, whatever times key and event have."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from control.edges.sql.events import rows
+from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
+from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
+from control.edges.sql.events.upkeep import DAYS_AHEAD, add_days, drop_days
+from control.edges.sql.migrations.migrate import migrate, migrate_down
+from control.edges.sql.store import Store
+from control.edges.sql.tables import events
+from control.resources.records import EventPosition, Window
+from policy.billing import BillingEvent
+from tests.control.billing import clock_ms, event, ingest_and_reader
+from tests.postgres_server import PostgresServer
+
+FAR_MS = 1 << 60
+LONG_S = 1e9
+"""A holdback that leaves every timestamp as it is told."""
+
+
+@pytest.fixture
+async def server_store(migrated_postgres: PostgresServer) -> AsyncIterator[Store]:
+    """A store on a migrated PostgreSQL database without partitions of days."""
+    store = Store.at(await migrated_postgres.create_database("partitions", template="migrated"))
+    yield store
+    await store.close()
+    await migrated_postgres.drop_database("partitions")
+
+
+def key_at(ms: int, number: int) -> str:
+    return f"{first_key_of(ms)}{number:016d}"
+
+
+def event_at(ms: int, number: int, lasting_ms: int = 1000, **more: Any) -> BillingEvent:
+    """A call that began at `ms`."""
+    return event(number, ms + lasting_ms, **{"idempotency_key": key_at(ms, number), **more})
+
+
+async def partitions(store: Store) -> dict[str, Partition]:
+    async with store.read() as conn:
+        return {one.name: one for one in await partitions_of(conn)}
+
+
+async def listed(store: Store, window: Window, limit: int = 7) -> list[EventPosition]:
+    """The positions of all events of the window, page by page."""
+    found: list[EventPosition] = []
+    while True:
+        async with store.read() as conn:
+            page = await rows.page_of_events(conn, window, found[-1] if found else None, limit)
+        found += [(row.timestamp_ms, row.idempotency_key) for row in page]
+        if len(page) < limit:
+            return found
+
+
+async def where(store: Store) -> dict[str, str]:
+    """The partition of each event."""
+    async with store.read() as conn:
+        query = text("SELECT idempotency_key, CAST(CAST(tableoid AS regclass) AS text) FROM events")
+        return {row[0]: row[1] for row in await conn.execute(query)}
+
+
+def test_a_day_is_a_range_of_keys() -> None:
+    day = partition_of(1_796_083_200_000)
+    assert (day.name, day.first_key) == ("events_20261201", "01M8QEDC00")
+    assert day.beyond_key == first_key_of(day.earliest_ms + DAY_MS)
+    assert time_of(day.first_key) == day.earliest_ms
+    assert day.first_key <= key_at(day.earliest_ms, 0) < key_at(day.earliest_ms + DAY_MS - 1, 7) < day.beyond_key
+
+
+def test_a_window_needs_the_partitions_that_may_have_its_times_and_no_others() -> None:
+    days = [partition_of(n * DAY_MS) for n in range(10)]
+    late = days[2]._replace(until_ms=20 * DAY_MS)
+    rest = Partition(REST, "", None, FAR_MS, 0)
+    assert part_of([rest, *days], 5 * DAY_MS, 6 * DAY_MS) == Part(
+        5 * DAY_MS, 6 * DAY_MS, [Span(days[4].first_key, first_key_of(6 * DAY_MS))]
+    )
+    found = part_of([rest._replace(earliest_ms=0, until_ms=FAR_MS), *days[:2], late, *days[3:]], 8 * DAY_MS, FAR_MS)
+    assert found is not None
+    assert found.rest
+    assert found.spans == [Span(late.first_key, days[3].first_key), Span(days[7].first_key, first_key_of(10 * DAY_MS))]
+    assert part_of([rest, *days], 30 * DAY_MS, FAR_MS) is None
+    strays = [one._replace(until_ms=FAR_MS) for one in days[::2]]
+    found = part_of([rest, *strays], 20 * DAY_MS, FAR_MS)
+    assert found is not None
+    assert [span.first_key for span in found.spans] == [days[0].first_key, days[6].first_key, days[8].first_key]
+    assert found.spans[0].beyond_key == days[5].first_key
+
+
+def test_a_page_reads_a_day_then_twice_as_many_each_time() -> None:
+    days = [partition_of(n * DAY_MS) for n in range(20)]
+    found = list(parts_of(days, DAY_MS // 2, 40 * DAY_MS))
+    assert [(one.start_ms / DAY_MS, one.end_ms / DAY_MS) for one in found] == [
+        *((0.5, 1), (1, 3), (3, 7), (7, 15), (15, 40))
+    ]
+    assert list(parts_of([], 3, 9)) == [Part(3, 9)]
+
+
+async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_store: Store) -> None:
+    """Late by weeks, early, of days without a partition, with keys that are no ULIDs; sent again with other times."""
+    chance = random.Random(5)
+    await add_days(server_store)
+    now_ms = await clock_ms(server_store)
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    told: dict[str, BillingEvent] = {}
+    for number in range(600):
+        ms = now_ms + int(chance.uniform(-4, DAYS_AHEAD + 3) * DAY_MS)
+        lasting_ms = chance.choice([1000, 1000, 3_600_000, -5000, 9 * DAY_MS, 40 * DAY_MS, -3 * DAY_MS])
+        more: dict[str, Any] = {"external_entity_id": f"customer-{number % 3}", "api_key_prefix": f"tg_{number % 2}"}
+        if chance.random() < 0.1:
+            more["idempotency_key"] = chance.choice(["!", "key-", "zzz", "01k"]) + str(number)
+        one = event_at(ms, number, lasting_ms, **more)
+        told[one.idempotency_key] = one
+    for _ in range(12):
+        batch = chance.sample(sorted(told), 100)
+        await ingest.take([told[key] for key in batch])
+        other = [event(0, now_ms, idempotency_key=key) for key in batch]
+        assert await ingest.take(other) == 0
+    await ingest.take(list(told.values()))
+    homes = await where(server_store)
+    assert homes.keys() == told.keys()
+    assert len(set(homes.values())) > DAYS_AHEAD
+    for _ in range(15):
+        start_ms, end_ms = sorted(now_ms + int(chance.uniform(-10, 50) * DAY_MS) for _ in range(2))
+        entities = tuple(chance.sample(["customer-0", "customer-1", "customer-2", "nobody"], chance.randrange(3)))
+        keys = ("tg_1",) * chance.randrange(2)
+        wanted = sorted(
+            (one.ended_at_ms, one.idempotency_key)
+            for one in told.values()
+            if start_ms <= one.ended_at_ms < end_ms
+            and (not entities or one.external_entity_id in entities)
+            and (not keys or one.api_key_prefix in keys)
+        )
+        window = Window("ws_1", start_ms, end_ms, keys, entities)
+        assert await listed(server_store, window, chance.choice([7, 50])) == wanted
+
+
+async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> None:
+    await add_days(server_store)
+    now_ms = await clock_ms(server_store)
+    today_ms = now_ms // DAY_MS * DAY_MS
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    await ingest.take([event_at(today_ms + day * DAY_MS + n, n) for day in range(-1, 5) for n in range(30)])
+    async with server_store.read() as conn:
+        part = next(parts_of(await partitions_of(conn), today_ms + DAY_MS + 10, FAR_MS))
+        (query,) = await rows.queries_of(conn, Window("ws_1", today_ms, FAR_MS), part, None, 10)
+        compiled = query.compile(dialect=conn.dialect, compile_kwargs={"literal_binds": True})
+        plan = "\n".join((await conn.execute(text(f"EXPLAIN {compiled}"))).scalars())
+    wanted = {partition_of(today_ms + day * DAY_MS).name for day in (0, 1)}
+    assert {name for name in await partitions(server_store) if f" on {name} " in plan} == wanted
+
+
+async def test_several_controls_add_the_same_days_once_and_take_in_what_came_before(server_store: Store) -> None:
+    other = Store.at(server_store.engine.url.render_as_string(hide_password=False))
+    now_ms = await clock_ms(server_store)
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    batch = [event_at(now_ms + day * DAY_MS, n) for day in (-1, 0, DAYS_AHEAD) for n in range(5)]
+    await ingest.take(batch)
+    assert set((await where(server_store)).values()) == {REST}
+    while sum(await asyncio.gather(add_days(server_store), add_days(other))):
+        pass
+    homes = await where(server_store)
+    for one in batch:
+        assert homes[one.idempotency_key] == partition_of((one.ended_at_ms - 1000) // DAY_MS * DAY_MS).name
+    assert await ingest.take(batch) == 0
+    found = await partitions(server_store)
+    assert len(found) == DAYS_AHEAD + 3  # yesterday, today, the days ahead, and the rest
+    assert found[REST].earliest_ms > found[REST].until_ms
+    await other.close()
+
+
+async def test_days_past_their_retention_are_dropped_and_late_events_stay(server_store: Store) -> None:
+    await add_days(server_store)
+    now_ms = await clock_ms(server_store)
+    today_ms = now_ms // DAY_MS * DAY_MS
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    late = event_at(today_ms, 1, 8 * DAY_MS)
+    kept = [late, event_at(today_ms + 5 * DAY_MS, 2)]
+    await ingest.take([event_at(today_ms - 1000 + n, n) for n in range(2000)] + kept)
+    before_ms = today_ms + 5 * DAY_MS
+    assert await drop_days(server_store, before_ms) == DAYS_AHEAD - 3  # yesterday, days 1 to 3; day 0 has a late event
+    assert await drop_days(server_store, before_ms) == 0
+    async with server_store.write() as tx:
+        assert await rows.delete_events_before(tx, "ws_1", before_ms, 5000) == 1000
+    assert await listed(server_store, Window("ws_1", 0, FAR_MS)) == sorted(
+        (one.ended_at_ms, one.idempotency_key) for one in kept
+    )
+    again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
+    assert await ingest.take([again]) == 1
+    assert (await where(server_store))[again.idempotency_key] == REST
+
+
+async def test_a_long_transaction_defers_the_upkeep_and_is_not_disturbed(
+    server_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await add_days(server_store)
+    async with server_store.read() as reading:
+        await reading.execute(select(events.c.idempotency_key))
+        assert await drop_days(server_store, FAR_MS) == 0
+        assert "stayed locked by long transactions" in caplog.text
+        assert (await reading.execute(select(events.c.idempotency_key))).all() == []
+    assert await drop_days(server_store, FAR_MS) == DAYS_AHEAD + 2
+
+
+async def test_a_table_of_the_version_before_becomes_the_first_partition(server_store: Store) -> None:
+    """Its events keep their places, whatever keys and times they have; new days begin where its keys end."""
+    now_ms = await clock_ms(server_store)
+    await migrate_down(server_store.engine, "0008")
+    odd = [event(n, now_ms + n * DAY_MS, idempotency_key=f"plain-{n}") for n in range(3)]
+    for more in ([event_at(now_ms - n, n) for n in range(50)], odd):
+        await _downgraded_take(server_store, more)
+        before = await listed_plainly(server_store)
+        await migrate(server_store.engine)
+        assert await listed(server_store, Window("ws_1", 0, FAR_MS)) == before
+        await migrate_down(server_store.engine, "0008")
+        assert await listed_plainly(server_store) == before
+    await migrate(server_store.engine)
+    await add_days(server_store)
+    found = await partitions(server_store)
+    first = found["events_before"]
+    assert (
+        min(name for name in found if name.startswith("events_2")) == partition_of(time_of(str(first.beyond_key))).name
+    )
+    assert set((await where(server_store)).values()) == {"events_before", REST}
+
+
+async def _downgraded_take(store: Store, batch: list[BillingEvent]) -> None:
+    ingest, _ = ingest_and_reader(store, LONG_S)
+    assert await ingest.take(batch) == len(batch)
+
+
+async def listed_plainly(store: Store) -> list[EventPosition]:
+    async with store.read() as conn:
+        query = select(events.c.timestamp_ms, events.c.idempotency_key)
+        return sorted((row.timestamp_ms, row.idempotency_key) for row in await conn.execute(query))
+
+
+async def test_a_migration_waits_for_a_long_transaction_and_says_so(
+    server_store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.edges.sql.migrations.migrate.LOCK_PAUSE_S", 0.3)
+    await migrate_down(server_store.engine, "0008")
+    async with server_store.read() as reading:
+        await reading.execute(select(events.c.idempotency_key))
+        migrating = asyncio.create_task(migrate(server_store.engine))
+        while "The database migration waits" not in caplog.text:
+            await asyncio.sleep(0.05)
+        # Between two tries nobody waits for the migration.
+        await _downgraded_take(server_store, [event_at(0, 1)])
+    await migrating
+    assert len(await listed(server_store, Window("ws_1", 0, FAR_MS))) == 1
