@@ -8,7 +8,7 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ SHORTEST_HOLDBACK_S = 0.2
 """With a shorter holdback no transaction meets its deadline of a quarter. It gives no guarantee; only tests use one."""
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
-_COLUMNS = [column.name for column in events.columns]
+_COLUMNS = [str(column.name) for column in events.columns]
 
 Outbox = Callable[[WriteTx, Sequence[dict[str, Any]]], Awaitable[None]]
 """Called with the rows of new events, inside the transaction that stores them."""
@@ -89,7 +89,7 @@ class Ingest:
         made = await each(batch, lambda event: _row(event, earliest_ms, now_ms))
         rows = {row["idempotency_key"]: row for row in made}
         # Ordered by key, so that two transactions with the same events cannot deadlock.
-        sent = orjson.dumps([list(rows[key].values()) for key in sorted(rows)]).decode()
+        sent = _encoded([rows[key] for key in sorted(rows)], tx.conn.dialect.name)
         inserted = await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": sent})
         new = [rows[key] for key in inserted.scalars()]
         if new:
@@ -129,22 +129,27 @@ def _row(event: BillingEvent, earliest_ms: int, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _insert_text(value: str, source: str) -> str:
+def _encoded(rows: Sequence[dict[str, Any]], dialect: str) -> str:
+    """As JSON: arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value."""
+    return orjson.dumps([list(row.values()) for row in rows] if dialect == "sqlite" else rows).decode()
+
+
+def _insert_text(values: Iterable[str], source: str) -> str:
     """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
-    values = [value.format(place=place, type=_type_of(place)) for place in range(len(_COLUMNS))]
     return (
         f"INSERT INTO events ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM {source} WHERE true"  # noqa: S608
         " ON CONFLICT (idempotency_key) DO NOTHING RETURNING idempotency_key"
     )
 
 
-def _type_of(place: int) -> str:
-    return "text" if events.columns[_COLUMNS[place]].type.python_type is str else "bigint"
+def _type_of(name: str) -> str:
+    return "text" if events.columns[name].type.python_type is str else "bigint"
 
 
+_TYPED = ", ".join(f"{name} {_type_of(name)}" for name in _COLUMNS)
 _INSERTS = {
-    "sqlite": _insert_text("json_extract(value, '$[{place}]')", "json_each(:rows)"),
-    "postgresql": _insert_text("CAST(r ->> {place} AS {type})", "json_array_elements(CAST(:rows AS json)) AS r"),
+    "sqlite": _insert_text((f"json_extract(value, '$[{n}]')" for n in range(len(_COLUMNS))), "json_each(:rows)"),
+    "postgresql": _insert_text(_COLUMNS, f"json_to_recordset(CAST(:rows AS json)) AS r({_TYPED})"),
 }
 
 
