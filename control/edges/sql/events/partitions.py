@@ -81,7 +81,13 @@ class Part:
 
 
 async def partitions_of(conn: Connection) -> list[Partition]:
-    """All of them, as this connection sees them; none on SQLite."""
+    """All of them, as this connection sees them; none on SQLite.
+
+    From here to its end the transaction plans each statement for its values: a plan for any values would be one for
+    all partitions, and PostgreSQL takes it after a few times.
+    """
+    if conn.dialect.name == "postgresql":
+        await conn.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
     columns = [event_partitions.c[name] for name in Partition._fields]
     return [Partition(*row) for row in await conn.execute(select(*columns).order_by(event_partitions.c.first_key))]
 

@@ -28,12 +28,15 @@ _LOCK = 0x7011_6A80  # any number: the same in every process, different from the
 _LOCK_TIMEOUT_MS = 500
 
 
-async def add_days(store: Store) -> int:
-    """Create the partitions up to a week ahead; returns how many were missing. Events without one go to `REST`."""
+async def add_days(store: Store, days_back: int = 1) -> int:
+    """Create the partitions up to a week ahead; returns how many were missing. Events without one go to `REST`.
+
+    `days_back`: how many days before today the first one is, if there is none yet.
+    """
     if store.engine.dialect.name != "postgresql":
         return 0
     async with store.read() as conn:
-        missing = _missing(await partitions_of(conn), await database_ms(conn))
+        missing = _missing(await partitions_of(conn), await database_ms(conn), days_back)
     added = 0
     for partition in missing:
         if not await _changed(store, partial(_add, day=partition), f"Creating partition {partition.name}"):
@@ -56,11 +59,11 @@ async def drop_days(store: Store, before_ms: int) -> int:
     return dropped
 
 
-def _missing(partitions: Sequence[Partition], now_ms: int) -> list[Partition]:
-    """From the end of the last one, so that no day is left out after a long outage; at first from yesterday."""
+def _missing(partitions: Sequence[Partition], now_ms: int, days_back: int) -> list[Partition]:
+    """From the end of the last one, so that no day is left out after a long outage."""
     today_ms = now_ms // DAY_MS * DAY_MS
     ends = [time_of(one.beyond_key) for one in partitions if one.beyond_key is not None]
-    first_ms = max(ends, default=today_ms - DAY_MS)
+    first_ms = max(ends, default=today_ms - days_back * DAY_MS)
     return [partition_of(day_ms) for day_ms in range(first_ms, today_ms + DAYS_AHEAD * DAY_MS + 1, DAY_MS)]
 
 
@@ -82,8 +85,11 @@ async def _changed(store: Store, change: Callable[[WriteTx], Awaitable[bool]], w
 
 
 async def _add(tx: WriteTx, day: Partition) -> bool:
-    """In the order in which other statements lock: the whole table, then its partitions."""
-    await tx.conn.execute(text("LOCK TABLE ONLY events IN SHARE UPDATE EXCLUSIVE MODE"))
+    """In the order in which other statements lock: the whole table, then its partitions.
+
+    Keeps writers out: one that has chosen `REST` for an event must not write there when the event's day exists.
+    """
+    await tx.conn.execute(text("LOCK TABLE ONLY events IN SHARE ROW EXCLUSIVE MODE"))
     if day.name in {one.name for one in await partitions_of(tx.conn)}:
         return False
     await tx.conn.execute(text(f"LOCK TABLE {REST} IN ACCESS EXCLUSIVE MODE"))
