@@ -1,0 +1,247 @@
+"""The last release's control and proxy beside the next one's, on one PostgreSQL: nothing is refused, lost or doubled.
+
+The last release is the newest tag; without tags, the commit before the newest migration. Its tree runs with this
+environment's packages.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from control.edges.sql.migrations.migrate import LATEST
+from tests.journeys.product import OperatorClient, ended, spawn
+from tests.ports import own_port
+from tests.postgres_server import MISSING, find_binaries, running_postgres
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.upstream import ScriptedUpstream
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSIONS = "control/edges/sql/migrations/versions"
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_binaries() is None, reason=MISSING),
+    pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server"),
+]
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def last_release() -> str:
+    """Its revision; "" if this is no clone, or a shallow one without it."""
+    if tag := git("describe", "--tags", "--abbrev=0"):
+        return tag
+    (newest,) = (ROOT / VERSIONS).glob(f"m{LATEST}_*.py")
+    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", f"{VERSIONS}/{newest.name}")
+    return git("rev-parse", "--verify", "--quiet", f"{added}^") if added else ""
+
+
+@pytest.fixture(scope="module")
+def last_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    revision = last_release()
+    if not revision:
+        pytest.skip("the last release is not in this clone's history: git fetch --unshallow --tags")
+    tree, archive = tmp_path_factory.mktemp("release"), tmp_path_factory.mktemp("archive") / "release.tar"
+    subprocess.run(["git", "archive", "-o", str(archive), revision], cwd=ROOT, check=True)
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
+    return tree
+
+
+@dataclass
+class Installation:
+    """Processes of two versions that share a database and a Redis."""
+
+    directory: Path
+    settings: dict[str, str]
+    running: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
+
+    def environment(self, tree: Path) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        return kept | self.settings | {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "default"}
+
+    def start(self, name: str, tree: Path, *words: str, **settings: str) -> None:
+        environment = self.environment(tree) | settings
+        self.running[name] = spawn(words, environment, self.log(name), (sys.executable, "-P", "-m"))
+
+    def log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def stop(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.terminate()
+        assert ended(process) == 0, self.log(name).read_text()[-2000:]
+
+    async def control(self, session: aiohttp.ClientSession, name: str, tree: Path) -> str:
+        """Start a control process; return its URL once it is ready."""
+        port = own_port()
+        self.start(name, tree, "control", "--control-port", str(port))
+        await self._ready(session, name, port)
+        return f"http://127.0.0.1:{port}"
+
+    async def proxy(self, session: aiohttp.ClientSession, name: str, tree: Path, control: str) -> str:
+        """Start a proxy of that control; return its URL once it is ready. The same name has the same data."""
+        port, admin = own_port(), own_port()
+        ports = ("--proxy-port", str(port), "--admin-port", str(admin))
+        words = ("proxy", "--data", str(self.directory / name), "--workers", "1", *ports)
+        self.start(name, tree, *words, TOLLGATE_CONTROL_URL=control)
+        await self._ready(session, name, admin)
+        return f"http://127.0.0.1:{port}"
+
+    async def _ready(self, session: aiohttp.ClientSession, name: str, port: int) -> None:
+        async def look() -> bool:
+            assert self.running[name].poll() is None, self.log(name).read_text()[-2000:]
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                    return answer.status == 200
+            except aiohttp.ClientConnectionError:
+                return False
+
+        await eventually(look, lambda: f"{name} is ready: {self.log(name).read_text()[-2000:]}", 60, 0.05)
+
+    def command(self, tree: Path, *words: str) -> str:
+        line = [sys.executable, "-P", "-m", "control.operator.cli", *words]
+        done = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def file_of_control(self, tree: Path) -> str:
+        line = [sys.executable, "-P", "-c", "import control; print(control.__file__)"]
+        done = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def kill_all(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            ended(process)
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    with private_redis() as server:
+        yield server
+
+
+@pytest.fixture
+async def installation(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Installation]:
+    with running_postgres() as server:
+        settings = {
+            "TOLLGATE_DATABASE_URL": await server.create_database("upgrade"),
+            "TOLLGATE_REDIS_URL": redis_server.url,
+            "TOLLGATE_INTERNAL_TOKEN": "internal-token-of-the-upgrade-test",
+            "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+            "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",
+            "TOLLGATE_EVENT_HOLDBACK_S": "1",
+            "TOLLGATE_REDIS_TIMEOUT_S": "1",
+            "TOLLGATE_READY_GRACE_S": "0",
+        }
+        found = Installation(tmp_path, settings)
+        try:
+            yield found
+        finally:
+            found.kill_all()
+
+
+@dataclass
+class Place:
+    """Where an operator's client finds control."""
+
+    control: str
+
+
+class Calls:
+    """Calls through slugs, and the request ids of those that were answered."""
+
+    def __init__(self, session: aiohttp.ClientSession, slug: str) -> None:
+        self._session = session
+        self._slug = slug
+        self.answered: list[str] = []
+
+    async def make(self, proxy: str, api_key: str, count: int) -> None:
+        """Every call must be answered 200."""
+        for _ in range(count):
+            id = f"call-{len(self.answered)}"
+            headers = {"Authorization": f"Bearer {api_key}", "x-request-id": id}
+            body = {"model": self._slug, "messages": [{"role": "user", "content": "Hello"}]}
+            async with self._session.post(f"{proxy}/v1/chat/completions", json=body, headers=headers) as answer:
+                assert answer.status == 200, await answer.text()
+            self.answered.append(id)
+
+    async def all_listed_by(self, operator: OperatorClient, began: str) -> None:
+        """Wait until control lists the event of each call, and none twice."""
+
+        async def look() -> bool:
+            listed = [one["requestId"] for one in await operator.events("customer", began, limit=70)]
+            assert len(listed) == len(set(listed))
+            return sorted(listed) == sorted(self.answered)
+
+        await eventually(look, f"{len(self.answered)} events", every_s=0.2)
+
+
+async def test_both_versions_serve_and_bill_beside_each_other(
+    installation: Installation, last_tree: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream
+) -> None:
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    assert installation.file_of_control(last_tree) == str(last_tree / "control" / "__init__.py")
+    old_control = await installation.control(session, "old-control", last_tree)
+    api_key = workspace_key(installation, last_tree)
+    old = OperatorClient(session, Place(old_control), api_key)
+    await old.endpoint("acme/chat", await old.model("chat", upstream.url))
+    group = await old.group("customer", [{"slug": "acme/chat"}])
+    first_key = await old.key(group)
+    calls = Calls(session, "acme/chat")
+    old_proxy = await installation.proxy(session, "old-proxy", last_tree, old_control)
+    await calls.make(old_proxy, first_key, 5)
+    await calls.all_listed_by(old, began)
+
+    # The next version's control migrates; the last one's goes on with the new schema, and so does its proxy.
+    calling = asyncio.create_task(calls.make(old_proxy, first_key, 300))
+    new_control = await installation.control(session, "new-control", ROOT)
+    new = OperatorClient(session, Place(new_control), api_key)
+    await calling
+    second_key = await new.key(group)  # made by the one, used through the other
+    await eventually(lambda: works(session, old_proxy, second_key), "the key of the new control works", every_s=0.1)
+    await calls.make(old_proxy, second_key, 5)
+    for operator in (old, new):
+        await calls.all_listed_by(operator, began)
+
+    # A proxy of the next version at the last one's control, and the other way round.
+    new_proxy = await installation.proxy(session, "new-proxy", ROOT, old_control)
+    third_key = await old.key(group)
+    await eventually(lambda: works(session, new_proxy, third_key), "the key of the old control works", every_s=0.1)
+    await calls.make(new_proxy, third_key, 5)
+    installation.stop("old-proxy")
+    old_proxy = await installation.proxy(session, "old-proxy", last_tree, new_control)
+    await calls.make(old_proxy, third_key, 5)
+    for operator in (old, new):
+        await calls.all_listed_by(operator, began)
+
+    # The last release's processes stop. What they left is served by the next one's.
+    installation.stop("old-control")
+    installation.stop("old-proxy")
+    installation.stop("new-proxy")
+    new_proxy = await installation.proxy(session, "new-proxy", ROOT, new_control)
+    await calls.make(new_proxy, first_key, 5)
+    await calls.all_listed_by(new, began)
+
+
+def workspace_key(installation: Installation, tree: Path) -> str:
+    made: Any = json.loads(installation.command(tree, "workspace", "create", "acme", "--prefix", "acme"))
+    return str(made["api_key"])
+
+
+async def works(session: aiohttp.ClientSession, proxy: str, api_key: str) -> bool:
+    """Whether the proxy knows a key: the list of its models says so, and is not billed."""
+    async with session.get(f"{proxy}/v1/models", headers={"Authorization": f"Bearer {api_key}"}) as answer:
+        return answer.status == 200
