@@ -217,7 +217,6 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     store = app[DEPENDENCIES].store
     try:
         await _migrate(store)
-        await add_days(store)
         yield
     finally:
         await store.close()
@@ -228,6 +227,7 @@ async def _migrate(store: Store) -> None:
     while True:
         try:
             await migrate(store.engine)
+            await add_days(store)
         except DatabaseUnavailableError as error:
             outage.begins(
                 f"Database is not reachable: {error.reason}. Retrying every {_MIGRATION_RETRY_S:.0f} s;"

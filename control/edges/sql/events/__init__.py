@@ -1,4 +1,4 @@
-"""Billing events in the database: ingest, pages, and the clock that keeps served windows fixed.
+"""Billing events in the database: ingest, pages, partitions, and the clock that keeps served windows fixed.
 
 Promises each event once, in exactly one window.
 """

@@ -2,18 +2,22 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
+from control.edges.sql.billing.usage_rows import entities_after, sums_in, sums_of
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
 from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
 from control.edges.sql.events.upkeep import DAYS_AHEAD, add_days, drop_days
 from control.edges.sql.migrations.migrate import migrate, migrate_down
-from control.edges.sql.store import Store
+from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events
 from control.resources.records import EventPosition, Window
 from policy.billing import BillingEvent
@@ -86,6 +90,9 @@ def test_a_window_needs_the_partitions_that_may_have_its_times_and_no_others() -
     assert found.rest
     assert found.spans == [Span(late.first_key, days[3].first_key), Span(days[7].first_key, first_key_of(10 * DAY_MS))]
     assert part_of([rest, *days], 30 * DAY_MS, FAR_MS) is None
+    assert part_of(days[:1], days[0].until_ms - 1, FAR_MS) is not None
+    assert part_of(days[:1], days[0].until_ms, FAR_MS) is None
+    assert part_of(days[1:2], 0, days[1].earliest_ms) is None
     strays = [one._replace(until_ms=FAR_MS) for one in days[::2]]
     found = part_of([rest, *strays], 20 * DAY_MS, FAR_MS)
     assert found is not None
@@ -111,7 +118,7 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
     told: dict[str, BillingEvent] = {}
     for number in range(600):
         ms = now_ms + int(chance.uniform(-4, DAYS_AHEAD + 3) * DAY_MS)
-        lasting_ms = chance.choice([1000, 1000, 3_600_000, -5000, 9 * DAY_MS, 40 * DAY_MS, -3 * DAY_MS])
+        lasting_ms = chance.choice([1000, 1000, 72_000_000, -5000, 9 * DAY_MS, 40 * DAY_MS, -3 * DAY_MS])
         more: dict[str, Any] = {"external_entity_id": f"customer-{number % 3}", "api_key_prefix": f"tg_{number % 2}"}
         if chance.random() < 0.1:
             more["idempotency_key"] = chance.choice(["!", "key-", "zzz", "01k"]) + str(number)
@@ -139,6 +146,21 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
         )
         window = Window("ws_1", start_ms, end_ms, keys, entities)
         assert await listed(server_store, window, chance.choice([7, 50])) == wanted
+        await assert_sums(server_store, told.values(), replace(window, api_keys=(), external_entity_ids=()))
+
+
+async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window) -> None:
+    """Usage reports look into the same partitions as pages."""
+    wanted = Counter(one.external_entity_id for one in told if window.start_ms <= one.ended_at_ms < window.end_ms)
+    async with store.read() as conn:
+        whole = await sums_in(conn, window, by_key=False)
+        entities = await entities_after(conn, window, "", 10)
+        each = await sums_of(conn, window, entities, by_key=True)
+    assert sum(one.usage.calls for one in whole) == sum(wanted.values())
+    calls = Counter[str]()
+    for one in each:
+        calls[one.external_entity_id] += one.usage.calls
+    assert calls == wanted
 
 
 async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> None:
@@ -193,6 +215,35 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
     again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
     assert await ingest.take([again]) == 1
     assert (await where(server_store))[again.idempotency_key] == REST
+
+
+async def test_a_day_that_gets_an_event_while_it_is_to_be_dropped_stays(server_store: Store) -> None:
+    await add_days(server_store)
+    now_ms = await clock_ms(server_store)
+    today_ms = now_ms // DAY_MS * DAY_MS
+    late, day = event_at(today_ms - 1, 1, 100 * DAY_MS), partition_of(today_ms - DAY_MS)
+    ingest, _ = ingest_and_reader(server_store, LONG_S, outbox=partial(_wait_for_a_waiter, server_store))
+    taking = asyncio.create_task(ingest.take([late]))
+    while not await _is_locked(server_store, granted=True):
+        await asyncio.sleep(0.01)
+    assert await drop_days(server_store, day.until_ms) == 0
+    assert await taking == 1
+    assert (await where(server_store))[late.idempotency_key] == day.name
+
+
+async def _wait_for_a_waiter(store: Store, tx: WriteTx, rows: object) -> None:
+    """Keep the transaction open until another one waits for its locks."""
+    while not await _is_locked(store, granted=False):
+        await asyncio.sleep(0.01)
+
+
+async def _is_locked(store: Store, granted: bool) -> bool:
+    """Whether anybody has a lock that lets it write events, or waits for one that keeps all others out."""
+    mode = "RowExclusiveLock" if granted else "AccessExclusiveLock"
+    query = "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation WHERE relname = 'events'"
+    bound = text(f"{query} AND granted = :granted AND mode = :mode")
+    async with store.read() as conn:
+        return bool((await conn.execute(bound, {"granted": granted, "mode": mode})).scalar_one())
 
 
 async def test_a_long_transaction_defers_the_upkeep_and_is_not_disturbed(
