@@ -90,6 +90,10 @@ class RedisCluster:
     def owner_of(self, key: str) -> ClusterNode:
         return self.owner(key_slot(key.encode()))
 
+    def slots_with_keys(self, node: ClusterNode) -> set[int]:
+        """The slots of the node that have keys."""
+        return {key_slot(key) for key in node.run("KEYS", "*")}
+
     def begin_move(self, slot: int, target: ClusterNode) -> ClusterNode:
         """Keys that the slot gets from now on go to the target (ASK). Returns the node that still owns it."""
         source = self.owner(slot)

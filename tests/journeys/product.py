@@ -61,13 +61,19 @@ def ended(process: subprocess.Popen[str], within_s: float = 60) -> int:
 class Product:
     """One `tollgate up` on free ports, over `workers` workers. Asynchronous requests run in `async_workers` others.
 
-    It runs no trainer, unless `settings` say otherwise.
+    It runs no trainer, unless `settings` say otherwise. `redis_url`: another Redis than its own.
     """
 
     def __init__(
-        self, data: Path, workers: int = 2, settings: Mapping[str, str] | None = None, async_workers: int = 0
+        self,
+        data: Path,
+        workers: int = 2,
+        settings: Mapping[str, str] | None = None,
+        async_workers: int = 0,
+        redis_url: str = "",
     ) -> None:
         self.data = data
+        self.redis = ("--redis-url", redis_url) if redis_url else ()
         self.log = data.parent / f"{data.name}.log"
         self.workers = workers
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
@@ -91,7 +97,7 @@ class Product:
 
     def launch(self) -> subprocess.Popen[str]:
         """Start it without waiting until it is ready."""
-        words = ("up", "--data", str(self.data), "--workers", str(self.workers), *self.ports)
+        words = ("up", "--data", str(self.data), "--workers", str(self.workers), *self.ports, *self.redis)
         self._up = spawn(words, self.environment, self.log)
         return self._up
 
