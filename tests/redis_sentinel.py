@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -128,6 +129,12 @@ def _folder(stack: ExitStack) -> Path:
 
 def _client(server: RedisServer) -> "redis.Redis":
     return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
+
+
+def run(server: RedisServer, *command: str) -> Any:
+    """The reply to a command of the default user, to a server or a sentinel."""
+    with _client(server) as client:
+        return client.execute_command(*command)
 
 
 def role_of(server: RedisServer) -> bytes:

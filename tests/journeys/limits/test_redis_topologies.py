@@ -1,20 +1,24 @@
 """The whole product on a real Redis Cluster, and on a primary that real sentinels watch, through what happens to them.
 
-Each answered call is billed once, and no limit admits too much, whatever becomes of the Redis servers.
+Over TLS, and with no more permissions than the documentation gives. Each answered call is billed once, and no limit
+admits too much, whatever becomes of the Redis servers.
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product, models
-from tests.ports import own_port
+from tests.ports import HOST, own_port
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, RedisCluster, running_cluster
-from tests.redis_sentinel import SentinelSet, running_sentinels
+from tests.redis_sentinel import SERVICE, SentinelSet, run, running_sentinels
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 
@@ -23,30 +27,71 @@ PER_MINUTE = 40
 TOKENS = 15
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 Statuses = dict[str, Counter[int]]
+OPERATING = Path(__file__).resolve().parents[3] / "docs/operating.md"
+NAMES_THE_PRIMARY = "+sentinel|get-master-addr-by-name"
+SETTINGS = {"TOLLGATE_ASYNC": "off"}
+"""Asynchronous requests need permissions of their own."""
+
+
+def documented_rules(also: str) -> list[str]:
+    """Of the user that proxies and control share. `also`: where it needs more."""
+    text = OPERATING.read_text()
+    found = re.search(r"^ACL SETUSER tollgate (.+)$", text, re.MULTILINE)
+    more = re.search(f"{also} also `(.+?)`", text)
+    assert found is not None
+    assert more is not None
+    return [*found[1].split(), *more[1].split()]
+
+
+def tls_options(ca: ThrowawayCa) -> list[str]:
+    ca.server_context(HOST)
+    file = str(ca.server_file(HOST))
+    own = ("--tls-cert-file", file, "--tls-key-file", file, "--tls-ca-cert-file", str(ca.ca_file))
+    return ["--tls-replication", "yes", "--tls-auth-clients", "no", *own]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisCluster]:
-    with running_cluster() as running:
+def ca(tmp_path_factory: pytest.TempPathFactory) -> ThrowawayCa:
+    return ThrowawayCa(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def cluster(ca: ThrowawayCa) -> Iterator[RedisCluster]:
+    with running_cluster(options=[*tls_options(ca), "--tls-cluster", "yes"], password="of-its-operator") as running:
+        for node in running.nodes:
+            node.run("ACL", "SETUSER", "tollgate", *documented_rules("on a cluster"))
         yield running
 
 
 @pytest.fixture(scope="module")
-def sentinels() -> Iterator[SentinelSet]:
-    with running_sentinels() as running:
+def sentinels(ca: ThrowawayCa) -> Iterator[SentinelSet]:
+    with running_sentinels(tls_options(ca), password="of-its-operator") as running:
+        for server in running.servers.values():
+            run(server, "ACL", "SETUSER", "tollgate", *documented_rules("behind sentinels"))
+        for sentinel in running.sentinels.values():
+            run(sentinel, "ACL", "SETUSER", "watcher", "on", ">seen", "-@all", "+ping", NAMES_THE_PRIMARY)
         yield running
 
 
 @pytest.fixture(scope="module")
-def on_cluster(cluster: RedisCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    with started(Product(tmp_path_factory.mktemp("cluster") / "data", redis_url=cluster.url)) as workspace:
+def on_cluster(cluster: RedisCluster, ca: ThrowawayCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    url = f"rediss+cluster://tollgate:PASSWORD@{cluster.hosts}?ssl_ca_certs={ca.ca_file}"
+    with started(Product(tmp_path_factory.mktemp("cluster") / "data", settings=SETTINGS, redis_url=url)) as workspace:
         yield workspace
+        assert "has no permissions" not in workspace.product.log.read_text()
 
 
 @pytest.fixture(scope="module")
-def on_sentinels(sentinels: SentinelSet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    with started(Product(tmp_path_factory.mktemp("sentinel") / "data", redis_url=sentinels.url)) as workspace:
+def on_sentinels(
+    sentinels: SentinelSet, ca: ThrowawayCa, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workspace]:
+    url = (
+        f"rediss+sentinel://tollgate:PASSWORD@{sentinels.hosts}/{SERVICE}"
+        f"?ssl_ca_certs={ca.ca_file}&sentinel_username=watcher&sentinel_password=seen"
+    )
+    with started(Product(tmp_path_factory.mktemp("sentinel") / "data", settings=SETTINGS, redis_url=url)) as workspace:
         yield workspace
+        assert "has no permissions" not in workspace.product.log.read_text()
 
 
 @pytest.fixture
