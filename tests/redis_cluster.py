@@ -21,7 +21,11 @@ from tests.redis_server import REDIS_BINARIES, RedisServer
 SLOTS = 16_384
 NODE_TIMEOUT_MS = 1_000
 """How long a node may be silent before the others replace it."""
+PATIENT_MS = 15_000
+"""The same for tests in which no node dies: on a busy machine a healthy one may be silent for a second."""
 _FORM_TIMEOUT_S = 30
+_GIVEN_UP_S = 6
+"""A replica that did not get the votes in 5 s gives up, and has to be asked again."""
 
 
 def speaks_cluster(binary: str) -> bool:
@@ -119,9 +123,16 @@ class RedisCluster:
 
     def fail_over(self, replica: ClusterNode) -> None:
         """The replica becomes the primary, in agreement with its primary. Returns when every node knows it."""
-        primary_port = replica.run("ROLE")[2]
-        replica.run("CLUSTER", "FAILOVER")
-        wait_for(lambda: not any(_serves(node, primary_port) for node in self.nodes), "the fail-over is not known")
+        primary_port, asked_at = replica.run("ROLE")[2], float("-inf")
+
+        def is_known() -> bool:
+            nonlocal asked_at
+            if time.monotonic() - asked_at > _GIVEN_UP_S and replica.run("ROLE")[0] != b"master":
+                replica.run("CLUSTER", "FAILOVER")
+                asked_at = time.monotonic()
+            return not any(_serves(node, primary_port) for node in self.nodes)
+
+        wait_for(is_known, "the fail-over is not known")
 
     def wait_for_replacement(self, dead: ClusterNode) -> None:
         """After the node died: until the others have replaced it."""
@@ -141,12 +152,17 @@ def wait_for(condition: Callable[[], bool], trouble: str) -> None:
 
 @contextmanager
 def running_cluster(
-    primaries: int = 3, replicas: int = 1, options: Sequence[str] = (), password: str = ""
+    primaries: int = 3,
+    replicas: int = 1,
+    options: Sequence[str] = (),
+    password: str = "",
+    node_timeout_ms: int = NODE_TIMEOUT_MS,
 ) -> Iterator[RedisCluster]:
     """`replicas`: 0 or 1 for each primary. `options`: further options of each server. `password`: the default user's;
     servers use it among each other too."""
     with ExitStack() as stack:
-        nodes = [_started(stack, [*options], password) for _ in range(primaries * (1 + replicas))]
+        more = ["--cluster-node-timeout", str(node_timeout_ms), *options]
+        nodes = [_started(stack, more, password) for _ in range(primaries * (1 + replicas))]
         cluster = RedisCluster(nodes[:primaries], nodes[primaries:])
         _form(cluster)
         yield cluster
@@ -159,7 +175,7 @@ def _started(stack: ExitStack, options: list[str], password: str) -> ClusterNode
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-redis-")))
     listens = ["--tls-port" if "--tls-cluster" in options else "--port", str(port), "--bind", HOST]
     own = ["--cluster-enabled", "yes", "--cluster-port", str(own_port()), "--cluster-config-file", "nodes.conf",
-           "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-require-full-coverage", "no",
+           "--cluster-require-full-coverage", "no",
            "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]  # fmt: skip
     login = ["--requirepass", password, "--masterauth", password] if password else []
     server = RedisServer(folder, [*listens, *own, *login, *options], CLUSTER_BINARY, password)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import redis
 
 from tests.ports import HOST
-from tests.redis_cluster import running_cluster
+from tests.redis_cluster import PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import private_redis
 
@@ -20,7 +20,10 @@ SEVERAL = ("cluster", "sentinels")
 def running_redis(kind: str) -> Iterator[tuple[str, Admin]]:
     """Its URL, and a client. `kind`: of `SEVERAL`, or the binary of the only server."""
     if kind == "cluster":
-        with running_cluster() as cluster, redis.RedisCluster(HOST, cluster.primaries[0].port) as admin:
+        with (
+            running_cluster(node_timeout_ms=PATIENT_MS) as cluster,
+            redis.RedisCluster(HOST, cluster.primaries[0].port) as admin,
+        ):
             yield cluster.url, admin
     elif kind == "sentinels":
         with running_sentinels() as sentinels, redis.Redis(HOST, sentinels.primary_port) as admin:

@@ -15,7 +15,7 @@ from proxy.edges.redis.async_queue.client import QueueClient
 from tests.contracts.async_queue.queue_world import RedisQueue
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import HOST
-from tests.redis_cluster import running_cluster
+from tests.redis_cluster import PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.redis_topologies import SEVERAL
@@ -51,7 +51,7 @@ def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
            "--tls-ca-cert-file", str(ca.ca_file)]  # fmt: skip
     login, query = "tollgate-async:PASSWORD@", f"?ssl_ca_certs={ca.ca_file}"
     if request.param == "cluster":
-        with running_cluster(options=[*tls, "--tls-cluster", "yes"]) as cluster:
+        with running_cluster(options=[*tls, "--tls-cluster", "yes"], node_timeout_ms=PATIENT_MS) as cluster:
             for node in cluster.nodes:
                 grant(node.server, request.param)
             yield cluster.url.replace("redis+cluster://", f"rediss+cluster://{login}") + query

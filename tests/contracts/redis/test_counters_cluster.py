@@ -21,7 +21,7 @@ from runtime.redis.slots import SLOTS, slot_of
 from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
-from tests.redis_cluster import CLUSTER_BINARY, MISSING, ClusterNode, RedisCluster, running_cluster
+from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, ClusterNode, RedisCluster, running_cluster
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
@@ -37,7 +37,7 @@ OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refus
 @pytest.fixture(scope="module")
 def formed() -> Iterator[RedisCluster]:
     """For tests that leave it as it was: every slot on its first node, every node alive."""
-    with running_cluster(NODES, replicas=0) as cluster:
+    with running_cluster(NODES, replicas=0, node_timeout_ms=PATIENT_MS) as cluster:
         yield cluster
 
 
@@ -326,7 +326,7 @@ async def test_tls_and_a_restricted_user(tmp_path: Path) -> None:
         *("--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"),
         *("--tls-cert-file", certificate, "--tls-key-file", certificate, "--tls-ca-cert-file", str(ca.ca_file)),
     ]
-    with running_cluster(2, replicas=0, options=options, password="bus") as cluster:
+    with running_cluster(2, 0, options, "bus", PATIENT_MS) as cluster:
         for node in cluster.nodes:
             node.run("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, *NEEDED_ON_A_CLUSTER)
         one = plan(requests=10)

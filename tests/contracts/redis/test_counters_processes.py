@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from policy.limits.counter_layout import day_usage
 from tests.contracts.redis.hammer import PER_MINUTE, PER_SECOND, plan_for_process
-from tests.redis_cluster import CLUSTER_BINARY, MISSING, running_cluster
+from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import REDIS_BINARIES, private_redis
 
@@ -73,7 +73,7 @@ async def test_processes_share_exact_limits(binary: str) -> None:
 @pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
 async def test_processes_share_exact_limits_while_a_cluster_is_rebuilt() -> None:
     """The counters move from node to node, and a replica takes the place of its primary."""
-    with running_cluster() as cluster:
+    with running_cluster(node_timeout_ms=PATIENT_MS) as cluster:
 
         def rebuild() -> None:
             for target in cluster.primaries:

@@ -29,7 +29,7 @@ from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from runtime.redis.routed import RoutedRedis
-from tests.redis_cluster import CLUSTER_BINARY, MISSING, RedisCluster, running_cluster
+from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, RedisCluster, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_topologies import SEVERAL
 from tests.waiting import eventually
@@ -37,6 +37,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
 TAG = "died"
 """Of all keys here, so that they are on one primary."""
+MOVES = 8
 FEW = Allowance("few", 3, 600_000)
 LOAD = DeploymentLoad("mdl", "dep", 3, 2, 1, 1_000, (), ())
 DEPLOYMENT = DeploymentRef(TAG, "mdl", "dep")
@@ -208,26 +209,29 @@ async def test_subscription_leaves_a_node_that_died() -> None:
 
 
 async def test_every_request_runs_once_while_its_slot_moves() -> None:
-    with running_cluster(replicas=0) as cluster:
+    """Until it has moved often enough."""
+    with running_cluster(replicas=0, node_timeout_ms=PATIENT_MS) as cluster:
         async with parts_at(cluster.url) as parts:
-            moving = asyncio.create_task(asyncio.to_thread(move_around, cluster))
-            ids, runs = [f"r{number}" for number in range(60)], 0
-            for id in ids:
-                assert await parts.submit(id), parts.client.trouble
+            moves: list[int] = []
+            moving = asyncio.create_task(asyncio.to_thread(move_around, cluster, moves))
+            ids, runs = list[str](), 0
+            while not moving.done():
+                ids.append(f"r{len(ids)}")
+                assert await parts.submit(ids[-1]), parts.client.trouble
                 runs += await parts.work()
-                assert await parts.windows.ask(id, FEW) == 0
+                assert await parts.windows.ask(ids[-1], FEW) == 0
                 await parts.count_usage(1)
                 assert await parts.usage_is(1)
-            assert not moving.done()
             await moving
+            assert len(moves) >= MOVES - 1, "the first target may have been the owner"
             assert runs == len(ids)
             assert all([await parts.succeeded(id) for id in ids])
 
 
-def move_around(cluster: RedisCluster) -> None:
+def move_around(cluster: RedisCluster, moves: list[int]) -> None:
     """The slot of `TAG`, from node to node, with pauses in which its keys are on both sides."""
     slot = key_slot(TAG.encode())
-    for place in range(12):
+    for place in range(MOVES):
         target = cluster.primaries[place % 3]
         if cluster.owner(slot) is target:
             continue
@@ -236,4 +240,5 @@ def move_around(cluster: RedisCluster) -> None:
         cluster.move_keys(slot, source, target)
         time.sleep(0.05)
         cluster.end_move(slot, source, target)
+        moves.append(place)
         time.sleep(0.1)

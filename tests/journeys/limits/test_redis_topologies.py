@@ -57,7 +57,8 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> ThrowawayCa:
 
 @pytest.fixture(scope="module")
 def cluster(ca: ThrowawayCa) -> Iterator[RedisCluster]:
-    with running_cluster(options=[*tls_options(ca), "--tls-cluster", "yes"], password="of-its-operator") as running:
+    options = [*tls_options(ca), "--tls-cluster", "yes"]
+    with running_cluster(options=options, password="of-its-operator", node_timeout_ms=2_000) as running:
         for node in running.nodes:
             node.run("ACL", "SETUSER", "tollgate", *documented_rules("on a cluster"))
         yield running
