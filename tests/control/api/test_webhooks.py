@@ -283,8 +283,8 @@ async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: Con
     receivers = Receivers(answer=lambda url: next(answers))
     async with sending(plane.store, receivers) as counted:
         for tries in (1, 2):
-            await eventually(lambda: len(counted) == tries)  # noqa: B023 (awaited within the iteration)
-            await make_due(plane.store)
+            await eventually(lambda: len(counted) >= tries)  # noqa: B023 (awaited within the iteration)
+            await make_due(plane.store)  # on a busy machine the retry may come before it by itself
         await eventually(lambda: len(counted) == 3)
     assert counted == ["failed", "failed", "delivered"]
     assert len({(headers["webhook-id"], body) for _, headers, body in receivers.calls}) == 1

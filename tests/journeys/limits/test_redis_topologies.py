@@ -101,15 +101,17 @@ async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
         yield upstream
 
 
-async def customers(stage: Stage) -> dict[str, str]:
-    """Keys of groups with a limit per minute, by entity. The proxies know them: hints have arrived."""
+async def customers(stage: Stage) -> tuple[dict[str, str], list[str]]:
+    """Keys by entity of groups with a limit per minute, and where in Redis their counters are."""
     await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
     limits = models(stage.slug, ("REQUEST", "MINUTE", PER_MINUTE), ("TOKEN", "DAY", 10**6))
-    keys = {}
+    keys, counters = {}, []
     for number in range(GROUPS):
         entity = f"{stage.name}-{number}"
-        keys[entity] = await stage.operator.key(await stage.operator.group(entity, limits))
-    return keys
+        group = await stage.operator.group(entity, limits)
+        keys[entity] = await stage.operator.key(group)
+        counters.append(f"tg:{{{group}|{stage.slug}}}")
+    return keys, counters
 
 
 async def call(stage: Stage, key: str) -> int:
@@ -161,7 +163,7 @@ async def test_limits_and_bills_are_exact_while_a_cluster_is_rebuilt(
 ) -> None:
     """Slots move with their counters, and a replica takes over in agreement with its primary: nobody notices."""
     stage = stage_of(on_cluster, session, question_upstream, "rebuilt")
-    keys = await customers(stage)
+    keys, _ = await customers(stage)
 
     def rebuild() -> None:
         for node in cluster.primaries:
@@ -186,8 +188,8 @@ async def test_a_dead_node_refuses_only_its_own_groups_until_it_is_replaced(
     cluster: RedisCluster, on_cluster: Workspace, session: aiohttp.ClientSession, question_upstream: ScriptedUpstream
 ) -> None:
     stage = stage_of(on_cluster, session, question_upstream, "dead")
-    keys = await customers(stage)
-    dead = cluster.primaries[2]
+    keys, counters = await customers(stage)
+    dead = cluster.owner_of(counters[0])
     statuses = await called_until_refused(stage, keys, dead.server.kill)
     await assert_billed_once(stage, statuses)
     refused = {entity for entity, counts in statuses.items() if counts[503]}
@@ -203,7 +205,7 @@ async def test_a_fail_over_by_sentinels_is_followed_by_every_part(
     question_upstream: ScriptedUpstream,
 ) -> None:
     stage = stage_of(on_sentinels, session, question_upstream, "sentinels")
-    keys = await customers(stage)
+    keys, _ = await customers(stage)
     statuses = await called_until_refused(stage, keys, sentinels.primary.kill)
     assert {status for counts in statuses.values() for status in counts} == {200, 429, 503}
     await assert_billed_once(stage, statuses)
