@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import (
@@ -32,6 +34,7 @@ from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.delivery_queue import RedisDeliveryQueue
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
+from runtime.redis.script import Argument
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
@@ -127,7 +130,11 @@ async def state_after(caller: Process, id: str, statuses: tuple[Status, ...] = F
 
 
 async def flushed(server: RedisServer) -> None:
-    """Until what Redis has acknowledged is in its file: at once, as it writes before it replies."""
+    """Until what Redis has acknowledged is in its file. It writes before it replies, unless a slow disk makes it wait
+    for its last sync."""
+    async with Redis.from_url(server.url) as redis:
+        while (await redis.info("persistence"))["aof_buffer_length"]:
+            await asyncio.sleep(0.01)
     Files(server).copy()
 
 
@@ -169,6 +176,35 @@ async def test_lost_end_of_an_attempt_is_repeated_with_its_answer(server: RedisS
         assert (delivery.status, delivery.answer) == (Status.SUCCEEDED, Succeeded(6, 2))
         assert [await worker.deliveries.chunk(delivery, number) for number in range(2)] == [b"one", b"two"]
         assert await worker.deliveries.delivered(delivery)
+
+
+async def test_end_waits_for_its_answer_when_the_request_becomes_known_between_them(server: RedisServer) -> None:
+    """The caller submits it again after the worker has tried in vain to repeat the answer, and before its end."""
+    async with process(server, "caller") as caller, process(server, "worker") as worker:
+        await caller.requests.submit(new_request("r1"), parks=False)
+        attempt = await worker.attempts.start(DEP, "a")
+        assert attempt is not None
+        await worker.attempts.store(attempt.ref, 0, b"one")
+        assert await worker.attempts.finish(attempt.ref, Succeeded(3, 1))
+        async with Redis.from_url(server.url) as redis:
+            await redis.flushall()
+        repeats, sent = worker.client.repeats, list[str]()
+        run = worker.client.commands.run
+
+        async def run_and_submit(name: str, key: str, *arguments: Argument) -> Any:
+            reply = await run(name, key, *arguments)
+            if not sent:
+                await caller.requests.submit(new_request("r1"), parks=False)
+            sent.append(name)
+            return reply
+
+        worker.client.commands.run = run_and_submit  # type: ignore[method-assign]
+        unknown = await repeats._send(list(repeats._remembered))
+        assert [write.script for write in unknown] == ["store", "finish"]
+        assert await repeats._send(unknown) == []
+        delivery = await worker.deliveries.next_delivery(WS, "b")
+        assert delivery is not None
+        assert (delivery.status, await worker.deliveries.chunk(delivery, 0)) == (Status.SUCCEEDED, b"one")
 
 
 async def test_end_is_repeated_though_its_request_was_lost_too(server: RedisServer) -> None:

@@ -125,8 +125,8 @@ class RedisAttemptQueue:
         self, name: str, attempt: AttemptRef, once: Sequence[Argument], again: Sequence[Argument] | None = None
     ) -> int:
         """`again`: the script's own arguments when it is sent again, if they are others."""
-        repeated = once if again is None else again
-        key = keys_of(attempt.deployment.workspace_id)
-        write = Write(name, key, (self._timeout_ms, 0, *once), (self._timeout_ms, 1, *repeated))
+        arguments = self._timeout_ms, 0, *once
+        repeated = self._timeout_ms, 1, *(once if again is None else again)
+        write = Write(name, keys_of(attempt.deployment.workspace_id), attempt.request_id, arguments, repeated)
         reply: int = await self._client.repeats.write(write, lambda reply: reply == 1)
         return reply

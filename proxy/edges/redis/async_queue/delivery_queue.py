@@ -55,6 +55,6 @@ class RedisDeliveryQueue:
     async def _end(self, delivery: Delivery, what: str, again_in_ms: int) -> bool:
         key = keys_of(delivery.deployment.workspace_id)
         arguments = *records.delivery_arguments(delivery), what, again_in_ms
-        write = Write("end_delivery", key, (0, *arguments), (1, *arguments))
+        write = Write("end_delivery", key, delivery.request_id, (0, *arguments), (1, *arguments))
         held: int = await self._client.repeats.write(write, lambda reply: reply == 1)
         return held > 0

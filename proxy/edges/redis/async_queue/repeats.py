@@ -41,6 +41,7 @@ class Write:
 
     script: str
     key: str
+    request_id: str
     arguments: Sequence[Argument]
     repeated: Sequence[Argument]
     acknowledged_at: float = 0.0
@@ -148,9 +149,14 @@ class Repeats:
                       len(unknown))  # fmt: skip
 
     async def _send(self, writes: Sequence[Write]) -> list[Write]:
-        """In order. Returns those whose request Redis does not know."""
-        unknown = []
+        """In order. Returns those whose request Redis does not know, and what follows them for the same request: it may
+        become known meanwhile, and an end must not come before the answer that it refers to."""
+        unknown, requests = list[Write](), set[tuple[str, str]]()
         for write in writes or [_PROBE]:
+            request = write.key, write.request_id
+            if request in requests:
+                unknown.append(write)
+                continue
             while True:
                 try:
                     if write.script == "submit":
@@ -161,6 +167,7 @@ class Repeats:
                     await asyncio.sleep(_AGAIN_S)
             if reply in _UNKNOWN and write is not _PROBE:
                 unknown.append(write)
+                requests.add(request)
         return unknown
 
     def _remember(self, write: Write) -> None:
@@ -190,5 +197,5 @@ def _log_failure(task: asyncio.Task[None]) -> None:
                   exc_info=error)  # fmt: skip
 
 
-_PROBE = Write("state", "tga:{-}:", (), ("-",))
+_PROBE = Write("state", "tga:{-}:", "-", (), ("-",))
 """Finds out whether Redis serves."""

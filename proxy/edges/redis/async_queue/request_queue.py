@@ -50,9 +50,9 @@ class RedisRequestQueue:
         once = *arguments, int(parks), self._max_queued_bytes - self._coming[workspace_id]
         again = *arguments, 0, ""
         if not pieces:
-            return Write("submit", key, once, again)
+            return Write("submit", key, request.id, once, again)
         supply = partial(inputs.put, key, request.id, model_input)
-        return Write("submit", key, once, again, supply=supply, supply_bytes=len(model_input))
+        return Write("submit", key, request.id, once, again, supply=supply, supply_bytes=len(model_input))
 
     @contextmanager
     def _counted(self, workspace_id: str, size_bytes: int) -> Iterator[None]:
@@ -70,7 +70,7 @@ class RedisRequestQueue:
 
     async def cancel(self, workspace_id: str, request_id: str) -> Cancellation | None:
         await self._client.repeats.quiet_is_over()
-        write = Write("cancel", keys_of(workspace_id), (request_id,), (request_id,))
+        write = Write("cancel", keys_of(workspace_id), request_id, (request_id,), (request_id,))
         reply = await self._client.repeats.write(write, lambda reply: reply is not None and reply[0] == 1)
         if reply is None:
             return None
