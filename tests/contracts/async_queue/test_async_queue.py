@@ -35,13 +35,17 @@ from tests.contracts.async_queue.queue_world import (
     test_client,
 )
 from tests.redis_server import REDIS_BINARIES
-from tests.redis_topologies import SEVERAL, Admin, running_redis
+from tests.redis_topologies import Admin, running_redis
 
 BOTH_LOOPS = True
 OTHER = DeploymentRef(WS, "mdl2", "dep2")
 
 
-@pytest.fixture(scope="module", params=["memory", *REDIS_BINARIES, *SEVERAL])
+SENTINELS = pytest.param("sentinels", marks=pytest.mark.soak)
+"""One server, but for what happens to it: tests/contracts/redis/test_fail_over.py."""
+
+
+@pytest.fixture(scope="module", params=["memory", *REDIS_BINARIES, "cluster", SENTINELS])
 def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None]:
     if request.param == "memory":
         yield None

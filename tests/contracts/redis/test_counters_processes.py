@@ -87,6 +87,7 @@ async def test_processes_share_exact_limits_while_a_cluster_is_rebuilt() -> None
         assert assert_exactly_shared(admitted, cluster.owner_of(KEY).run("HGET", KEY, "root")) == PER_MINUTE
 
 
+@pytest.mark.soak
 async def test_processes_share_exact_limits_on_the_primary_that_sentinels_name() -> None:
     with running_sentinels() as sentinels, redis.Redis(port=sentinels.primary_port) as client:
         admitted = await hammered(sentinels.url, lambda: client.set("go", 1), 2.5)
