@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
 from redis.crc import key_slot
 
 from tests.ports import HOST, own_port
@@ -47,22 +46,13 @@ class ClusterNode:
     id: str = ""
 
     @property
-    def client(self) -> "redis.Redis":
-        """Over the unix socket, with every permission unless the default user is restricted."""
-        return redis.Redis(unix_socket_path=str(self.server.socket_path), password=self.server.password or None)
-
-    @property
     def redirects(self) -> int:
         """How many commands it has sent to another node for good."""
-        with self.client as client:
+        with self.server.client() as client:
             return int(client.info("errorstats").get("errorstat_MOVED", {"count": 0})["count"])
 
     def run(self, *command: str | int) -> Any:
-        """The reply. A replica answers reads too."""
-        path, password = str(self.server.socket_path), self.server.password or None
-        with redis.Redis(unix_socket_path=path, password=password, single_connection_client=True) as client:
-            client.execute_command("READONLY")
-            return client.execute_command(*command)
+        return self.server.run(*command)
 
 
 @dataclass

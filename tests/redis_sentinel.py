@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import redis
 
@@ -43,8 +42,8 @@ class SentinelSet:
     @property
     def primary_port(self) -> int:
         """As a living sentinel says."""
-        with _client(next(sentinel for sentinel in self.sentinels.values() if sentinel.answers)) as sentinel:
-            return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+        sentinel = next(sentinel for sentinel in self.sentinels.values() if sentinel.answers)
+        return int(sentinel.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
     @property
     def primary(self) -> RedisServer:
@@ -64,11 +63,10 @@ class SentinelSet:
 
     def _agrees_to_fail_over(self) -> bool:
         """A sentinel may not know yet that the replicas are well."""
-        with _client(next(iter(self.sentinels.values()))) as sentinel:
-            try:
-                sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
-            except redis.ResponseError:
-                return False
+        try:
+            next(iter(self.sentinels.values())).run("SENTINEL", "FAILOVER", SERVICE)
+        except redis.ResponseError:
+            return False
         return True
 
 
@@ -127,29 +125,17 @@ def _folder(stack: ExitStack) -> Path:
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-redis-")))
 
 
-def _client(server: RedisServer) -> "redis.Redis":
-    return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
-
-
-def run(server: RedisServer, *command: str) -> Any:
-    """The reply to a command of the default user, to a server or a sentinel."""
-    with _client(server) as client:
-        return client.execute_command(*command)
-
-
 def role_of(server: RedisServer) -> bytes:
-    with _client(server) as client:
-        role: bytes = client.execute_command("ROLE")[0]
-        return role
+    role: bytes = server.run("ROLE")[0]
+    return role
 
 
 def _replicas(server: RedisServer) -> int:
-    with _client(server) as client:
-        return len(client.execute_command("ROLE")[2])
+    return len(server.run("ROLE")[2])
 
 
 def _is_informed(sentinel: RedisServer) -> bool:
     """Whether it knows the two others and the two replicas."""
-    with _client(sentinel) as client:
+    with sentinel.client() as client:
         primary = client.sentinel_master(SERVICE)
         return int(primary["num-other-sentinels"]) == 2 and int(primary["num-slaves"]) == 2

@@ -14,6 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import HOST
 
 START_TIMEOUT_S = 20
 
@@ -75,6 +81,18 @@ class RedisServer:
                 raise RuntimeError(f"{self._binary} did not start in {self.folder}")
             time.sleep(0.01)
 
+    def client(self) -> "redis.Redis":
+        """Of the default user, over the unix socket, on one connection."""
+        path, password = str(self.socket_path), self.password or None
+        return redis.Redis(unix_socket_path=path, password=password, single_connection_client=True)
+
+    def run(self, *command: str | int) -> Any:
+        """The default user's command. A replica in a cluster answers reads too."""
+        with self.client() as client:
+            if "--cluster-enabled" in self._options:
+                client.execute_command("READONLY")
+            return client.execute_command(*command)
+
     def _answers(self) -> bool:
         """Whether a PING is answered. A server that requires a password answers with an error, which is enough."""
         with socket.socket(socket.AF_UNIX) as client:
@@ -103,6 +121,14 @@ class RedisServer:
             self._process.wait()
             self._process = None
         self.socket_path.unlink(missing_ok=True)
+
+
+def tls_options(ca: ThrowawayCa) -> list[str]:
+    """Of a server on this host, also for its replicas."""
+    ca.server_context(HOST)
+    file = str(ca.server_file(HOST))
+    own = ("--tls-cert-file", file, "--tls-key-file", file, "--tls-ca-cert-file", str(ca.ca_file))
+    return ["--tls-replication", "yes", "--tls-auth-clients", "no", *own]
 
 
 @contextmanager

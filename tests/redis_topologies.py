@@ -1,7 +1,9 @@
 """A private Redis of each kind for suites that hold on all of them: one server, a cluster, a set with sentinels."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import redis
 
@@ -14,6 +16,18 @@ Admin = redis.Redis | redis.RedisCluster
 """A client with all permissions, for the test itself."""
 SEVERAL = ("cluster", "sentinels")
 """Kinds with several servers."""
+_OPERATING = Path(__file__).resolve().parents[1] / "docs/operating.md"
+_WHERE = {"cluster": "on a cluster", "sentinels": "behind sentinels"}
+
+
+def documented_rules(user: str, kind: str = "") -> list[str]:
+    """What docs/operating.md grants the user. `kind`: of `SEVERAL`, for the rules that it needs besides."""
+    text = _OPERATING.read_text()
+    found = re.search(rf"^ACL SETUSER {user} (.+)$", text, re.MULTILINE)
+    more = re.search(f"{_WHERE[kind]} also `(.+?)`" if kind else "()", text)
+    assert found is not None
+    assert more is not None
+    return [*found[1].split(), *more[1].split()]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("policy", "proxy", "control", "tests", "pyproject.toml")
+COPIED = ("policy", "proxy", "control", "runtime", "tests", "pyproject.toml")
 SUITE = (
     "tests/proxy/edges/redis/test_admission_requests.py",
     "tests/contracts/redis/test_counters.py",

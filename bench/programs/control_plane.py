@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -18,10 +19,12 @@ from types import TracebackType
 
 import orjson
 from sqlalchemy import insert, text, update
+from ulid import ULID
 
 from bench.programs.processes import PROXY_CORE, Program, answers, free_port, start, wait_until
 from control.edges.sql.store import Store, current_revision, now_ms
 from control.edges.sql.tables import published, revision, revision_nonces
+from policy.billing import BillingEvent, Tokens
 from policy.snapshot import Row
 from tests.postgres_server import running_postgres
 
@@ -140,3 +143,20 @@ async def size_mib(database: str) -> float:
 def _values(row: Row, number: int) -> dict[str, object]:
     body = orjson.dumps(row.body).decode()
     return {"kind": row.kind, "id": row.id, "revision": number, "body": body, "published_at_ms": now_ms()}
+
+
+def billing_event(metadata: dict[str, str]) -> BillingEvent:
+    """A call that has just ended, with a key of its own."""
+    return BillingEvent(
+        idempotency_key=str(ULID()),
+        workspace_id="ws",
+        group_id="grp",
+        external_entity_id="customer",
+        api_key_prefix="tg_000000000000",
+        request_id="request",
+        model_slug="acme/chat",
+        ended_at_ms=time.time_ns() // 1_000_000,
+        status=200,
+        tokens=Tokens(input=1000, output=1000),
+        request_metadata=metadata,
+    )

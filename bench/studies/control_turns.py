@@ -22,13 +22,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ulid import ULID
-
-from bench.programs.control_plane import INTERNAL_TOKEN, ControlPlane
+from bench.programs.control_plane import INTERNAL_TOKEN, ControlPlane, billing_event
 from bench.programs.processes import OTHER_CORE, BenchError, treat_sigterm_as_interrupt
 from control.api.internal_events import MAX_EVENTS
 from control.api.protocol.bodies import MAX_DIGITS
-from policy.billing import BillingEvent, Tokens
 from tests.control.api.large_groups import LEVELS, full_models
 from tests.postgres_server import running_postgres
 from tests.redis_server import private_redis
@@ -127,24 +124,7 @@ def bad_bodies() -> dict[str, bytes]:
 def batch(value: Any) -> bytes:
     """The largest batch that a proxy sends: a thousand events, with a megabyte of metadata."""
     metadata = {f"name {n}": value for n in range(25)}
-    return json.dumps({"events": [_event(metadata) for _ in range(MAX_EVENTS)]}).encode()
-
-
-def _event(metadata: dict[str, str]) -> dict[str, Any]:
-    event = BillingEvent(
-        idempotency_key=str(ULID()),
-        workspace_id="ws",
-        group_id="grp",
-        external_entity_id="customer",
-        api_key_prefix="tg_000000000000",
-        request_id="request",
-        model_slug="acme/chat",
-        ended_at_ms=time.time_ns() // 1_000_000,
-        status=200,
-        tokens=Tokens(input=1000, output=1000),
-        request_metadata=metadata,
-    )
-    return event.to_wire()
+    return json.dumps({"events": [billing_event(metadata).to_wire() for _ in range(MAX_EVENTS)]}).encode()
 
 
 def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:

@@ -13,16 +13,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import text
 
+from bench.studies.journal import opened
 from control.edges.sql.events.days import DAY_MS, first_key_of
 from control.edges.sql.events.partitions import partitions_of, parts_of
 from control.edges.sql.events.rows import page_of_events, queries_of
 from control.edges.sql.events.upkeep import add_days
-from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Connection, Store
 from control.resources.records import EventPosition, Window
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
@@ -128,14 +128,6 @@ async def fetched_blocks(store: Store, window: Window, after: EventPosition) -> 
         before = (await conn.execute(query)).scalar_one()
         await page_of_events(conn, window, after, LIMIT)
         return int((await conn.execute(query)).scalar_one() - before)
-
-
-@contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = Store.at(url)
-    await migrate(store.engine)
-    yield store
-    await store.close()
 
 
 async def on_postgresql(server: PostgresServer, count: int, first_ms: int) -> None:

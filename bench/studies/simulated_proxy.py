@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from ulid import ULID
 
-from bench.programs.control_plane import INTERNAL_TOKEN
+from bench.programs.control_plane import INTERNAL_TOKEN, billing_event
 from control.edges.sql import published_rows
 from control.edges.sql.store import Store
-from policy.billing import BillingEvent, Tokens
 from policy.deployment_load import DeploymentLoad
 from policy.snapshot import Row, SnapshotPage
 from proxy.edges.journal.supervisor.delivery import IngestUnavailableError
@@ -167,20 +165,4 @@ class _LoggedReports(ControlReports):
 
 
 def _batch() -> bytes:
-    return orjson.dumps({"events": [_event().to_wire() for _ in range(EVENTS)]})
-
-
-def _event() -> BillingEvent:
-    return BillingEvent(
-        idempotency_key=str(ULID()),
-        workspace_id="ws",
-        group_id="grp",
-        external_entity_id="customer",
-        api_key_prefix="tg_000000000000",
-        request_id="request",
-        model_slug="acme/chat",
-        ended_at_ms=time.time_ns() // 1_000_000,
-        status=200,
-        tokens=Tokens(input=1000, output=1000),
-        request_metadata={},
-    )
+    return orjson.dumps({"events": [billing_event({}).to_wire() for _ in range(EVENTS)]})

@@ -1,6 +1,7 @@
 """Finds out which servers hold the data: from the nodes of a cluster, or from sentinels.
 
-Asks one server after the other, in random order, because one may be away, or cut off from the others and wrong.
+Asks one node after the other, in random order, because one may be away, or cut off from the others and wrong. Sentinels
+vote.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from runtime.redis.node_clients import NodeClients, ask
 from runtime.redis.slot_map import SlotMap
 from runtime.redis.slots import Place
 from runtime.redis.url import RedisUrl
+from runtime.redis.votes import most_named
 
 ASK_S = 1.0
 """How long one server may take to answer."""
@@ -61,16 +63,23 @@ class SentinelDiscovery:
         self._sentinels = sentinels
 
     async def find(self, known: SlotMap | None) -> SlotMap:
-        return await _first(_shuffled(self._hosts), self._ask)
+        primary = await most_named([self._named_by(sentinel) for sentinel in self._hosts])
+        if primary is None:
+            raise RedisConnectionError(f"no sentinel of the URL names a primary of {self._service}")
+        return await _first([primary], self._ask)
 
-    async def _ask(self, sentinel: Place) -> SlotMap:
-        reply = await ask(self._sentinels.at(sentinel), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
-        if reply is None:
-            raise RedisConnectionError(f"this sentinel watches no service {self._service}")
-        primary = Place(reply[0].decode(), int(reply[1]))
+    async def _named_by(self, sentinel: Place) -> Place | None:
+        """None if it cannot be reached, refuses us, or does not know the service."""
+        try:
+            reply = await ask(self._sentinels.at(sentinel), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        except (RedisError, OSError):
+            return None
+        return None if reply is None else Place(reply[0].decode(), int(reply[1]))
+
+    async def _ask(self, primary: Place) -> SlotMap:
         role = (await ask(self._nodes.at(primary), "ROLE"))[0]
         if role != b"master":
-            raise RedisConnectionError(f"{primary[0]}:{primary[1]}, which this sentinel names, is a replica")
+            raise RedisConnectionError("sentinels name it as the primary, and it is a replica")
         return SlotMap.of_primary(primary)
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ import hiredis
 
 from policy.limits.settlement import Settlement
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
-from proxy.edges.redis.nodes.node import Node, Nodes, ask
+from proxy.edges.redis.nodes.node import Node, Nodes, execute
 from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleTemplate, settle_arguments, settle_values
 from proxy.exchange import CountersUnavailableError
 from runtime.redis.slots import slot_of
@@ -130,7 +130,7 @@ class SettlementSender:
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
         for command, script in ((b"EVALSHA", self._script.sha), (b"EVAL", self._script.text)):
-            reply = await ask(self._nodes, key.encode(), command, script, b"1", key.encode(), *arguments)
+            reply = await execute(self._nodes, key.encode(), command, script, b"1", key.encode(), *arguments)
             if isinstance(reply, int):
                 return
             if not _is_noscript(reply):

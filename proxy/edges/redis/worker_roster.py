@@ -8,7 +8,7 @@ See docs/reference/limits.md#redis-loss.
 import asyncio
 from dataclasses import dataclass
 
-from proxy.edges.redis.nodes.node import Nodes, ask
+from proxy.edges.redis.nodes.node import Nodes, execute
 
 _KEY = b"tg:workers"
 _NEVER_S = 10**9
@@ -58,7 +58,7 @@ class WorkerRoster:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await ask(self._nodes, _KEY, b"ZREM", _KEY, self._incarnation)
+            await execute(self._nodes, _KEY, b"ZREM", _KEY, self._incarnation)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -78,7 +78,7 @@ class WorkerRoster:
         is_trusted = now >= self._trusted_from
         expires_after_s = b"%d" % (self._expires_after_s if is_trusted else _NEVER_S)
         renewal = (b"EVAL", _RENEW, b"1", _KEY, self._incarnation, expires_after_s)
-        workers = await ask(self._nodes, _KEY, *renewal)
+        workers = await execute(self._nodes, _KEY, *renewal)
         if not isinstance(workers, list) or self._incarnation not in workers:
             return
         self._refreshed_at = now

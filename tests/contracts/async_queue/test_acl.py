@@ -1,12 +1,10 @@
 """The queue works for a Redis user with the permissions that docs/operating.md names, and with no others."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from redis.asyncio import Redis
 
 from proxy.async_requests.requests import Again, DeploymentRef, NewRequest, RequestError, Submission, Succeeded
@@ -14,41 +12,26 @@ from proxy.async_requests.states import ErrorCode, Status
 from proxy.edges.redis.async_queue.client import QueueClient
 from tests.contracts.async_queue.queue_world import RedisQueue
 from tests.fakes.throwaway_ca import ThrowawayCa
-from tests.ports import HOST
 from tests.redis_cluster import PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
-from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
-from tests.redis_topologies import SEVERAL
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis, tls_options
+from tests.redis_topologies import SEVERAL, documented_rules
 
 OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 DEPLOYMENT = DeploymentRef("ws", "mdl", "dep")
+USER = "tollgate-async"
 ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "text")
 
 
-def documented_rules(kind: str = "") -> list[str]:
-    """`kind`: of `SEVERAL`, for the rules that it needs besides."""
-    text = OPERATING.read_text()
-    found = re.search(r"^ACL SETUSER tollgate-async (.+)$", text, re.MULTILINE)
-    where = {"cluster": "on a cluster", "sentinels": "behind sentinels"}
-    more = re.search(f"{where[kind]} also `(.+?)`" if kind else "()", text)
-    assert found is not None
-    assert more is not None
-    return [*found[1].split(), *more[1].split()]
-
-
 def grant(server: RedisServer, kind: str) -> None:
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as admin:
-        admin.execute_command("ACL", "SETUSER", "tollgate-async", *documented_rules(kind))
+    server.run("ACL", "SETUSER", USER, *documented_rules(USER, kind))
 
 
 @pytest.fixture(params=SEVERAL)
 def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of the user, over TLS."""
     ca = ThrowawayCa(tmp_path)
-    ca.server_context(HOST)
-    file = str(ca.server_file(HOST))
-    tls = ["--tls-replication", "yes", "--tls-cert-file", file, "--tls-key-file", file, "--tls-auth-clients", "no",
-           "--tls-ca-cert-file", str(ca.ca_file)]  # fmt: skip
+    tls = tls_options(ca)
     login, query = "tollgate-async:PASSWORD@", f"?ssl_ca_certs={ca.ca_file}"
     if request.param == "cluster":
         with running_cluster(options=[*tls, "--tls-cluster", "yes"], node_timeout_ms=PATIENT_MS) as cluster:
@@ -72,7 +55,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 async def queue(server: RedisServer) -> AsyncIterator[RedisQueue]:
     async with Redis.from_url(server.url) as admin:
         await admin.execute_command(  # type: ignore[no-untyped-call]  # redis-py has no types here
-            "ACL", "SETUSER", "tollgate-async", *documented_rules()
+            "ACL", "SETUSER", USER, *documented_rules(USER)
         )
     client = QueueClient(server.url.replace("unix://", "unix://tollgate-async:PASSWORD@"))
     yield RedisQueue(client)

@@ -14,7 +14,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.nodes.node import ask
+from proxy.edges.redis.nodes.node import execute
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
@@ -35,7 +35,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     counters = RedisCounters(url, name, options=patient)
     await counters.start()
     print("connected", flush=True)
-    while await ask(counters._nodes, b"go", b"GET", b"go") is None:
+    while await execute(counters._nodes, b"go", b"GET", b"go") is None:
         await asyncio.sleep(0.005)
     plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
     end = loop.time() + seconds

@@ -2,26 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
-from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import LimitHit, Taken
-from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.supervisor.probe import PLANS
 from proxy.exchange import CountersUnavailableError
 from runtime.redis.slots import SLOTS, slot_of
-from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.contracts.redis.real_counters import OPTIONS, counted, counters_at, plan, settle
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, ClusterNode, RedisCluster, running_cluster
+from tests.redis_server import tls_options
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
@@ -30,8 +27,6 @@ NODES = 3
 NEEDED_ON_A_CLUSTER = ("+cluster|slots", "+asking")
 Pair = tuple[ClusterNode, ClusterNode]
 """A primary and its replica."""
-OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)
-"""A longer deadline than in production, for a machine that is busy with other tests."""
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +51,6 @@ async def counters(formed: RedisCluster) -> AsyncIterator[RedisCounters]:
         yield made
 
 
-@asynccontextmanager
-async def counters_at(url: str, options: CountersOptions = OPTIONS) -> AsyncIterator[RedisCounters]:
-    made = RedisCounters(url, "worker-1", options=options)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
-
-
-def plan(name: str = "g1", requests: int = 100) -> Plan:
-    return plan_of(group(name, {RPM: requests, RPD: 10**6, TPD: 10**6}))
-
-
 def plans_on_each(cluster: RedisCluster, prefix: str = "g") -> dict[int, Plan]:
     """One plan for each primary, by its port. Its group's name begins with the prefix."""
     plans: dict[int, Plan] = {}
@@ -87,20 +68,6 @@ async def admit(counters: RedisCounters, plan: Plan, calls: int = 1) -> list[Tak
     return [answer for answer in answers if isinstance(answer, Taken)]
 
 
-def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
-    for reservation in taken.reservations:
-        counters.settle(
-            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
-        )
-
-
-def counted(node: ClusterNode, plan: Plan) -> tuple[int, int]:
-    """Requests and settled tokens of the day, as the node has them."""
-    header = node.run("HGET", plan.key, plan.group_id)
-    seconds, microseconds = node.run("TIME")
-    return day_usage(header, int(seconds) * 1000 + int(microseconds) // 1000)
-
-
 def script_calls(client: "redis.Redis") -> int:
     stats = client.info("commandstats")
     return sum(int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
@@ -113,14 +80,14 @@ async def test_each_call_goes_to_the_node_of_its_key_in_one_write_per_tick(
     plans = [on_each[node.port] for node in formed.primaries]
     for one in plans:
         await admit(counters, one)
-    clients = [node.client for node in formed.primaries]
+    clients = [node.server.client() for node in formed.primaries]
     before = [(script_calls(client), client.info("stats")["total_reads_processed"]) for client in clients]
     await asyncio.gather(*(counters.take(one, 10) for one in plans for _ in range(2)))
     for client, (calls, reads) in zip(clients, before, strict=True):
         assert client.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
         assert script_calls(client) - calls == 2
         client.close()
-    assert [counted(node, one)[0] for node, one in zip(formed.primaries, plans, strict=True)] == [3] * NODES
+    assert [counted(node.server, one)[0] for node, one in zip(formed.primaries, plans, strict=True)] == [3] * NODES
 
 
 async def test_settlements_reach_every_node(formed: RedisCluster, counters: RedisCounters) -> None:
@@ -130,7 +97,7 @@ async def test_settlements_reach_every_node(formed: RedisCluster, counters: Redi
         [taken] = await admit(counters, one)
         settle(counters, taken, 70)
     await eventually(lambda: counters.pending_settlements == 0)
-    assert [counted(node, one) for node, one in zip(formed.primaries, plans, strict=True)] == [(1, 70)] * NODES
+    assert [counted(node.server, one) for node, one in zip(formed.primaries, plans, strict=True)] == [(1, 70)] * NODES
 
 
 async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluster, counters: RedisCounters) -> None:
@@ -147,7 +114,7 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
         settle(counters, taken[0], 50)
         await eventually(lambda: counters.pending_settlements == 0)
         assert source.redirects - redirects == 1, "the next command goes to the right node at once"
-        assert counted(target, one) == (8, 50)
+        assert counted(target.server, one) == (8, 50)
         answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(5)))
         assert [type(answer) for answer in answers] == [Taken] * 2 + [LimitHit] * 3
     finally:
@@ -165,7 +132,7 @@ async def test_a_settlement_that_finds_its_slot_moved_follows(formed: RedisClust
     try:
         settle(counters, taken, 5)
         await eventually(lambda: counters.pending_settlements == 0)
-        assert counted(formed.owner(slot), one)[1] == 6
+        assert counted(formed.owner(slot).server, one)[1] == 6
     finally:
         formed.move(slot, source)
 
@@ -189,7 +156,7 @@ async def test_calls_pass_while_their_slot_is_moving(
     finally:
         formed.end_move(slot, source, target)
     count = len(first) + 4
-    assert counted(target, one) == (count, 7 * count)
+    assert counted(target.server, one) == (count, 7 * count)
     answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(12 - count)))
     assert [type(answer) for answer in answers] == [Taken] * (10 - count) + [LimitHit] * 2
     formed.move(slot, source)
@@ -226,7 +193,7 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
     await asyncio.gather(move_about(), *(ask() for _ in range(6)))
     await eventually(lambda: counters.pending_settlements == 0)
     assert admitted == threshold
-    assert counted(home, one) == (threshold, 3 * threshold)
+    assert counted(home.server, one) == (threshold, 3 * threshold)
 
 
 async def test_a_host_that_does_not_answer_is_left_out(formed: RedisCluster) -> None:
@@ -246,7 +213,7 @@ async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, It
         answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(25)))
         assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
         await eventually(lambda: counters.pending_settlements == 0)
-    assert counted(replica, one) == (100, 540)
+    assert counted(replica.server, one) == (100, 540)
 
 
 async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
@@ -259,7 +226,7 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
     one = others.pop(dead.port)
     async with counters_at(cluster.url) as counters:
         taken = await admit(counters, one, 40)
-        await eventually(lambda: counted(replacement, one)[0] == 40)
+        await eventually(lambda: counted(replacement.server, one)[0] == 40)
         dead.server.kill()
         settle(counters, taken[0], 70)
         unavailable = 0
@@ -274,7 +241,7 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
                 await asyncio.sleep(0.1)
         assert 0 < unavailable < 100
         await eventually(lambda: counters.pending_settlements == 0)
-        assert counted(replacement, one) == (41, 70)
+        assert counted(replacement.server, one) == (41, 70)
         answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(70)))
         assert [type(answer) for answer in answers] == [Taken] * 59 + [LimitHit] * 11
 
@@ -287,7 +254,7 @@ async def test_takes_that_a_replaced_node_did_not_answer_count_nowhere(
     one = plans_on_each(cluster, "paused")[paused.port]
     async with counters_at(cluster.url) as counters:
         await admit(counters, one, 10)
-        await eventually(lambda: counted(replacement, one)[0] == 10)
+        await eventually(lambda: counted(replacement.server, one)[0] == 10)
         paused.server.pause()
         answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(20)), return_exceptions=True)
         assert {type(answer) for answer in answers} == {CountersUnavailableError}
@@ -320,12 +287,7 @@ async def test_in_local_mode_only_the_calls_of_a_dead_node_are_decided_locally(f
 
 async def test_tls_and_a_restricted_user(tmp_path: Path) -> None:
     ca = ThrowawayCa(tmp_path)
-    ca.server_context("127.0.0.1")
-    certificate = str(tmp_path / "127.0.0.1.pem")
-    options = [
-        *("--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"),
-        *("--tls-cert-file", certificate, "--tls-key-file", certificate, "--tls-ca-cert-file", str(ca.ca_file)),
-    ]
+    options = [*tls_options(ca), "--tls-cluster", "yes"]
     with running_cluster(2, 0, options, "bus", PATIENT_MS) as cluster:
         for node in cluster.nodes:
             node.run("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, *NEEDED_ON_A_CLUSTER)

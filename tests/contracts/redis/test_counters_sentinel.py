@@ -1,34 +1,27 @@
 """The counters on a primary that real sentinels watch: they follow it, and count what it has not lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
-from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import LimitHit, Taken
-from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
 from proxy.exchange import CountersUnavailableError
 from runtime.redis.slots import Place
 from runtime.redis.url import RedisUrl
-from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.contracts.redis.real_counters import counted, counters_at, plan, settle
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import HOST, own_port
 from tests.redis_sentinel import SERVICE, SentinelSet, lone_sentinel, role_of, running_sentinels
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, tls_options
 from tests.waiting import eventually
 
 BOTH_LOOPS = True
-OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)
-"""A longer deadline than in production, for a machine that is busy with other tests."""
 THRESHOLD = 100
 
 
@@ -38,41 +31,9 @@ def sentinels() -> Iterator[SentinelSet]:
         yield running
 
 
-@asynccontextmanager
-async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
-    made = RedisCounters(url, "worker-1", options=OPTIONS)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
-
-
-def plan(name: str) -> Plan:
-    return plan_of(group(name, {RPM: THRESHOLD, RPD: 10**6, TPD: 10**6}))
-
-
 async def admitted(counters: RedisCounters, plan: Plan, calls: int) -> list[Taken]:
     answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)))
     return [answer for answer in answers if isinstance(answer, Taken)]
-
-
-def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
-    for reservation in taken.reservations:
-        counters.settle(
-            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
-        )
-
-
-def client_of(server: RedisServer) -> "redis.Redis":
-    return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
-
-
-def counted(server: RedisServer, plan: Plan) -> tuple[int, int]:
-    """Requests and settled tokens of the day, as the server has them."""
-    with client_of(server) as client:
-        seconds, microseconds = client.time()
-        return day_usage(client.hget(plan.key, plan.group_id), seconds * 1000 + microseconds // 1000)
 
 
 async def test_an_ordered_fail_over_is_followed(sentinels: SentinelSet) -> None:
@@ -91,7 +52,7 @@ async def test_an_ordered_fail_over_is_followed(sentinels: SentinelSet) -> None:
 
 def _connections(server: RedisServer) -> int:
     """Of our counters: they have run a script there."""
-    with client_of(server) as client:
+    with server.client() as client:
         return sum(
             one["cmd"] in ("evalsha", "eval", "ping", "role") and not one["name"] for one in client.client_list()
         )
@@ -149,8 +110,7 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
     one, old_port, old = plan("killed"), sentinels.primary_port, sentinels.primary
     async with counters_at(sentinels.url) as counters:
         first = await admitted(counters, one, 30)
-        with client_of(old) as client:  # the replicas connect again within a second
-            client.execute_command("CLIENT", "KILL", "TYPE", "REPLICA")
+        old.run("CLIENT", "KILL", "TYPE", "REPLICA")  # they connect again within a second
         before = first + await admitted(counters, one, 30)
         old.kill()
         settle(counters, before[0], 70)
@@ -168,17 +128,10 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
 
 async def test_tls_and_logins_of_their_own(tmp_path: Path) -> None:
     ca = ThrowawayCa(tmp_path)
-    ca.server_context(HOST)
-    certificate = str(tmp_path / f"{HOST}.pem")
-    options = [
-        *("--tls-replication", "yes", "--tls-auth-clients", "no"),
-        *("--tls-cert-file", certificate, "--tls-key-file", certificate, "--tls-ca-cert-file", str(ca.ca_file)),
-    ]
     one = plan("tls")
-    with running_sentinels(options, password="all") as running:
+    with running_sentinels(tls_options(ca), password="all") as running:
         for server in running.servers.values():
-            with client_of(server) as client:
-                client.execute_command("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, "+role")
+            server.run("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, "+role")
         login = f"rediss+sentinel://limiter:secret@{running.hosts}/{SERVICE}?ssl_ca_certs={ca.ca_file}"
         async with counters_at(f"{login}&sentinel_password=all") as counters:
             assert len(await admitted(counters, one, 60)) == 60

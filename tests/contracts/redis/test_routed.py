@@ -180,5 +180,5 @@ async def test_planned_fail_over_of_sentinels_is_followed() -> None:
 
 async def test_unknown_service_is_named(sentinels: SentinelSet) -> None:
     async with routed(f"redis+sentinel://{sentinels.hosts}/other") as redis:
-        with pytest.raises(RedisError, match="this sentinel watches no service other"):
+        with pytest.raises(RedisError, match="no sentinel of the URL names a primary of other"):
             await redis.nodes()

@@ -5,10 +5,8 @@ admits too much, whatever becomes of the Redis servers.
 """
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,9 +14,11 @@ import pytest
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product, models
-from tests.ports import HOST, own_port
+from tests.ports import own_port
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, RedisCluster, running_cluster
-from tests.redis_sentinel import SERVICE, SentinelSet, run, running_sentinels
+from tests.redis_sentinel import SERVICE, SentinelSet, running_sentinels
+from tests.redis_server import tls_options
+from tests.redis_topologies import documented_rules
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 
@@ -27,27 +27,9 @@ PER_MINUTE = 40
 TOKENS = 15
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 Statuses = dict[str, Counter[int]]
-OPERATING = Path(__file__).resolve().parents[3] / "docs/operating.md"
 NAMES_THE_PRIMARY = "+sentinel|get-master-addr-by-name"
 SETTINGS = {"TOLLGATE_ASYNC": "off"}
 """Asynchronous requests need permissions of their own."""
-
-
-def documented_rules(also: str) -> list[str]:
-    """Of the user that proxies and control share. `also`: where it needs more."""
-    text = OPERATING.read_text()
-    found = re.search(r"^ACL SETUSER tollgate (.+)$", text, re.MULTILINE)
-    more = re.search(f"{also} also `(.+?)`", text)
-    assert found is not None
-    assert more is not None
-    return [*found[1].split(), *more[1].split()]
-
-
-def tls_options(ca: ThrowawayCa) -> list[str]:
-    ca.server_context(HOST)
-    file = str(ca.server_file(HOST))
-    own = ("--tls-cert-file", file, "--tls-key-file", file, "--tls-ca-cert-file", str(ca.ca_file))
-    return ["--tls-replication", "yes", "--tls-auth-clients", "no", *own]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +42,7 @@ def cluster(ca: ThrowawayCa) -> Iterator[RedisCluster]:
     options = [*tls_options(ca), "--tls-cluster", "yes"]
     with running_cluster(options=options, password="of-its-operator", node_timeout_ms=2_000) as running:
         for node in running.nodes:
-            node.run("ACL", "SETUSER", "tollgate", *documented_rules("on a cluster"))
+            node.run("ACL", "SETUSER", "tollgate", *documented_rules("tollgate", "cluster"))
         yield running
 
 
@@ -68,9 +50,9 @@ def cluster(ca: ThrowawayCa) -> Iterator[RedisCluster]:
 def sentinels(ca: ThrowawayCa) -> Iterator[SentinelSet]:
     with running_sentinels(tls_options(ca), password="of-its-operator") as running:
         for server in running.servers.values():
-            run(server, "ACL", "SETUSER", "tollgate", *documented_rules("behind sentinels"))
+            server.run("ACL", "SETUSER", "tollgate", *documented_rules("tollgate", "sentinels"))
         for sentinel in running.sentinels.values():
-            run(sentinel, "ACL", "SETUSER", "watcher", "on", ">seen", "-@all", "+ping", NAMES_THE_PRIMARY)
+            sentinel.run("ACL", "SETUSER", "watcher", "on", ">seen", "-@all", "+ping", NAMES_THE_PRIMARY)
         yield running
 
 

@@ -20,6 +20,7 @@ from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.nodes.single import FixedServer
 from runtime.background import cancelled, is_set_within
+from runtime.backoff import jittered_s
 from runtime.redis.slots import SLOTS, Place, redirect, slot_ranges
 from runtime.redis.url import RedisUrl
 
@@ -148,10 +149,9 @@ class ClusterNodes:
             else:
                 for seed in self._seeds:
                     self._member(seed)
-            jitter = random.uniform(0.5, 1.0)  # noqa: S311 (spreads load, keeps no secret)
-            await asyncio.sleep(jitter * (_SOONEST_S if self._mapped.is_set() else _START_S))
+            await asyncio.sleep(jittered_s(_SOONEST_S if self._mapped.is_set() else _START_S))
             if self._mapped.is_set() and all(owner.serves for owner in self._owners):
-                await is_set_within(self._stale, jitter * _CALM_S)
+                await is_set_within(self._stale, jittered_s(_CALM_S))
             self._stale.clear()
 
     async def _read_map(self) -> bool:

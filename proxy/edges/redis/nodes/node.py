@@ -57,7 +57,7 @@ class Nodes(Protocol):
         """Whether at least one server replies."""
 
 
-async def ask(nodes: Nodes, key: bytes, *command: bytes) -> Any:
+async def execute(nodes: Nodes, key: bytes, *command: bytes) -> Any:
     """The reply to a command for `key`, which may be a `hiredis.ReplyError`. None if there is none in time."""
     slot = slot_of(key)
     reply = await nodes.of(slot).client.execute(*command)

@@ -10,7 +10,6 @@ See docs/reference/limits.md#redis-client.
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from proxy.edges.redis.nodes.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
 from proxy.edges.redis.nodes.dialing import LoginRefusedError
+from runtime.backoff import jittered_s
 
 _log = logging.getLogger(__name__)
 _SOCKETS_READ_S = 0.001
@@ -255,7 +255,7 @@ class RedisClient:
                 if self._loop.time() - since > self._options.stall_s:
                     backoff_s = self._options.backoff_min_s
             self._report_trouble()
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
+            await asyncio.sleep(jittered_s(backoff_s))
             backoff_s = min(2 * backoff_s, self._options.backoff_max_s)
 
     def _on_connected(self, connection: RedisConnection) -> None:

@@ -4,19 +4,17 @@ See docs/reference/limits.md#redis-topologies.
 """
 
 import asyncio
-import random
-from collections import Counter
 from collections.abc import Callable
 
 import hiredis
 
 from proxy.edges.redis.nodes.connection import RedisConnection
 from proxy.edges.redis.nodes.dialing import Dialer, LoginRefusedError, ask
+from runtime.backoff import jittered_s
 from runtime.redis.slots import Place
 from runtime.redis.url import RedisAddress, RedisUrl
+from runtime.redis.votes import most_named
 
-_ANSWERS_S = 0.3
-"""How long sentinels may take when they disagree or are silent."""
 _WATCH_S = 2.0
 
 
@@ -46,32 +44,16 @@ class SentinelPrimary:
 
     async def find(self) -> Place:
         """The primary that most sentinels name. Raises ConnectionError if none names one in time."""
-        sentinels = self._url.servers
-        asked = [asyncio.create_task(self._named_by(sentinel)) for sentinel in sentinels]
-        votes: Counter[Place] = Counter()
-        try:
-            async with asyncio.timeout(_ANSWERS_S):
-                for answer in asyncio.as_completed(asked):
-                    place = await answer
-                    if place is not None:
-                        votes[place] += 1
-                        if 2 * votes[place] > len(sentinels):
-                            return place
-        except TimeoutError:
-            pass  # those that answered decide
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        if not votes:
+        place = await most_named([self._named_by(sentinel) for sentinel in self._url.servers])
+        if place is None:
             raise ConnectionError(f"no sentinel of TOLLGATE_REDIS_URL names a primary of {self._url.service}")
-        return votes.most_common(1)[0][0]
+        return place
 
     async def watch(self, on_moved: Callable[[], None]) -> None:
         """Call `on_moved` when the sentinels name another primary than the one that we use: it may be cut off from
         them, and still answer us."""
         while True:
-            await asyncio.sleep(_WATCH_S * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
+            await asyncio.sleep(jittered_s(_WATCH_S))
             try:
                 place = await self.find()
             except ConnectionError:

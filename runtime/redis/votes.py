@@ -1,0 +1,35 @@
+"""What most sentinels say counts: one may be cut off from the others, and name a primary that they have replaced."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from runtime.redis.slots import Place
+
+ANSWERS_S = 0.3
+"""How long sentinels may take when they disagree or are silent."""
+
+
+async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]]) -> Place | None:
+    """The primary that most of them name; at once when more than half of all do. None if nobody names one in time.
+
+    Each of `asked` is one sentinel's answer, None if it gives none.
+    """
+    tasks = [asyncio.create_task(one) for one in asked]
+    votes: Counter[Place] = Counter()
+    try:
+        async with asyncio.timeout(ANSWERS_S):
+            for answer in asyncio.as_completed(tasks):
+                place = await answer
+                if place is not None:
+                    votes[place] += 1
+                    if 2 * votes[place] > len(tasks):
+                        return place
+    except TimeoutError:
+        pass  # those that answered decide
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return votes.most_common(1)[0][0] if votes else None

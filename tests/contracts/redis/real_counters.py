@@ -1,0 +1,45 @@
+"""What the suites of counters on clusters and behind sentinels share: real scripts and a real clock."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from policy.limits.counter_layout import day_usage
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from proxy.accounting.reservations import Taken
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.redis_server import RedisServer
+
+OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)
+"""A longer deadline than in production, for a machine that is busy with other tests."""
+
+
+@asynccontextmanager
+async def counters_at(url: str, options: CountersOptions = OPTIONS) -> AsyncIterator[RedisCounters]:
+    made = RedisCounters(url, "worker-1", options=options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def plan(name: str = "g1", requests: int = 100) -> Plan:
+    """So many requests a minute; the day's limits count and do not bind."""
+    return plan_of(group(name, {RPM: requests, RPD: 10**6, TPD: 10**6}))
+
+
+def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
+    for reservation in taken.reservations:
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
+        )
+
+
+def counted(server: RedisServer, plan: Plan) -> tuple[int, int]:
+    """Requests and settled tokens of the day, as the server has them."""
+    header = server.run("HGET", plan.key, plan.group_id)
+    seconds, microseconds = server.run("TIME")
+    return day_usage(header, int(seconds) * 1000 + int(microseconds) // 1000)
