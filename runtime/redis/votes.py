@@ -7,8 +7,11 @@ from typing import Any
 
 from runtime.redis.slots import Place
 
-ANSWERS_S = 0.3
-"""How long sentinels may take when they disagree or are silent."""
+FIRST_ANSWER_S = 1.0
+"""How long all sentinels may be silent."""
+
+OTHER_ANSWERS_S = 0.3
+"""How long the others may take after the first one that names a primary, when they disagree or are silent."""
 
 
 async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]]) -> Place | None:
@@ -19,10 +22,12 @@ async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]]) -> Plac
     tasks = [asyncio.create_task(one) for one in asked]
     votes: Counter[Place] = Counter()
     try:
-        async with asyncio.timeout(ANSWERS_S):
+        async with asyncio.timeout(FIRST_ANSWER_S) as limit:
             for answer in asyncio.as_completed(tasks):
                 place = await answer
                 if place is not None:
+                    if not votes:
+                        limit.reschedule(asyncio.get_running_loop().time() + OTHER_ANSWERS_S)
                     votes[place] += 1
                     if 2 * votes[place] > len(tasks):
                         return place
