@@ -27,7 +27,7 @@ class SharedWork(Generic[Key, Result]):
             waiting = self._waiting[key] = asyncio.create_task(self._after(key, self._running.get(key)))
         return await asyncio.shield(waiting)
 
-    async def _after(self, key: Key, running: "asyncio.Task[Result] | None") -> Result:
+    async def _after(self, key: Key, running: asyncio.Task[Result] | None) -> Result:
         if running is not None:
             await asyncio.wait([running])
         self._running[key] = task = self._waiting.pop(key)

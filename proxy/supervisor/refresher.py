@@ -231,7 +231,7 @@ class Refresher:
         if self._on_start_over is not None:
             self._on_start_over()
 
-    async def _begin_fetch(self) -> "_Fetch":
+    async def _begin_fetch(self) -> _Fetch:
         since = self._replica.version
         page = await self._feed.page(since, None)
         whole = page.reset or not since.loaded
@@ -240,7 +240,7 @@ class Refresher:
             since, update, page, over=page.reset and since.loaded, progress=FetchProgress() if whole else None
         )
 
-    async def _finish(self, fetch: "_Fetch") -> None:
+    async def _finish(self, fetch: _Fetch) -> None:
         """Write the pages that are missing, and commit. A fetch that was interrupted goes on behind its last page."""
         while True:
             if not fetch.written:
@@ -255,7 +255,7 @@ class Refresher:
         page = fetch.page
         await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
 
-    async def _page_after(self, fetch: "_Fetch") -> SnapshotPage:
+    async def _page_after(self, fetch: _Fetch) -> SnapshotPage:
         following = await self._feed.page(fetch.since, fetch.page.next)
         if following.epoch != fetch.page.epoch or following.reset:
             raise _OtherHistoryError("control's database was restored or replaced between two pages")

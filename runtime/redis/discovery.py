@@ -63,7 +63,7 @@ class SentinelDiscovery:
         self._sentinels = sentinels
 
     async def find(self, known: SlotMap | None) -> SlotMap:
-        primary = await most_named([self._named_by(sentinel) for sentinel in self._hosts])
+        primary = await most_named([self._named_by(sentinel) for sentinel in self._hosts], ASK_S)
         if primary is None:
             raise RedisConnectionError(f"no sentinel of the URL names a primary of {self._service}")
         return await _first([primary], self._ask)

@@ -7,22 +7,19 @@ from typing import Any
 
 from runtime.redis.slots import Place
 
-FIRST_ANSWER_S = 1.0
-"""How long all sentinels may be silent."""
-
 OTHER_ANSWERS_S = 0.3
 """How long the others may take after the first one that names a primary, when they disagree or are silent."""
 
 
-async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]]) -> Place | None:
+async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]], within_s: float) -> Place | None:
     """The primary that most of them name; at once when more than half of all do. None if nobody names one in time.
 
-    Each of `asked` is one sentinel's answer, None if it gives none.
+    Each of `asked` is one sentinel's answer, None if it gives none. `within_s`: how long all of them may be silent.
     """
     tasks = [asyncio.create_task(one) for one in asked]
     votes: Counter[Place] = Counter()
     try:
-        async with asyncio.timeout(FIRST_ANSWER_S) as limit:
+        async with asyncio.timeout(within_s) as limit:
             for answer in asyncio.as_completed(tasks):
                 place = await answer
                 if place is not None:

@@ -16,6 +16,8 @@ from runtime.redis.url import RedisAddress, RedisUrl
 from runtime.redis.votes import most_named
 
 _WATCH_S = 2.0
+_ASK_S = 0.8
+"""How long all sentinels may be silent: less than `open` has as a whole, so that its error says what is wrong."""
 
 
 class SentinelPrimary:
@@ -44,7 +46,7 @@ class SentinelPrimary:
 
     async def find(self) -> Place:
         """The primary that most sentinels name. Raises ConnectionError if none names one in time."""
-        place = await most_named([self._named_by(sentinel) for sentinel in self._url.servers])
+        place = await most_named([self._named_by(sentinel) for sentinel in self._url.servers], _ASK_S)
         if place is None:
             raise ConnectionError(f"no sentinel of TOLLGATE_REDIS_URL names a primary of {self._url.service}")
         return place
