@@ -1,0 +1,1 @@
+"""The console: `/console`, for browsers.."""

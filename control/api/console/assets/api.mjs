@@ -1,0 +1,86 @@
+// Calls the management API with the session's cookie. Every change that the console makes goes through `send`.
+
+/** An error that the API answered. `status` 0: it did not answer. `details`: errors of fields, `{field, message}`. */
+export class Problem extends Error {
+  constructor(status, code, message, details = [], retryAfterS = null) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.details = details;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+/** GET; `query`: parameters, those that are null, undefined or empty are left out, arrays are repeated. */
+export function read(path, query = {}, options = {}) {
+  return call("GET", withQuery(path, query), undefined, options);
+}
+
+/** Any other method. Answers the JSON body, or null if there is none. */
+export function send(method, path, body, options = {}) {
+  return call(method, path, body, options);
+}
+
+/** Up to `most` items of a list, page after page: `{items, hasMore}`. */
+export async function readAll(path, query = {}, most = 1000, options = {}) {
+  const items = [];
+  let cursor = null;
+  do {
+    const wanted = Math.min(most - items.length, 1000);
+    const page = await read(path, cursor ? { cursor } : { ...query, limit: wanted }, options);
+    items.push(...page.items);
+    cursor = page.pagination.cursor;
+  } while (cursor && items.length < most);
+  return { items: items.slice(0, most), hasMore: cursor !== null || items.length > most };
+}
+
+/** `path` with these parameters; text of users cannot leave its place. */
+export function withQuery(path, query) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const one of [value].flat()) {
+      if (one !== null && one !== undefined && one !== "") parameters.append(name, one);
+    }
+  }
+  const text = parameters.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** A path whose `${…}` are encoded: route`/v1/models/${id}`. */
+export function route(parts, ...values) {
+  return parts.reduce((path, part, at) => path + encodeURIComponent(values[at - 1]) + part);
+}
+
+async function call(method, path, body, { signal } = {}) {
+  const init = { method, signal, credentials: "same-origin", headers: { Accept: "application/json" } };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers["Content-Type"] = "application/json";
+  }
+  const answer = await answered(path, init);
+  if (answer.status === 401 && path !== "/console/session") location.reload(); // the session ended: ask for a key again
+  if (!answer.ok) throw await problemOf(answer);
+  return answer.status === 204 ? null : answer.json();
+}
+
+/** `fetch`, with a `Problem` when nothing answers. */
+export async function answered(path, init) {
+  try {
+    return await fetch(path, init);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "UNREACHABLE", "Tollgate does not answer. Check your connection, and that control runs.");
+  }
+}
+
+/** What an answer other than success says. */
+export async function problemOf(answer) {
+  let told = {};
+  try {
+    told = await answer.json();
+  } catch {
+    // Not ours: a balancer's page, say. The status is all there is.
+  }
+  const message = typeof told.error === "string" ? told.error : `The answer was ${answer.status} ${answer.statusText}`;
+  return new Problem(answer.status, told.code ?? "", message, told.details ?? [], told.retry_after ?? null);
+}

@@ -1,0 +1,135 @@
+// What surrounds every page: navigation, who is logged in, light and dark; the login; and the refusal of a key without scope.
+
+import { answered, problemOf, send } from "./api.mjs";
+import { h, newId } from "./dom.mjs";
+import { actionButton, field, form } from "./form.mjs";
+
+/** The pages, in the order of the navigation. `withoutScope`: a key without management scope can use it too. */
+export const PAGES = [
+  { name: "overview", title: "Overview" },
+  { name: "groups", title: "Groups" },
+  { name: "endpoints", title: "Endpoints" },
+  { name: "keys", title: "Keys" },
+  { name: "events", title: "Events" },
+  { name: "webhooks", title: "Webhooks" },
+  { name: "models", title: "Models" },
+  { name: "async", title: "Async" },
+  { name: "training", title: "Training" },
+  { name: "audit", title: "Audit" },
+  { name: "playground", title: "Playground", withoutScope: true },
+];
+const KINDS = {
+  WORKSPACE_MANAGE_ALL: "manages everything",
+  WORKSPACE_INVOKE: "may only call models",
+  WORKSPACE_EXPORT_METRICS: "may only read metrics",
+  FEDERATED: "key of a group",
+};
+const THEMES = [["", "System"], ["light", "Light"], ["dark", "Dark"]];
+
+applyTheme(storedTheme());
+
+/** Draw the frame of `page`; answers its empty `<main>`, with the heading. */
+export function drawFrame(page, session) {
+  document.title = `${page.title} · Tollgate`;
+  const main = h("main", { id: "main", tabindex: -1 }, h("h1", {}, page.title));
+  document.body.replaceChildren(
+    h("a.skip", { href: "#main" }, "Skip to the page"),
+    h("header", {}, brand(), menuButton(), h("div.who", {}, whoIs(session), themeChoice(), logoutButton())),
+    h("div.columns", {}, navigation(page, session), main),
+  );
+  return main;
+}
+
+/** The frame of a page outside the navigation: a customer's usage. `session`: null shows no logout. */
+export function drawPlainFrame(title, session) {
+  document.title = `${title} · Tollgate`;
+  const main = h("main.alone", { id: "main", tabindex: -1 }, h("h1", {}, title));
+  document.body.replaceChildren(
+    h("header", {}, brand(), h("div.who", {}, session && whoIs(session), themeChoice(), session && logoutButton())),
+    main,
+  );
+  return main;
+}
+
+/** The login: a key for a session. */
+export function drawLogin() {
+  document.title = "Log in · Tollgate";
+  const key = h("input", { type: "password", name: "api_key", autocomplete: "current-password", required: true, spellcheck: "false", autofocus: true });
+  const login = form("Log in", field("API key", key, "A workspace key shows the console. The key of a group shows that group's usage."), async () => {
+    await send("POST", "/console/session", { api_key: key.value.trim() });
+    location.reload();
+  });
+  document.body.replaceChildren(h("main.login", { id: "main" }, brand(), h("h1", {}, "Log in"), login));
+  key.focus();
+}
+
+/** Say that the session's key may not see this page, and what to do. */
+export function drawRefusal(main, page, session) {
+  main.append(
+    h(
+      "div.notice.warn",
+      {},
+      h("p", {}, `${page.title} needs a key with management scope. You are logged in with `, h("code", {}, session.prefix), `, which ${KINDS[session.kind]}.`),
+      h("p", {}, "Ask for a key of type ", h("code", {}, "WORKSPACE_MANAGE_ALL"), ", log out, and log in with it. You can use the ", h("a", { href: "/console/playground" }, "playground"), " now."),
+    ),
+  );
+}
+
+function brand() {
+  return h("a.brand", { href: "/console" }, h("img", { src: "/console/assets/icon.svg", alt: "", width: 24, height: 24 }), "Tollgate");
+}
+
+function whoIs(session) {
+  const name = session.group ? session.group.external_entity_id : session.workspace.name || session.workspace.id;
+  return h("span.session", { title: KINDS[session.kind] }, h("strong", {}, name), " ", h("code", {}, session.prefix));
+}
+
+function navigation(current, session) {
+  const items = PAGES.map((page) => {
+    const isShown = session.may_manage || page.withoutScope;
+    return isShown && h("li", {}, h("a", { href: `/console/${page.name}`, "aria-current": page === current && "page" }, page.title));
+  });
+  return h("nav", { id: "pages", "aria-label": "Pages" }, h("ul", {}, items));
+}
+
+function menuButton() {
+  const button = h("button.menu", { type: "button", "aria-expanded": "false", "aria-controls": "pages" }, "Pages");
+  button.addEventListener("click", () => {
+    const isOpen = document.getElementById("pages").classList.toggle("open");
+    button.setAttribute("aria-expanded", String(isOpen));
+  });
+  return button;
+}
+
+function logoutButton() {
+  async function logout() {
+    const answer = await answered("/console/session", { method: "DELETE", credentials: "same-origin" });
+    if (!answer.ok) throw await problemOf(answer);
+    location.assign("/console");
+  }
+  return actionButton("Log out", logout);
+}
+
+function themeChoice() {
+  const id = newId();
+  const options = THEMES.map(([value, text]) => h("option", { value, selected: value === storedTheme() }, text));
+  const choice = h("select", { id, onchange: () => applyTheme(choice.value) }, options);
+  return h("span.theme", {}, h("label.hidden", { for: id }, "Colours"), choice);
+}
+
+function storedTheme() {
+  try {
+    return localStorage.getItem("theme") ?? "";
+  } catch {
+    return ""; // storage is blocked, as in some embedded pages: the system decides
+  }
+}
+
+function applyTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("theme", theme);
+  } catch {
+    // Blocked: the choice lasts as long as the page.
+  }
+}

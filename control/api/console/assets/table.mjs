@@ -1,0 +1,59 @@
+// Tables that scroll inside themselves on narrow screens, and lists that load page after page.
+
+import { read } from "./api.mjs";
+import { h, redraw } from "./dom.mjs";
+import { nothing, problemNotice } from "./notice.mjs";
+
+/**
+ * A table. `columns`: `{head, cell(item), number}`; cells are elements or text, `number` aligns right. The first column
+ * names the row. `caption` says what the table is; it is not drawn, only read aloud.
+ */
+export function table(caption, columns, items, { key = caption, rowClass = () => "" } = {}) {
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number && "number" }, column.head)));
+  const rows = items.map((item) => h("tr", { class: rowClass(item) || null }, columns.map((column, at) => cell(column, at, item))));
+  return h(
+    "div.scroll",
+    { tabindex: 0, role: "region", "aria-label": caption, "data-key": `table ${key}` },
+    h("table", {}, h("caption.hidden", {}, caption), h("thead", {}, head), h("tbody", {}, rows)),
+  );
+}
+
+function cell(column, at, item) {
+  const content = column.cell(item);
+  const attributes = { class: column.number && "number", "data-head": column.head };
+  return at === 0 ? h("th", { ...attributes, scope: "row" }, content) : h("td", attributes, content);
+}
+
+/**
+ * A list of the API, a page at a time, with a button for more. `draw(items)` makes the table of all items so far, `empty`
+ * is said when there is none. Answers `{element, reload}`.
+ */
+export function pagedList(path, query, draw, empty) {
+  const list = h("div");
+  const more = h("button", { type: "button", hidden: true, onclick: () => load() }, "Load more");
+  const element = h("div", {}, list, more);
+  let items = [];
+  let cursor = null;
+
+  async function load() {
+    more.disabled = true;
+    try {
+      const page = await read(path, cursor ? { cursor } : { limit: 100, ...query() });
+      items = items.concat(page.items);
+      cursor = page.pagination.cursor;
+      redraw(list, items.length ? draw(items) : nothing(empty));
+    } catch (error) {
+      list.append(problemNotice(error));
+    }
+    more.disabled = false;
+    more.hidden = cursor === null;
+  }
+
+  async function reload() {
+    items = [];
+    cursor = null;
+    await load();
+  }
+
+  return { element, reload };
+}
