@@ -24,6 +24,8 @@ from control.api import (
 from control.api.billing import prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
+from control.api.console import pages as console_pages
+from control.api.console import sessions as console_sessions
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -169,6 +171,7 @@ def build(settings: Settings) -> web.Application:
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += tuple(internal_training.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
+    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
     app.on_response_prepare.append(show_request_id)

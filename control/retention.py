@@ -1,5 +1,5 @@
 """Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events,
-the audit trail after 400 days by default.
+the audit trail after 400 days by default, sessions of the console once they have ended.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked. On PostgreSQL, events go by whole days.
 """
@@ -8,6 +8,7 @@ from functools import partial
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.audit.rows import delete_audit_events
+from control.edges.sql.console.session_rows import delete_expired
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.events.upkeep import drop_days
@@ -34,6 +35,7 @@ async def delete_old_records(store: Store, event_days: float, audit_days: float)
         deleted += await in_batches(store, partial(_delete_audited, workspace_id=id, before_ms=audited_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
+    deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
     return deleted + await store.transact(webhook_rows.forget_orphans)
 
 

@@ -1,7 +1,7 @@
 """Authentication and authorization of the management API (docs/reference/management-api.md#authentication).
 
 401: no credentials, or malformed ones. 403: the key is unknown, of the wrong kind, or its workspace is not onboarded.
-An outage is never answered with either.
+An outage is never answered with either. A browser that logged in to the console presents a cookie instead of a key.
 """
 
 import hmac
@@ -9,13 +9,16 @@ import hmac
 from aiohttp import web
 
 from control.api.protocol.errors import ProblemError
+from control.api.protocol.origins import is_from_own_page
 from control.dependencies import Dependencies
+from control.resources.console.sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
 from control.resources.records import PresentedKey
 from policy.credentials import KeyKind, credentials_in, may_manage
 
+CONSOLE_COOKIE = "tollgate_console"
 _GATEWAY = "/v1/gateway/"
-
+_SAFE_METHODS = ("GET", "HEAD")
 
 CALLER = web.RequestKey("caller", PresentedKey)
 """Where a request keeps its caller, for the log."""
@@ -34,6 +37,44 @@ async def authenticate(request: web.Request, dependencies: Dependencies) -> Pres
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
     request[CALLER] = presented[0]
     return presented[0]
+
+
+async def authenticate_for_api(request: web.Request, dependencies: Dependencies) -> PresentedKey:
+    """The key that the request presents or, if no header presents any, the one of the cookie's session."""
+    session = None if _presents_key(request) else await session_of(request, dependencies)
+    if session is None:
+        return await authenticate(request, dependencies)
+    check_own_origin(request)
+    return session.caller
+
+
+async def session_of(request: web.Request, dependencies: Dependencies) -> ConsoleSession | None:
+    """The session of the console's cookie; None without a valid one."""
+    token = session_token(request)
+    session = None if token is None else await find_session(dependencies.store, token)
+    if session is not None:
+        request[CALLER] = session.caller
+    return session
+
+
+def session_token(request: web.Request) -> str | None:
+    """The token in the cookie. None if several are sent: another page of this host must not choose the session."""
+    pairs = (pair.partition("=") for header in request.headers.getall("Cookie", ()) for pair in header.split(";"))
+    tokens = {value.strip() for name, _, value in pairs if name.strip() == CONSOLE_COOKIE}
+    found = [token for token in tokens if is_token(token)]
+    return found[0] if len(found) == 1 else None
+
+
+def check_own_origin(request: web.Request) -> None:
+    """403 for a write that no page of ours sent. A browser adds the cookie to what other pages send, too."""
+    if request.method not in _SAFE_METHODS and not is_from_own_page(request):
+        raise ProblemError(403, "FOREIGN_ORIGIN", "With the console's cookie, only a page of this host may change this")
+
+
+def _presents_key(request: web.Request) -> bool:
+    """Whether a header presents a key, valid or not. `Basic` does not: it may be meant for a proxy before us."""
+    bearers = request.headers.getall("Authorization", ())
+    return any(credentials_in([value]) for value in bearers) or "x-api-key" in request.headers
 
 
 def check_may_manage(caller: PresentedKey, path: str) -> None:

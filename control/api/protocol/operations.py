@@ -88,7 +88,7 @@ def mount(app: web.Application, operations: Iterable[Operation]) -> None:
 def _entry(operation: Operation) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         dependencies = request.app[DEPENDENCIES]
-        caller = await authentication.authenticate(request, dependencies)
+        caller = await authentication.authenticate_for_api(request, dependencies)
         await dependencies.throttle.check(caller.prefix, operation.method, operation.path)
         authentication.check_may_manage(caller, operation.path)
         dependencies.last_used.note(caller.prefix)

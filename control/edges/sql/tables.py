@@ -316,6 +316,19 @@ audit_events = Table(
     Index("ix_audit_events_actor_time", "workspace_id", "actor", "timestamp_ms", "id"),
 )
 
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("digest", Id, primary_key=True),  # of the token in the browser's cookie
+    # No foreign key: an older version of control deletes keys, and knows nothing of sessions.
+    Column("key_digest", Id, nullable=False),
+    Column("sealed_key", Text, nullable=False),  # under a key that is derived from the token
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("expires_at_ms", BigInteger, nullable=False),
+    Index("ix_console_sessions_key_digest", "key_digest", "created_at_ms", "digest"),
+    Index("ix_console_sessions_expires_at_ms", "expires_at_ms"),
+)
+
 prices = Table(  # decimal numbers as text: SQLite has no exact ones
     "prices",
     metadata,

@@ -1,0 +1,122 @@
+"""`/console/session`: log in with an API key, ask who is logged in, log out.
+
+The cookie is for this host's own pages alone, and no script can read it.
+
+See docs/reference/console.md#sessions.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from pydantic import Field
+
+from control.api.protocol import authentication
+from control.api.protocol.authentication import CONSOLE_COOKIE, check_own_origin, session_token
+from control.api.protocol.bodies import read_body
+from control.api.protocol.dependencies import DEPENDENCIES
+from control.api.protocol.errors import ProblemError
+from control.api.protocol.origins import origin_of
+from control.api.protocol.schemas import RequestV1
+from control.resources.console import sessions
+from control.resources.console.sessions import ConsoleSession
+from control.resources.console.visitors import Visitor, read_visitor
+from control.resources.keys import find_presented_keys
+from control.resources.times import time_text
+from policy.credentials import KeyKind, may_manage
+
+PATH = "/console/session"
+_MAX_BODY_BYTES = 4096
+
+
+class LoginRequestV1(RequestV1):
+    """A login."""
+
+    api_key: str = Field(min_length=1, max_length=1024)
+
+
+async def session_of(request: web.Request) -> ConsoleSession:
+    """The session that a request of a page acts in, within the request limits of its key; 401 without one.
+
+    403 for a write that no page of ours sent.
+    """
+    dependencies = request.app[DEPENDENCIES]
+    session = await authentication.session_of(request, dependencies)
+    if session is None:
+        raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
+    check_own_origin(request)
+    await dependencies.throttle.check(session.caller.prefix, request.method, request.path)
+    return session
+
+
+async def _log_in(request: web.Request) -> web.Response:
+    check_own_origin(request)  # else another page could log its visitors in with a key of its own
+    dependencies = request.app[DEPENDENCIES]
+    body = await read_body(await _received(request), LoginRequestV1)
+    assert isinstance(body, LoginRequestV1)
+    found = await find_presented_keys(dependencies.store, [body.api_key])
+    if not found:
+        raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
+    request[authentication.CALLER] = found[0]
+    await dependencies.throttle.check(found[0].prefix, request.method, PATH)
+    if found[0].kind is not KeyKind.FEDERATED:  # whose use is a call
+        dependencies.last_used.note(found[0].prefix)
+    token = await sessions.begin_session(dependencies.store, body.api_key, session_token(request))
+    return _with_cookie(request, token, sessions.VALID_MS // 1000)
+
+
+async def _received(request: web.Request) -> bytes:
+    if request.content_type != "application/json":
+        raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
+    body = b""
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            raise ProblemError(413, "REQUEST_ENTITY_TOO_LARGE", f"The body has more than {_MAX_BODY_BYTES} bytes")
+    return body
+
+
+async def _get(request: web.Request) -> web.Response:
+    dependencies = request.app[DEPENDENCIES]
+    session = await session_of(request)
+    shown = _shown(session, await read_visitor(dependencies.store, session))
+    return web.json_response(shown, headers={"Cache-Control": "no-store"})
+
+
+async def _log_out(request: web.Request) -> web.Response:
+    check_own_origin(request)
+    token = session_token(request)
+    if token is not None:
+        await sessions.end_session(request.app[DEPENDENCIES].store, token)
+    return _with_cookie(request, "", 0)
+
+
+def _with_cookie(request: web.Request, token: str, max_age_s: int) -> web.Response:
+    answer = web.Response(status=204, headers={"Cache-Control": "no-store"})
+    is_https = origin_of(request).startswith("https:")
+    answer.set_cookie(
+        CONSOLE_COOKIE, token, path="/", httponly=True, samesite="Strict", secure=is_https, max_age=max_age_s
+    )
+    return answer
+
+
+def _shown(session: ConsoleSession, visitor: Visitor) -> dict[str, Any]:
+    group = visitor.group
+    return {
+        "kind": session.caller.kind.value,
+        "prefix": session.caller.prefix,
+        "name": session.key.name,
+        "workspace": {"id": session.caller.workspace_id, "name": visitor.workspace, "prefixes": visitor.prefixes},
+        "group": None if group is None else asdict(group),
+        "may_manage": may_manage(session.caller.kind),
+        "onboarded": session.caller.onboarded,
+        "inference_url": None,
+        "expires_at": time_text(session.record.expires_at_ms),
+    }
+
+
+ROUTES = [
+    web.post(PATH, _log_in),
+    web.get(PATH, _get, allow_head=True),
+    web.delete(PATH, _log_out),
+]

@@ -1,0 +1,59 @@
+"""Queries of sessions, and of who logged in. A session whose key was revoked is not found: its key's row is joined."""
+
+from sqlalchemy import delete, insert, select
+
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import api_keys, console_sessions, groups, workspaces
+from control.resources.console.records import KeyOfSession, NamedGroup, SessionRecord
+from control.resources.records import PresentedKey
+from policy.credentials import KeyKind
+
+_sessions = console_sessions.c
+_COLUMNS = tuple(_sessions[name] for name in SessionRecord.__dataclass_fields__)
+_KEY = (api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, api_keys.c.name, api_keys.c.group_id)
+
+
+async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[SessionRecord, KeyOfSession] | None:
+    query = (
+        select(*_COLUMNS, *_KEY, workspaces.c.onboarded)
+        .join_from(console_sessions, api_keys, api_keys.c.digest == _sessions.key_digest)
+        .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
+        .where(_sessions.digest == digest, _sessions.expires_at_ms > now_ms)
+    )
+    row = (await conn.execute(query)).one_or_none()
+    if row is None:
+        return None
+    record, (prefix, kind, workspace_id, name, group_id, onboarded) = row[: len(_COLUMNS)], row[len(_COLUMNS) :]
+    presented = PresentedKey(prefix, KeyKind(kind), workspace_id, onboarded)
+    return SessionRecord(*record), KeyOfSession(presented, name, group_id)
+
+
+async def insert_session(tx: WriteTx, record: SessionRecord) -> None:
+    values = {name: getattr(record, name) for name in SessionRecord.__dataclass_fields__}
+    await tx.conn.execute(insert(console_sessions).values(values))
+
+
+async def delete_session(tx: WriteTx, digest: str) -> None:
+    await tx.conn.execute(delete(console_sessions).where(_sessions.digest == digest))
+
+
+async def keep_newest(tx: WriteTx, key_digest: str, count: int) -> None:
+    """Delete the sessions of a key but the newest `count`."""
+    of_key = _sessions.key_digest == key_digest
+    newest = select(_sessions.digest).where(of_key).order_by(_sessions.created_at_ms.desc(), _sessions.digest)
+    await tx.conn.execute(delete(console_sessions).where(of_key, _sessions.digest.not_in(newest.limit(count))))
+
+
+async def delete_expired(tx: WriteTx, before_ms: int, limit: int) -> int:
+    """Delete at most `limit` sessions that ended before that time. Returns their number."""
+    ended = select(_sessions.digest).where(_sessions.expires_at_ms <= before_ms).limit(limit)
+    return (await tx.conn.execute(delete(console_sessions).where(_sessions.digest.in_(ended)))).rowcount
+
+
+async def find_named_group(conn: Connection, workspace_id: str, group_id: str) -> NamedGroup | None:
+    """A group without its limits, which may be many."""
+    query = select(groups.c.id, groups.c.external_entity_id, groups.c.name)
+    row = (
+        await conn.execute(query.where(groups.c.workspace_id == workspace_id, groups.c.id == group_id))
+    ).one_or_none()
+    return None if row is None else NamedGroup(*row)

@@ -1,0 +1,1 @@
+"""The rules of the console: sessions, usage pages and links to them. No HTTP, no SQL."""

@@ -1,0 +1,34 @@
+"""Sessions as the database holds them. Values only; times are epoch milliseconds."""
+
+from dataclasses import dataclass, field
+
+from control.resources.records import PresentedKey
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One login of a browser. `digest`: of its token; `sealed_key`: the API key, which only the token opens."""
+
+    digest: str
+    key_digest: str
+    sealed_key: str = field(repr=False)
+    created_at_ms: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOfSession:
+    """The key that logged in, as it is now. `group_id`: None for a workspace key."""
+
+    presented: PresentedKey
+    name: str | None
+    group_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGroup:
+    """A group as its own people know it: without limits, and without its place in the tree."""
+
+    id: str
+    external_entity_id: str
+    name: str | None

@@ -1,0 +1,1 @@
+"""Tests of the console: sessions, pages, usage pages and links to them."""
