@@ -54,7 +54,7 @@ export function drawPlainFrame(title, session) {
 /** The login: a key for a session. */
 export function drawLogin() {
   document.title = "Log in · Tollgate";
-  const key = h("input", { type: "password", name: "api_key", autocomplete: "current-password", required: true, spellcheck: "false", autofocus: true });
+  const key = h("input", { type: "password", name: "api_key", autocomplete: "current-password", required: true, spellcheck: "false" });
   const login = form("Log in", field("API key", key, "A workspace key shows the console. The key of a group shows that group's usage."), async () => {
     await send("POST", "/console/session", { api_key: key.value.trim() });
     location.reload();
