@@ -1,15 +1,16 @@
-"""`GET /v1/gateway/groups/{group_id}/usage`: a group's daily limits and how much of each is used.
+"""How much of a group's limits is used: `GET /v1/gateway/groups/{group_id}/usage` of the daily ones, `…/limits` of all.
 
-See docs/reference/management-api.md#group-usage.
+See docs/reference/management-api.md#group-usage and docs/reference/management-api.md#group-limits.
 """
 
+from math import ceil
 from typing import Literal
 
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
-from control.resources.group_usage import UsageEntry, read_usage
+from control.resources.group_usage import GroupLimits, LimitPlace, LimitUse, read_usage
 from control.resources.groups import read_group
 from control.resources.times import time_text
 from policy.limits.windows import until_midnight_ms
@@ -34,32 +35,88 @@ class GroupUsageResponseV1(ResponseV1):
     pagination: PaginationResponseV1
 
 
-async def _get(request: ApiRequest) -> Encoded:
+class GroupLimitV1(ResponseV1):
+    """A limit that binds a group's calls to a slug, and what counts against it now.
+
+    `binds`: of the limits of this slug and type, the one with the least left, which refuses first. `resets_in_s`: until
+    nothing of `current_usage` counts any more; null when a rolling window counts nothing.
+    """
+
+    slug: str
+    type: Literal["TOKEN", "REQUEST"]
+    unit: Literal["SECOND", "MINUTE", "DAY"]
+    threshold: int
+    current_usage: int
+    source_group: str
+    counting_group: str
+    binds: bool
+    resets_in_s: int | None
+
+
+class GroupLimitsResponseV1(ResponseV1):
+    """The limits that bind a group, ordered by slug, type, unit, and from the group to its root."""
+
+    items: list[GroupLimitV1]
+    pagination: PaginationResponseV1
+
+
+async def _get_usage(request: ApiRequest) -> Encoded:
     parts, group_id = request.dependencies, request.path["group_id"]
     found = await read_group(parts.store, request.workspace_id, group_id)
     usage = await read_usage(parts.counters, found.path)
 
-    async def fetch(at: Position[UsageEntry]) -> list[UsageEntry]:
-        behind = [entry for entry in usage.entries if at.after is None or [entry.slug, entry.type] > at.after]
+    async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
+        behind = [entry for entry in usage.entries if at.after is None or _slug_and_type(entry) > at.after]
         return behind[: at.limit]
 
     reset_at = time_text(usage.now_ms + until_midnight_ms(usage.now_ms))
 
-    def show(entry: UsageEntry) -> GroupUsageEntryV1:
+    def show(entry: LimitUse) -> GroupUsageEntryV1:
         return _entry(entry, reset_at)
 
-    kind, encode = f"usage of {group_id}", encoder(show)
-    return await list_page(request, Listing(kind, fetch, lambda entry: [entry.slug, entry.type], encode))
+    return await list_page(request, Listing(f"usage of {group_id}", fetch, _slug_and_type, encoder(show)))
 
 
-def _entry(entry: UsageEntry, reset_at: str) -> GroupUsageEntryV1:
+def _slug_and_type(entry: LimitUse) -> list[str]:
+    return [entry.slug, entry.bound.limit.type]
+
+
+def _entry(entry: LimitUse, reset_at: str) -> GroupUsageEntryV1:
+    limit = entry.bound.limit
     return GroupUsageEntryV1(
         slug=entry.slug,
-        type=entry.type.value,
-        threshold=entry.threshold,
-        current_usage=entry.current_usage,
+        type=limit.type.value,
+        threshold=limit.threshold,
+        current_usage=entry.used.amount,
         reset_at=reset_at,
-        source_group=entry.source_group,
+        source_group=entry.bound.source_group,
+    )
+
+
+async def _get_limits(request: ApiRequest) -> Encoded:
+    parts, group_id = request.dependencies, request.path["group_id"]
+    found = await read_group(parts.store, request.workspace_id, group_id)
+    limits = await GroupLimits.of(found.path)
+
+    async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
+        return await limits.read(parts.counters, None if at.after is None else LimitPlace(*at.after), at.limit)
+
+    kind, encode = f"limits of {group_id}", encoder(_limit)
+    return await list_page(request, Listing(kind, fetch, lambda use: list(use.place), encode))
+
+
+def _limit(use: LimitUse) -> GroupLimitV1:
+    limit, used = use.bound.limit, use.used
+    return GroupLimitV1(
+        slug=use.slug,
+        type=limit.type.value,
+        unit=limit.unit.value,
+        threshold=limit.threshold,
+        current_usage=used.amount,
+        source_group=use.bound.source_group,
+        counting_group=use.bound.counting_group,
+        binds=use.binds,
+        resets_in_s=ceil(used.resets_in_ms / 1000) or None,
     )
 
 
@@ -67,9 +124,18 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/gateway/groups/{group_id}/usage",
-        _get,
+        _get_usage,
         "Get the usage of a group",
         GroupUsageResponseV1,
+        query=PageQueryV1,
+        errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v1/gateway/groups/{group_id}/limits",
+        _get_limits,
+        "Get a group's limits and what counts against them now",
+        GroupLimitsResponseV1,
         query=PageQueryV1,
         errors=(404,),
     ),

@@ -1,4 +1,4 @@
-"""How much of a group's daily limits is used (docs/reference/management-api.md#group-usage).
+"""How much of a group's limits is used now: of all limits, or of the daily ones (docs/reference/management-api.md).
 
 Knows the limits and which bucket counts each; a `UsageSource` reads the buckets.
 """
@@ -13,7 +13,8 @@ from control.time_slices import each, pause
 from policy.groups import Group
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
-from policy.limits.limit import LimitType
+from policy.limits.limit import LimitType, Unit
+from policy.limits.windows import until_midnight_ms
 
 
 class Bucket(NamedTuple):
@@ -23,17 +24,30 @@ class Bucket(NamedTuple):
     group_id: str
 
 
-class DayUsage(NamedTuple):
-    """What the current UTC day has used: requests admitted, tokens settled. Reservations are left out."""
+class Meter(NamedTuple):
+    """The bucket that counts a limit, and the kind of the limit."""
 
-    requests: int
-    tokens: int
+    bucket: Bucket
+    type: LimitType
+    unit: Unit
+
+
+class Used(NamedTuple):
+    """What counts against a limit now, and the ms until nothing of it does: 0 when a rolling window counts nothing.
+
+    Of daily limits, requests admitted and tokens settled today; of rate limits, reserved tokens as well.
+    """
+
+    amount: int
+    resets_in_ms: int
 
 
 class UsageSource(Protocol):
     """Reads the counters. Every method may raise `UsageUnavailableError`."""
 
-    async def day_usage(self, buckets: Sequence[Bucket]) -> list[DayUsage]: ...
+    async def used(self, meters: Sequence[Meter]) -> list[Used]:
+        """One figure per meter, in order. Adjacent meters of one hash are read at one moment."""
+        ...
 
     async def now_ms(self) -> int: ...
 
@@ -41,62 +55,139 @@ class UsageSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DailyLimit:
-    """One usage limit that binds a group's calls to a slug, and the bucket that counts it."""
+class SlugBounds:
+    """The limits that bind a group's calls to a slug, in the order of trial; the key of the hash that counts them."""
 
     slug: str
-    bound: Bound
-    bucket: Bucket
+    key: str
+    bounds: tuple[Bound, ...]
+
+
+class LimitPlace(NamedTuple):
+    """Where a limit stands among all of a group: by slug, type, unit, and how far up the tree its group is."""
+
+    slug: str
+    type: str
+    unit: int
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
-class UsageEntry:
-    """One (slug, type, DAY) of a group's effective configuration, and how much of it is used."""
+class LimitUse:
+    """A limit that binds a group's calls to a slug, and how much of it is used.
 
-    slug: str
-    type: LimitType
-    threshold: int
-    current_usage: int
-    source_group: str
+    `binds`: among those of its slug and type, it has the least left, so it refuses first; of equals the first tried.
+    """
+
+    place: LimitPlace
+    bound: Bound
+    used: Used
+    binds: bool
+
+    @property
+    def slug(self) -> str:
+        return self.place.slug
 
 
 @dataclass(frozen=True, slots=True)
 class GroupUsage:
-    """The entries, by slug and type, and the time by the clock that ends the day."""
+    """Of each slug and type the daily limit that binds, and the time by the clock that ends the day."""
 
-    entries: list[UsageEntry]
+    entries: list[LimitUse]
     now_ms: int
 
 
+class GroupLimits:
+    """All limits that bind the calls of the group `path[0]`, by slug. Reads counters only of the slugs asked for."""
+
+    _AT_ONCE = 50
+    """Slugs whose counters are read at once."""
+
+    def __init__(self, path: Sequence[Group], slugs: list[SlugBounds]) -> None:
+        self._levels = {group.id: level for level, group in enumerate(path)}
+        self._slugs = slugs
+
+    @classmethod
+    async def of(cls, path: Sequence[Group]) -> "GroupLimits":
+        slugs = await each(_bounds_by_slug(path), lambda of_slug: of_slug)
+        await pause()
+        return cls(path, sorted(slugs, key=lambda of_slug: of_slug.slug))
+
+    async def read(self, source: UsageSource | None, after: LimitPlace | None, most: int) -> list[LimitUse]:
+        """At most `most` limits behind `after`, in the order of their places. Without a source, nothing counts."""
+        slugs = self._slugs if after is None else [of_slug for of_slug in self._slugs if of_slug.slug >= after.slug]
+        found: list[LimitUse] = []
+        for start in range(0, len(slugs), self._AT_ONCE):
+            uses = await _read_uses(source, slugs[start : start + self._AT_ONCE], self._levels)
+            found += [use for use in uses if after is None or use.place > after]
+            if len(found) >= most:
+                break
+        return found[:most]
+
+
 async def read_usage(source: UsageSource | None, path: Sequence[Group]) -> GroupUsage:
-    """The usage of the group `path[0]`. Without a source, usage is 0: nothing counts."""
-    limits = await each(daily_limits_by_slug(path), lambda of_slug: of_slug)
+    """The daily usage of the group `path[0]`. Without a source, usage is 0: nothing counts."""
+    levels = {group.id: level for level, group in enumerate(path)}
+    slugs = await each(_bounds_by_slug(path), _only_daily)
     await pause()
-    buckets = [limit.bucket for of_slug in limits for limit in of_slug]
-    used = iter([DayUsage(0, 0)] * len(buckets) if source is None else await source.day_usage(buckets))
-    found = await each(limits, lambda of_slug: usage_entries(of_slug, list(islice(used, len(of_slug)))))
-    entries = sorted((entry for of_slug in found for entry in of_slug), key=lambda entry: (entry.slug, entry.type))
-    return GroupUsage(entries, await source.now_ms() if source is not None else time.time_ns() // 1_000_000)
+    uses = await _read_uses(source, slugs, levels)
+    entries = sorted((use for use in uses if use.binds), key=lambda use: use.place)
+    return GroupUsage(entries, await source.now_ms() if source is not None else _now_ms())
 
 
-def daily_limits_by_slug(path: Sequence[Group]) -> Iterator[list[DailyLimit]]:
-    """For each slug, every daily limit that binds the group; several of one type where ancestors cascade."""
+def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
     owner = counting_owner(path)
     for slug, bounds in bounds_of_each(path):
-        key = bucket_key(owner.id, slug)
-        yield [
-            DailyLimit(slug, bound, Bucket(key, bound.counting_group)) for bound in bounds if not bound.limit.is_rate
-        ]
+        yield SlugBounds(slug, bucket_key(owner.id, slug), bounds)
 
 
-def usage_entries(limits: Sequence[DailyLimit], used: Sequence[DayUsage]) -> list[UsageEntry]:
-    """For each (slug, type) the limit with the least left, which refuses first; of equals the nearest to the group."""
-    entries: dict[tuple[str, LimitType], UsageEntry] = {}
-    for daily, usage in zip(limits, used, strict=True):
-        limit = daily.bound.limit
-        current = usage.requests if limit.type is LimitType.REQUEST else usage.tokens
-        entry = UsageEntry(daily.slug, limit.type, limit.threshold, current, daily.bound.source_group)
-        known = entries.setdefault((daily.slug, limit.type), entry)
-        if entry.threshold - entry.current_usage < known.threshold - known.current_usage:
-            entries[daily.slug, limit.type] = entry
-    return [entries[slug_and_type] for slug_and_type in sorted(entries)]
+def _only_daily(of_slug: SlugBounds) -> SlugBounds:
+    return SlugBounds(of_slug.slug, of_slug.key, tuple(bound for bound in of_slug.bounds if not bound.limit.is_rate))
+
+
+async def _read_uses(source: UsageSource | None, slugs: Sequence[SlugBounds], levels: dict[str, int]) -> list[LimitUse]:
+    meters = [meter for meters in await each(slugs, _meters) for meter in meters]
+    now_ms = _now_ms()
+    read = [_unused(meter, now_ms) for meter in meters] if source is None else await source.used(meters)
+    used = iter(read)
+    found = await each(slugs, lambda of_slug: limit_uses(of_slug, list(islice(used, len(of_slug.bounds))), levels))
+    return [use for of_slug in found for use in of_slug]
+
+
+def _meters(of_slug: SlugBounds) -> list[Meter]:
+    return [
+        Meter(Bucket(of_slug.key, bound.counting_group), bound.limit.type, bound.limit.unit) for bound in of_slug.bounds
+    ]
+
+
+def limit_uses(of_slug: SlugBounds, used: Sequence[Used], levels: dict[str, int]) -> list[LimitUse]:
+    """The limits of a slug with what is used of each, in the order of their places. `levels`: by group, 0 the caller's.
+
+    Of each type, the limit with the least left binds: it is the first to refuse. Of equals it is the first tried.
+    """
+    left = [bound.limit.threshold - use.amount for bound, use in zip(of_slug.bounds, used, strict=True)]
+    binding: dict[LimitType, int] = {}
+    for index, bound in enumerate(of_slug.bounds):
+        if left[index] < left[binding.setdefault(bound.limit.type, index)]:
+            binding[bound.limit.type] = index
+    uses = [
+        LimitUse(
+            LimitPlace(of_slug.slug, bound.limit.type, _UNITS[bound.limit.unit], levels[bound.source_group]),
+            bound,
+            used[index],
+            binding[bound.limit.type] == index,
+        )
+        for index, bound in enumerate(of_slug.bounds)
+    ]
+    return sorted(uses, key=lambda use: use.place)
+
+
+_UNITS = {unit: number for number, unit in enumerate(Unit)}
+
+
+def _unused(meter: Meter, now_ms: int) -> Used:
+    return Used(0, until_midnight_ms(now_ms) if meter.unit is Unit.DAY else 0)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -8,7 +8,7 @@ See docs/reference/limits.md#counter-layout.
 from collections.abc import Iterable
 
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.windows import day_of, is_exact
+from policy.limits.windows import Entry, RollingLog, day_of, is_exact, window_ms
 
 KINDS = (
     (LimitType.REQUEST, Unit.SECOND),
@@ -31,6 +31,7 @@ EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
 _DAY_AT, _DAY_REQUESTS_AT, _DAY_TOKENS_AT, _LOGS_AT = 6, 9, 16, 23
+_LOG_BYTES, _OLDEST_CLOSED_AT, _OPEN_AT, _ENTRY_BYTES = 29, 8, 14, 15
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
 
@@ -62,7 +63,7 @@ def is_exact_kind(mask: int, number: int) -> bool:
 
 def fields_of(group: str) -> tuple[str, ...]:
     """All fields that a counting group can have in a hash: its header, and one log per kind."""
-    return (group, *(f"{group}:{number}" for number in KIND_NUMBER.values()))
+    return (group, *(closed_field(group, number) for number in KIND_NUMBER.values()))
 
 
 def day_usage(header: bytes | None, now_ms: int) -> tuple[int, int]:
@@ -70,6 +71,43 @@ def day_usage(header: bytes | None, now_ms: int) -> tuple[int, int]:
     if header is None or len(header) < _LOGS_AT or _number(header, _DAY_AT, _DAY_REQUESTS_AT) != day_of(now_ms):
         return 0, 0
     return _number(header, _DAY_REQUESTS_AT, _DAY_TOKENS_AT), _number(header, _DAY_TOKENS_AT, _LOGS_AT)
+
+
+def last_time_ms(header: bytes | None) -> int:
+    """When the group's counters last changed; 0 without a header. No script counts by an earlier time."""
+    return 0 if header is None else _number(header, 0, _DAY_AT)
+
+
+def closed_field(group: str, number: int) -> str:
+    """The field with the closed entries of one of a group's logs."""
+    return f"{group}:{number}"
+
+
+def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: int) -> tuple[int, int]:
+    """What counts at `now_ms` against a rate limit of the kind `number`, and for how many ms some of it still counts.
+
+    `header` and `closed`: a group's field and its `closed_field`, read together. Unsettled tokens count as reserved.
+    """
+    window = window_ms(KINDS[number - 1][1], 0)
+    log = _stored_log(header or b"", closed or b"", number).live(window, now_ms)
+    return log.total, max(0, log.empty_at_ms(window) - now_ms)
+
+
+def _stored_log(header: bytes, closed: bytes, number: int) -> RollingLog:
+    """What the scripts last wrote of a log, with entries that have left its window since."""
+    for at in range(_LOGS_AT, len(header), _LOG_BYTES):
+        if header[at] == number:
+            entries: tuple[Entry, ...] = (_entry(header, at + _OPEN_AT),)
+            if _number(header, at + _OLDEST_CLOSED_AT, at + _OPEN_AT):  # otherwise the closed ones are stale
+                entries = (*(_entry(closed, start) for start in range(0, len(closed), _ENTRY_BYTES)), *entries)
+            return RollingLog(entries)
+    return RollingLog()
+
+
+def _entry(text: bytes, at: int) -> Entry:
+    """Packed as the time of its last event, its span and its count."""
+    last_ms = _number(text, at, at + 6)
+    return Entry(last_ms - _number(text, at + 6, at + 8), last_ms, _number(text, at + 8, at + _ENTRY_BYTES))
 
 
 def _number(header: bytes, start: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""The counters as control uses them: reads the day's usage, and deletes what deleted groups and dead workers left.
+"""The counters as control uses them: reads what is used of limits, deletes what deleted groups and dead workers left.
 
 Never charges a limit: the proxy's scripts do. Both use the layout in `policy/limits/counter_layout.py`.
 """
@@ -6,15 +6,28 @@ Never charges a limit: the proxy's scripts do. Both use the layout in `policy/li
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, DayUsage
+from control.resources.group_usage import Bucket, Meter, Used
 from control.time_slices import pause
-from policy.limits.counter_layout import EXPIRY_S, MARKER_PREFIX, day_usage, fields_of, marker_time_ms
+from policy.limits.counter_layout import (
+    EXPIRY_S,
+    KIND_NUMBER,
+    MARKER_PREFIX,
+    closed_field,
+    day_usage,
+    fields_of,
+    last_time_ms,
+    marker_time_ms,
+    rate_usage,
+)
+from policy.limits.limit import LimitType, Unit
+from policy.limits.windows import until_midnight_ms
 from runtime.redis.routed import Keyed, RoutedRedis
 
 _CLOCK_KEY = "tg:clock"
@@ -32,17 +45,21 @@ class UsageCounters:
     def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
 
-    async def day_usage(self, buckets: Sequence[Bucket]) -> list[DayUsage]:
-        """One figure per bucket, in order; zeros before the first call. Raises `UsageUnavailableError`."""
-        if not buckets:
+    async def used(self, meters: Sequence[Meter]) -> list[Used]:
+        """One figure per meter, in order; zeros before the first call. Raises `UsageUnavailableError`."""
+        if not meters:
             return []
+        hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
         async with _redis_errors():
-            now_ms = await self._time_ms()
-            found: list[DayUsage] = []
-            for start in range(0, len(buckets), _BATCH):
+            clock_ms = await self._time_ms()
+            found: list[Used] = []
+            for start in range(0, len(hashes), _BATCH):
                 await pause()
-                headers = await self._redis.each([_reading(bucket) for bucket in buckets[start : start + _BATCH]])
-                found += [DayUsage(*day_usage(header, now_ms)) for header in headers]
+                batch = hashes[start : start + _BATCH]
+                answers = await self._redis.each([_reading(of_key) for of_key in batch])
+                for of_key, fields in zip(batch, answers, strict=True):
+                    await pause()
+                    found += _used(of_key, fields, clock_ms)
         return found
 
     async def now_ms(self) -> int:
@@ -84,8 +101,36 @@ async def _prune_key(server: Redis, key: bytes, oldest_ms: int) -> int:
     return int(await server.hdel(key, *old)) if old else 0
 
 
-def _reading(bucket: Bucket) -> Keyed:
-    return bucket.key, lambda server: server.hget(bucket.key, bucket.group_id)
+def _reading(meters: Sequence[Meter]) -> Keyed:
+    """One command, so all fields of a hash are of one moment."""
+    key, fields = meters[0].bucket.key, _fields(meters)
+    return key, lambda server: server.hmget(key, fields)
+
+
+def _fields(meters: Sequence[Meter]) -> list[str]:
+    headers = dict.fromkeys(meter.bucket.group_id for meter in meters)
+    return [*headers, *(_closed(meter) for meter in meters if meter.unit is not Unit.DAY)]
+
+
+def _closed(meter: Meter) -> str:
+    return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
+
+
+def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int) -> list[Used]:
+    """What a script would count now, by the clock of its own: never earlier than the last time stored."""
+    fields = dict(zip(_fields(meters), values, strict=True))
+    now_ms = max(clock_ms, *(last_time_ms(fields[meter.bucket.group_id]) for meter in meters))
+    found: list[Used] = []
+    for meter in meters:
+        header = fields[meter.bucket.group_id]
+        if meter.unit is Unit.DAY:
+            requests, tokens = day_usage(header, now_ms)
+            amount = requests if meter.type is LimitType.REQUEST else tokens
+            found.append(Used(amount, until_midnight_ms(now_ms)))
+        else:
+            number = KIND_NUMBER[meter.type, meter.unit]
+            found.append(Used(*rate_usage(header, fields[_closed(meter)], number, now_ms)))
+    return found
 
 
 def _deleting(bucket: Bucket) -> Keyed:

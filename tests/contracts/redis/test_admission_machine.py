@@ -13,15 +13,22 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from policy.groups import Group
 from policy.limits.admission import CounterHash, Decision, Tightest, admit, revoke_takes, settle
-from policy.limits.counter_layout import KINDS, kind_mask
+from policy.limits.counter_layout import KIND_NUMBER, KINDS, closed_field, kind_mask, rate_usage
 from policy.limits.effective import Bound, Plan
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
-from policy.limits.windows import DAY_MS
+from policy.limits.windows import DAY_MS, window_ms
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
 from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
@@ -218,6 +225,24 @@ class Machine(RuleBasedStateMachine):
         old = self.groups[which % len(self.groups)]
         new = group(old.id, limits, old.parent_id, cascading=self.cascading)  # type: ignore[arg-type]
         self.groups[which % len(self.groups)] = new
+
+    @invariant()
+    def control_reads_what_the_scripts_count(self) -> None:
+        """Of each rate limit, from the stored fields alone, at times when no script has dropped what left."""
+        plan = self._plan(len(self.groups) - 1)
+        rates = [bound for bound in plan.bounds if bound.limit.is_rate]
+        if not rates:
+            return
+        numbers = [KIND_NUMBER[bound.limit.type, bound.limit.unit] for bound in rates]
+        fields = [bound.counting_group for bound in rates]
+        fields += [closed_field(bound.counting_group, number) for bound, number in zip(rates, numbers, strict=True)]
+        values: Any = self.client.hmget(plan.key, fields)
+        book = self.books[plan.key]
+        now_ms = book.now_ms({bound.counting_group for bound in rates}, self.now_ms)
+        for place, bound in enumerate(rates):
+            log = book.counts_at(bound.counting_group, now_ms).log((bound.limit.type, bound.limit.unit))
+            counted = log.total, max(0, log.empty_at_ms(window_ms(bound.limit.unit, 0)) - now_ms)
+            assert rate_usage(values[place], values[len(rates) + place], numbers[place], now_ms) == counted
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)

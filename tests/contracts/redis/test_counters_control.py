@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import redis
@@ -9,16 +10,35 @@ import redis
 from control.edges.redis.client import connect
 from control.edges.redis.usage_counters import UsageCounters
 from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, DayUsage
+from control.resources.group_usage import Bucket, Meter, Used
 from policy.limits.counter_layout import EXPIRY_S, fields_of
-from policy.limits.windows import DAY_MS
+from policy.limits.effective import Plan
+from policy.limits.limit import LimitType, Unit
+from policy.limits.take_numbers import TakeStamp
+from policy.limits.windows import DAY_MS, lease_ms
+from proxy.edges.redis.scripts import Scripts, take_arguments
 from runtime.redis.routed import RoutedRedis
-from tests.contracts.redis.counters_world import RPD, RPM, START_MS, TPD, TPM, World, group, plan_of, redis_world
+from tests.contracts.redis.counters_world import (
+    REDIS_CLOCK,
+    RPD,
+    RPM,
+    RPS,
+    START_MS,
+    TPD,
+    TPM,
+    TPS,
+    World,
+    group,
+    plan_of,
+    redis_world,
+)
 from tests.redis_server import RedisServer, private_redis
 
 TOP, LOW = group("top", {RPD: 10, TPD: 1000}), group("low", {RPD: 5, RPM: 90, TPM: 100_000}, "top")
 PLAN = plan_of(LOW, TOP)
 BUCKETS = [Bucket(PLAN.key, "low"), Bucket(PLAN.key, "top"), Bucket(PLAN.key, "unknown"), Bucket("tg:{no|key}", "low")]
+UNTIL_MIDNIGHT_MS = DAY_MS - START_MS % DAY_MS
+TAKE = Scripts.load(REDIS_CLOCK).take
 
 
 class FixedClock(UsageCounters):
@@ -49,13 +69,101 @@ async def usage(world: World) -> AsyncIterator[UsageCounters]:
         yield FixedClock(client, world)
 
 
+async def day_usage(usage: UsageCounters, *buckets: Bucket) -> list[tuple[int, int]]:
+    """Of each bucket the requests and the tokens of the day."""
+    meters = [Meter(bucket, type, Unit.DAY) for bucket in buckets for type in (LimitType.REQUEST, LimitType.TOKEN)]
+    amounts = [used.amount for used in await usage.used(meters)]
+    return list(zip(amounts[::2], amounts[1::2], strict=True))
+
+
 async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage: UsageCounters) -> None:
-    assert await usage.day_usage(BUCKETS) == [DayUsage(0, 0)] * 4
+    assert await day_usage(usage, *BUCKETS) == [(0, 0)] * 4
     await world.settle(await world.admit(PLAN, 50), 70)
     await world.admit(PLAN, 50)
-    assert await usage.day_usage(BUCKETS) == [DayUsage(2, 0), DayUsage(2, 70), DayUsage(0, 0), DayUsage(0, 0)]
-    await world.at(START_MS - START_MS % DAY_MS + DAY_MS)
-    assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0)] * 2
+    assert await day_usage(usage, *BUCKETS) == [(2, 0), (2, 70), (0, 0), (0, 0)]
+    meter = Meter(BUCKETS[0], LimitType.REQUEST, Unit.DAY)
+    assert await usage.used([meter]) == [Used(2, UNTIL_MIDNIGHT_MS)]
+    await world.at(START_MS + UNTIL_MIDNIGHT_MS)
+    assert await day_usage(usage, *BUCKETS[:2]) == [(0, 0)] * 2
+    assert await usage.used([meter]) == [Used(0, DAY_MS)]
+
+
+def left_by_the_script(world: World, plan: Plan) -> list[tuple[int, int]]:
+    """Of each bound what is left and how long something counts, as the script says when nothing is to be admitted."""
+    assert world.redis is not None
+    found = []
+    for bound in plan.bounds:
+        arguments = take_arguments([bound], lease_ms(1200), TakeStamp("nobody", 1, 0))
+        reply: Any = world.redis.eval(TAKE.text.decode(), 1, plan.key, *arguments)
+        of_requests, of_tokens = reply[6:9], reply[9:12]
+        _, left, reset_ms = of_requests if bound.limit.type is LimitType.REQUEST else of_tokens
+        found.append((left, reset_ms))
+    return found
+
+
+async def read_by_control(usage: UsageCounters, plan: Plan) -> list[tuple[int, int]]:
+    meters = [Meter(Bucket(plan.key, b.counting_group), b.limit.type, b.limit.unit) for b in plan.bounds]
+    read = await usage.used(meters)
+    return [
+        (max(0, bound.limit.threshold - used.amount), used.resets_in_ms)
+        for bound, used in zip(plan.bounds, read, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("scale", [1, 100], ids=["exact logs", "logs of granules"])
+async def test_control_reads_what_the_script_would_count_now(world: World, usage: UsageCounters, scale: int) -> None:
+    """Reserved and settled tokens, in both windows, at the edges of windows and of granules, at two levels."""
+    low = group("low", {RPS: 20 * scale, RPM: 60 * scale, TPS: 64 * scale, TPM: 64 * scale}, "top")
+    top = group("top", {RPM: 64 * scale, TPM: 60 * scale, RPD: 10**6})
+    plan, calls, seen = plan_of(low, top), [], set()
+    assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
+    for step_ms in (0, 3, 16, 1, 500, 480, 1, 900, 59_000 - 900, 1, 1):
+        await world.advance(step_ms)
+        calls.append(await world.admit(plan, 3))
+        assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
+    for taken, actual in zip(calls, (1, 0, 5, 3, 9, 2), strict=False):
+        await world.settle(taken, actual)
+        assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
+    started_ms = world.now_ms
+    for ahead_ms in (1, 19, 20, 999, 1_000, 1_001, 1_002, 30_000, 57_999, 59_000, 59_999, 60_000, 60_001):
+        await world.at(started_ms + ahead_ms)
+        read = await read_by_control(usage, plan)
+        assert read == left_by_the_script(world, plan)
+        seen.add(tuple(read))
+    assert len(seen) > 8, "most of these moments differ"
+    assert all(reset_ms == 0 for bound, (_, reset_ms) in zip(plan.bounds, read, strict=True) if bound.limit.is_rate)
+
+
+async def test_a_bucket_without_calls_counts_nothing(usage: UsageCounters) -> None:
+    meters = [Meter(bucket, type, unit) for bucket in BUCKETS[2:] for type, unit in (RPS, RPM, TPS, TPM)]
+    assert await usage.used(meters) == [Used(0, 0)] * 8
+
+
+async def test_a_clock_that_stepped_back_frees_nothing(world: World, usage: UsageCounters) -> None:
+    plan = plan_of(group("low", {RPM: 90, TPM: 100}))
+    await world.admit(plan, 50)
+    await world.advance(59_000)
+    await world.admit(plan, 5)
+    await world.advance(-59_500)
+    assert await read_by_control(usage, plan) == left_by_the_script(world, plan) == [(88, 60_001), (45, 60_001)]
+
+
+async def test_reservations_of_a_day_are_left_out(world: World, usage: UsageCounters) -> None:
+    """Control does not know their lease, which is the proxy's request timeout."""
+    await world.settle(await world.admit(PLAN, 50), 70)
+    await world.admit(PLAN, 50)
+    assert [used.amount for used in await usage.used([Meter(BUCKETS[1], *TPD), Meter(BUCKETS[0], *TPM)])] == [70, 120]
+
+
+async def test_reading_writes_nothing(world: World, usage: UsageCounters) -> None:
+    assert world.redis is not None
+    for _ in range(3):
+        await world.settle(await world.admit(PLAN, 50), 70)
+        await world.advance(1500)
+    before = world.redis.dump(PLAN.key), world.redis.ttl(PLAN.key)
+    await world.advance(59_000)
+    await read_by_control(usage, PLAN)
+    assert (world.redis.dump(PLAN.key), world.redis.ttl(PLAN.key)) == before
 
 
 async def test_deleted_group_leaves_no_fields(world: World, usage: UsageCounters) -> None:
@@ -69,7 +177,7 @@ async def test_deleted_group_leaves_no_fields(world: World, usage: UsageCounters
     assert b"low" in gone
     assert len(gone) > 1
     assert gone <= {field.encode() for field in fields_of("low")}
-    assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0), DayUsage(3, 210)]
+    assert await day_usage(usage, *BUCKETS[:2]) == [(0, 0), (3, 210)]
 
 
 async def test_markers_of_dead_workers_are_pruned(world: World, usage: UsageCounters) -> None:
@@ -98,7 +206,7 @@ async def test_usage_is_unavailable_without_redis() -> None:
     async with aclosing(connect(url)) as client:
         counters = UsageCounters(client)
         with pytest.raises(UsageUnavailableError):
-            await counters.day_usage(BUCKETS)
+            await counters.used([Meter(BUCKETS[0], *RPM)])
         with pytest.raises(UsageUnavailableError):
             await counters.forget(BUCKETS)
         with pytest.raises(UsageUnavailableError):

@@ -17,9 +17,10 @@ from control.edges.redis.load_book import RedisLoadBook
 from control.edges.redis.throttle_windows import RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
 from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, DayUsage
+from control.resources.group_usage import Bucket, Meter
 from control.throttle import Allowance
 from policy.deployment_load import DeploymentLoad
+from policy.limits.limit import LimitType, Unit
 from policy.limits.windows import day_of
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import DeploymentRef, NewRequest, RetryRules, Submission, Succeeded
@@ -42,6 +43,7 @@ FEW = Allowance("few", 3, 600_000)
 LOAD = DeploymentLoad("mdl", "dep", 3, 2, 1, 1_000, (), ())
 DEPLOYMENT = DeploymentRef(TAG, "mdl", "dep")
 BUCKET = Bucket(f"tg:{{{TAG}}}", "group")
+METER = Meter(BUCKET, LimitType.REQUEST, Unit.DAY)
 
 
 @dataclass
@@ -84,7 +86,8 @@ class Parts:
 
     async def usage_is(self, requests: int) -> bool:
         try:
-            return await self.usage.day_usage([BUCKET]) == [DayUsage(requests, 0)]
+            (used,) = await self.usage.used([METER])
+            return used.amount == requests
         except UsageUnavailableError:
             return False
 

@@ -1,6 +1,7 @@
 """Group usage: one entry per slug and type of daily limit. Of several limits, the one that refuses first is shown.
 
-See docs/reference/management-api.md#group-usage.
+Group limits: every limit, with what counts against it now.
+See docs/reference/management-api.md#group-usage and docs/reference/management-api.md#group-limits.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from redis.asyncio import Redis
 
 from control import app
 from control.api.protocol.times import parse_time_ns
-from control.resources.group_usage import DayUsage, daily_limits_by_slug, usage_entries
+from control.resources.group_usage import Bucket, GroupLimits, Meter, Used, read_usage
 from control.resources.groups import read_group
 from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
@@ -34,39 +35,92 @@ def group(id: str, *limits: Limit, mode: Enforcement = Enforcement.CASCADING) ->
     return Group(id, "ws", None, id, mode, (SlugLimits(SLUG, (), limits),))
 
 
-def entries(path: list[Group], used: dict[str, DayUsage]) -> list[tuple[str, int, int, str]]:
-    limits = [limit for of_slug in daily_limits_by_slug(path) for limit in of_slug]
-    found = usage_entries(limits, [used.get(limit.bucket.group_id, DayUsage(0, 0)) for limit in limits])
-    return [(entry.type.value, entry.threshold, entry.current_usage, entry.source_group) for entry in found]
+class Counted:
+    """A source that has counted so much for each group, of whatever kind, and says so half a minute later."""
+
+    def __init__(self, **amounts: int) -> None:
+        self.amounts = amounts
+        self.asked: list[Meter] = []
+
+    async def used(self, meters: Sequence[Meter]) -> list[Used]:
+        self.asked += meters
+        return [Used(self.amounts.get(meter.bucket.group_id, 0), 30_000) for meter in meters]
+
+    async def now_ms(self) -> int:
+        return 0
+
+    async def forget(self, buckets: Sequence[Bucket]) -> None:
+        raise NotImplementedError
 
 
-def test_the_limit_with_the_least_left_is_shown() -> None:
+async def entries(path: list[Group], **used: int) -> list[tuple[str, int, int, str]]:
+    usage = await read_usage(Counted(**used), path)
+    return [
+        (entry.bound.limit.type.value, entry.bound.limit.threshold, entry.used.amount, entry.bound.source_group)
+        for entry in usage.entries
+    ]
+
+
+async def test_the_limit_with_the_least_left_is_shown() -> None:
     path = [group("child", day(100)), group("parent", day(200)), group("root", day(1000))]
-    assert entries(path, {}) == [("REQUEST", 100, 0, "child")]
-    used = {"child": DayUsage(40, 9), "parent": DayUsage(150, 9), "root": DayUsage(150, 9)}
-    assert entries(path, used) == [("REQUEST", 200, 150, "parent")]
+    assert await entries(path) == [("REQUEST", 100, 0, "child")]
+    assert await entries(path, child=40, parent=150, root=150) == [("REQUEST", 200, 150, "parent")]
 
 
-def test_the_nearest_of_equal_limits_is_shown_and_overuse_counts() -> None:
+async def test_the_nearest_of_equal_limits_is_shown_and_overuse_counts() -> None:
     path = [group("child", day(100)), group("parent", day(100))]
-    assert entries(path, {}) == [("REQUEST", 100, 0, "child")]
+    assert await entries(path) == [("REQUEST", 100, 0, "child")]
     tokens = [group("child", day(100, LimitType.TOKEN)), group("parent", day(100, LimitType.TOKEN))]
-    used = {"child": DayUsage(0, 90), "parent": DayUsage(0, 130)}
-    assert entries(tokens, used) == [("TOKEN", 100, 130, "parent")]
+    assert await entries(tokens, child=90, parent=130) == [("TOKEN", 100, 130, "parent")]
 
 
-def test_in_an_independent_tree_an_inherited_limit_counts_per_group() -> None:
+async def test_in_an_independent_tree_an_inherited_limit_counts_per_group() -> None:
     mode = Enforcement.INDEPENDENT
     path = [group("child", mode=mode), group("parent", day(50), mode=mode)]
-    used = {"child": DayUsage(3, 0), "parent": DayUsage(44, 0)}
-    assert entries(path, used) == [("REQUEST", 50, 3, "parent")]
+    assert await entries(path, child=3, parent=44) == [("REQUEST", 50, 3, "parent")]
 
 
-def test_rate_limits_and_slugs_named_only_by_an_ancestor_are_hidden() -> None:
-    rate = Limit(LimitType.REQUEST, Unit.MINUTE, 5)
-    child = Group("child", "ws", None, "child", Enforcement.CASCADING, (SlugLimits(SLUG, (rate,), ()),))
+async def test_rate_limits_and_slugs_named_only_by_an_ancestor_are_hidden() -> None:
+    child = Group("child", "ws", None, "child", Enforcement.CASCADING, (SlugLimits(SLUG, (per_minute(5),), ()),))
     other = Group("root", "ws", None, "root", Enforcement.CASCADING, (SlugLimits("acme/other", (), (day(5),)),))
-    assert entries([child, other], {}) == []
+    assert await entries([child, other]) == []
+
+
+def per_minute(threshold: int) -> Limit:
+    return Limit(LimitType.REQUEST, Unit.MINUTE, threshold)
+
+
+async def test_of_each_slug_and_type_the_limit_with_the_least_left_binds() -> None:
+    second = Limit(LimitType.REQUEST, Unit.SECOND, 50)
+    child = Group(
+        "child",
+        "ws",
+        None,
+        "child",
+        Enforcement.CASCADING,
+        (SlugLimits("acme/b", (per_minute(50),), ()), SlugLimits("acme/a", (second,), (day(9, LimitType.TOKEN),))),
+    )
+    root = Group("root", "ws", None, "root", Enforcement.CASCADING, (SlugLimits("acme/a", (second,), (day(60),)),))
+    found = await (await GroupLimits.of([child, root])).read(Counted(child=3, root=20), None, 100)
+    assert [(use.slug, use.bound.limit.unit, use.bound.counting_group, use.binds) for use in found] == [
+        ("acme/a", Unit.SECOND, "child", False),
+        ("acme/a", Unit.SECOND, "root", True),  # 30 of 50 left
+        ("acme/a", Unit.DAY, "root", False),
+        ("acme/a", Unit.DAY, "child", True),  # of tokens
+        ("acme/b", Unit.MINUTE, "child", True),
+    ]
+
+
+async def test_a_page_reads_the_counters_of_its_own_slugs_only() -> None:
+    names = [f"acme/m{number:04}" for number in range(1000)]
+    many = tuple(SlugLimits(name, (per_minute(5),), (day(9),)) for name in names)
+    path = [Group(id, "ws", None, id, Enforcement.CASCADING, many) for id in ("child", "parent", "root")]
+    limits, source = await GroupLimits.of(path), Counted()
+    first = await limits.read(source, None, 100)
+    assert len(source.asked) == 50 * 6
+    following = await limits.read(source, first[-1].place, 7)
+    assert len(source.asked) == 100 * 6
+    assert [use.slug for use in (*first, *following)] == [name for name in names[:18] for _ in range(6)][:107]
 
 
 @pytest.fixture(scope="module")
@@ -147,17 +201,74 @@ async def test_usage_is_paged(sqlite_plane: ControlPlane) -> None:
     assert seen == [(slug, type) for slug in slugs for type in ("REQUEST", "TOKEN")]
 
 
-async def test_usage_of_another_workspaces_group_is_404(sqlite_plane: ControlPlane) -> None:
+async def test_limits_show_every_limit_and_the_counts_of_the_proxies(metered: ControlPlane, redis_url: str) -> None:
+    rates = [
+        {"type": "REQUEST", "unit": "MINUTE", "threshold": 4},
+        {"type": "TOKEN", "unit": "MINUTE", "threshold": 9000},
+    ]
+    root = await metered.group("top", mode="CASCADING", models=[{**models(("REQUEST", 50))[0], "rate_limits": rates}])
+    child = await metered.group("low", parent=root["id"], models=[{"slug": SLUG, "rate_limits": rates[:1]}])
+    found = await read_group(metered.store, metered.workspace_id, child["id"])
+    await call_twice(redis_url, found.path, 777)
+    answer = (await metered.get(f"/v1/gateway/groups/{child['id']}/limits")).ok()
+    assert answer["pagination"] == {"has_more": False, "cursor": None}
+    resets = [item.pop("resets_in_s") for item in answer["items"]]
+    assert all(50 <= reset <= 61 for reset in (*resets[:2], resets[3]))
+    assert 0 < resets[2] <= 86_400
+    expected = [
+        ("REQUEST", "MINUTE", 4, 2, child["id"], True),
+        ("REQUEST", "MINUTE", 4, 2, root["id"], False),
+        ("REQUEST", "DAY", 50, 2, root["id"], False),
+        ("TOKEN", "MINUTE", 9000, 877, root["id"], True),  # 777 settled, 100 reserved
+    ]
+    assert answer["items"] == [
+        {
+            "slug": SLUG,
+            "type": type,
+            "unit": unit,
+            "threshold": threshold,
+            "current_usage": usage,
+            "source_group": counting,
+            "counting_group": counting,
+            "binds": binds,
+        }
+        for type, unit, threshold, usage, counting, binds in expected
+    ]
+
+
+async def test_limits_are_paged_and_without_redis_configured_nothing_counts(sqlite_plane: ControlPlane) -> None:
+    limits = {
+        "rate_limits": [{"type": "TOKEN", "unit": "SECOND", "threshold": 9}],
+        "usage_limits": [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")],
+    }
+    made = await sqlite_plane.group("g", models=[{"slug": f"acme/m{n}", **limits} for n in (2, 0, 1)])
+    path, seen = f"/v1/gateway/groups/{made['id']}/limits", list[tuple[str, str, str]]()
+    answer = (await sqlite_plane.get(path, params={"limit": 2})).ok()
+    while True:
+        for item in answer["items"]:
+            assert (item["current_usage"], item["binds"]) == (0, item["unit"] != "DAY" or item["type"] == "REQUEST")
+            assert (item["resets_in_s"] is None) == (item["unit"] == "SECOND")
+            seen.append((item["slug"], item["type"], item["unit"]))
+        if not answer["pagination"]["has_more"]:
+            break
+        answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
+    kinds = (("REQUEST", "DAY"), ("TOKEN", "SECOND"), ("TOKEN", "DAY"))
+    assert seen == [(f"acme/m{n}", *kind) for n in range(3) for kind in kinds]
+
+
+@pytest.mark.parametrize("what", ["usage", "limits"])
+async def test_usage_of_another_workspaces_group_is_404(sqlite_plane: ControlPlane, what: str) -> None:
     made = await sqlite_plane.group("g")
     other = (await sqlite_plane.another_workspace())["api_key"]
-    (await sqlite_plane.get(f"/v1/gateway/groups/{made['id']}/usage", key=other)).refused(404)
+    (await sqlite_plane.get(f"/v1/gateway/groups/{made['id']}/{what}", key=other)).refused(404)
 
 
 async def test_without_redis_usage_is_503(tmp_path: Path) -> None:
     away = f"unix://{tmp_path}/nobody.sock"
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=away) as plane:
         made = await plane.group("g", models=models(("TOKEN", 5)))
-        (await plane.get(f"/v1/gateway/groups/{made['id']}/usage")).refused(503, "COUNTERS_UNAVAILABLE")
+        for what in ("usage", "limits"):
+            (await plane.get(f"/v1/gateway/groups/{made['id']}/{what}")).refused(503, "COUNTERS_UNAVAILABLE")
 
 
 async def test_deleting_a_group_frees_the_counters_of_its_subtree(metered: ControlPlane, redis_url: str) -> None:
