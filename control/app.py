@@ -35,6 +35,7 @@ from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
+from control.api.traffic import internal_traffic, traffic
 from control.api.training import (
     checkpoint_files,
     checkpoints,
@@ -117,6 +118,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *usage.OPERATIONS,
     *usage_report.OPERATIONS,
     *prices.OPERATIONS,
+    *traffic.OPERATIONS,
     *webhooks.OPERATIONS,
     *projects.OPERATIONS,
     *jobs.OPERATIONS,
@@ -169,7 +171,7 @@ def build(settings: Settings) -> web.Application:
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
-    internal += tuple(internal_training.ROUTES)
+    internal += (*internal_training.ROUTES, *internal_traffic.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
     browsers += (*console_pages.ROUTES, *console_sessions.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):

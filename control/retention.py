@@ -1,5 +1,5 @@
 """Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events,
-the audit trail after 400 days by default, sessions of the console once they have ended.
+the audit trail after 400 days by default, traffic by the length of its steps, sessions of the console once they ended.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked. On PostgreSQL, events go by whole days.
 """
@@ -13,11 +13,15 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.events.upkeep import drop_days
 from control.edges.sql.store import Store, WriteTx, in_batches
+from control.edges.sql.traffic.rows import delete_steps, forget_senders
 from control.edges.sql.workspace_rows import all_workspaces
 from control.resources.records import DEAD, DELIVERED
+from control.resources.traffic.steps import STEPS
 
 DAY_MS = 86_400_000
 DELIVERED_DAYS = 7
+SENDER_DAYS = 31
+"""How long a proxy may not have been heard, and still have its last batch of traffic taken once."""
 ROWS_AT_ONCE = 2_000
 
 
@@ -33,9 +37,13 @@ async def delete_old_records(store: Store, event_days: float, audit_days: float)
     for id in workspace_ids:
         deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
         deleted += await in_batches(store, partial(_delete_audited, workspace_id=id, before_ms=audited_ms))
+        for steps in STEPS.values():
+            before_ms = now_ms - steps.kept_s * 1000
+            deleted += await in_batches(store, partial(delete_steps, workspace_id=id, steps=steps, before_ms=before_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
+    deleted += await store.transact(partial(forget_senders, before_ms=now_ms - SENDER_DAYS * DAY_MS))
     return deleted + await store.transact(webhook_rows.forget_orphans)
 
 

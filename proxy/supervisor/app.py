@@ -40,12 +40,13 @@ from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.probe import RedisProbe
-from proxy.edges.replicas.supervisor.control_reports import ControlReports
+from proxy.edges.replicas.supervisor.control_reports import TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.metrics_keys import MetricsKeys
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
+from proxy.edges.telemetry.supervisor.traffic_reports import TrafficReports
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
 from proxy.settings import Settings
@@ -107,15 +108,16 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
             sweep = LabelSweep(self._totals, self._replica)
-            services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
+            services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
             await stack.enter_async_context(running(*services))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
             await self._drain(slots)
-            shipped = self._shipper.drain(FINAL_SHIPPING_S)
-            if not (await asyncio.gather(shipped, self._deployments.finish(FINAL_SHIPPING_S)))[0]:
+            shipped, within_s = self._shipper.drain(FINAL_SHIPPING_S), FINAL_SHIPPING_S
+            told = (self._deployments.finish(within_s), self._traffic.finish(within_s))
+            if not (await asyncio.gather(shipped, *told))[0]:
                 log.warning(
                     "Some events could not be sent to control before shutdown; they stay in the journal and are sent"
                     " after the next start."
@@ -138,6 +140,10 @@ class Supervisor:
         watched = WatchedReplica(self._replica, self._models)
         self._refresher = Refresher(watched, feed, interval_s, self._started_over)
         self._open_deployments(stack)
+        self._traffic = TrafficReports(
+            ControlReports(self._settings.control_url, self._settings.internal_token, TRAFFIC)
+        )
+        stack.push_async_callback(self._traffic.close)
         if not await self._models.load(self._settings.replica_path):
             await self._check_replica()
         self._hints = HintSubscriber(self._settings.redis_url, self._refresher.hint)
@@ -154,9 +160,9 @@ class Supervisor:
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
         environ, workers = self._environ, len(listeners)
         confirm, damage, replicas = self._refresher.refresh_on_demand, self._check_replica, self._replicas.received
-        callbacks = SlotCallbacks(self._totals.add, self._worker_died, confirm, damage, replicas)
+        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
-        callbacks = SlotCallbacks(self._totals.add, self._async_worker_died, confirm, damage, replicas)
+        callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)
         self._async_slots = [WorkerSlot(n, ASYNC_WORKER, environ, callbacks) for n in numbers]
 
@@ -359,6 +365,10 @@ class Supervisor:
                 settled = await slot.settled()
                 return settled if slot.incarnation == incarnation else 0
         return 0
+
+    def _counted(self, slot: int, counts: Message) -> None:
+        self._totals.add(slot, counts)
+        self._traffic.add(counts)
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._async_worker_died(slot, incarnation)

@@ -5,9 +5,11 @@ up in `totals.py`. Decision 0005 says why these are not prometheus_client's mult
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
 from proxy.stages.settle import RequestReport
@@ -20,7 +22,7 @@ DURATION_BOUNDS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0,
 )  # fmt: skip
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-FIRST_BYTE_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+FIRST_BYTE_BOUNDS_S = tuple(bound_ms / 1000 for bound_ms in FIRST_BYTE_BOUNDS_MS)
 REDIS_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 
@@ -63,7 +65,10 @@ class WorkerMetrics:
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
-        self._calls: dict[tuple[str, str, str, int], list[int]] = {}
+        self._calls: dict[tuple[str, str, str, int], tuple[list[int], list[int]]] = {}
+        """By workspace, entity, slug and status: sums, and the buckets of workspace and slug."""
+        self._first_bytes: dict[tuple[str, str], list[int]] = {}
+        """Buckets of times to first byte, of answers that are no errors, by workspace and slug."""
         self._decisions: dict[tuple[str, str, str], int] = {}
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
@@ -129,10 +134,14 @@ class WorkerMetrics:
         calls, histograms = self._calls, self._histograms
         for call in ended:
             key = (call.workspace_id, call.external_entity_id, call.slug or call.model_id, call.status)
-            tally = calls.get(key)
-            if tally is None:
-                tally = calls[key] = [0, 0, 0, 0]
+            found = calls.get(key)
+            if found is None:  # the buckets are looked up here, once per flush, and not for each call
+                buckets = self._first_bytes.setdefault((key[0], key[2]), [0] * BUCKETS)
+                found = calls[key] = ([0, 0, 0, 0], buckets)
+            tally, buckets = found
             tally[0] += 1
+            if (first_byte_s := call.first_byte_s) is not None and call.status < 400:
+                buckets[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
             if (tokens := call.tokens) is not None:
                 tally[1] += tokens.input - tokens.cached_input
                 tally[2] += tokens.cached_input
@@ -145,6 +154,7 @@ class WorkerMetrics:
 
     def _take_counts(self) -> dict[str, Any]:
         calls, self._calls = self._calls, {}
+        first_bytes, self._first_bytes = self._first_bytes, {}
         decisions, self._decisions = self._decisions, {}
         unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
@@ -165,7 +175,8 @@ class WorkerMetrics:
             }
         self._in_flight_sent = gauges["in_flight"]
         counts = {
-            "calls": [[*key, *tally] for key, tally in calls.items()],
+            "calls": [[*key, *tally] for key, (tally, _buckets) in calls.items()],
+            "first_bytes": [[*key, buckets] for key, buckets in first_bytes.items() if any(buckets)],
             "decisions": [[*key, count] for key, count in decisions.items()],
             "unreported": unreported,
             "decided_alone": alone,

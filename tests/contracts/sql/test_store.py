@@ -14,6 +14,7 @@ from control.edges.sql import model_rows, tables, workspace_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
+from control.edges.sql.traffic import tables as traffic_tables
 from control.edges.sql.training import tables as training_tables
 from control.resources.errors import DatabaseUnavailableError
 from control.resources.records import DeploymentRecord, WorkspaceRecord
@@ -186,7 +187,7 @@ async def test_tables_modules_match_the_migrated_schema(store: Store) -> None:
         context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, tables.metadata)
 
-    assert training_tables.training_jobs.metadata is tables.metadata
+    assert training_tables.training_jobs.metadata is traffic_tables.traffic.metadata is tables.metadata
     async with store.engine.connect() as conn:
         assert await conn.run_sync(differences) == []
 

@@ -1,20 +1,35 @@
-"""Posts what this machine knows of deployments to control: `POST /internal/v1/deployments/{loads,wake,logs}`.
+"""Posts what this machine knows to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`.
 
 A return means that control has taken it. One outage of control is logged once, however many reports fail meanwhile.
 Errors never carry the token.
 """
 
 import logging
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import aiohttp
 import orjson
 
-PATH = "/internal/v1/deployments/"
 _TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
 _MALFORMED = (400, 413, 422)
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a client reports, below which path, and what follows while control takes none."""
+
+    path: str
+    name: str
+    consequence: str
+
+
+DEPLOYMENTS = Topic(
+    "/internal/v1/deployments/", "reports on deployments", "it wakes none, and statuses and logs lag behind"
+)
+TRAFFIC = Topic("/internal/v1/", "traffic figures", "those of the console lag behind")
 
 
 class ReportNotTakenError(Exception):
@@ -26,24 +41,25 @@ class ReportRejectedError(Exception):
 
 
 class ControlReports:
-    """A client of one control plane."""
+    """A client of one control plane, for one topic."""
 
-    def __init__(self, control_url: str, internal_token: str) -> None:
-        self._url = control_url.rstrip("/") + PATH
+    def __init__(self, control_url: str, internal_token: str, topic: Topic = DEPLOYMENTS) -> None:
+        self._topic = topic
+        self._url = control_url.rstrip("/") + topic.path
         self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
         self._session: aiohttp.ClientSession | None = None
         self._away = False
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
-        """`what`: `loads` or `logs`. Raises `ReportNotTakenError` or `ReportRejectedError`."""
+        """`what`: the last part of the path. Raises `ReportNotTakenError` or `ReportRejectedError`."""
         status, text = await self._send(what, report)
         if status in _MALFORMED:
             raise ReportRejectedError(text[:500].decode(errors="replace"))
         if status != 200:
-            raise self._not_taken(f"control answered {status} to {PATH}{what}")
+            raise self._not_taken(f"control answered {status} to {self._topic.path}{what}")
         if self._away:
             self._away = False
-            log.info("Control takes reports on deployments again.")
+            log.info("Control takes %s again.", self._topic.name)
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         """Ask for a deployment to be woken. Returns whether control has taken it on: it may be gone, or too many."""
@@ -72,8 +88,8 @@ class ControlReports:
         if not self._away:
             self._away = True
             log.warning(
-                "Control takes no reports on deployments (%s): it wakes none, and statuses and logs lag behind. Calls"
-                " go on. Retrying. Check control, TOLLGATE_CONTROL_URL and TOLLGATE_INTERNAL_TOKEN.",
-                cause,
+                "Control takes no %s (%s): %s. Calls go on. Retrying. Check control, TOLLGATE_CONTROL_URL and"
+                " TOLLGATE_INTERNAL_TOKEN.",
+                *(self._topic.name, cause, self._topic.consequence),
             )
         return ReportNotTakenError(cause)

@@ -244,7 +244,7 @@ async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: Metric
     assert line.sent == 0
     for _ in range(100):
         metrics.finished(call())
-    assert sum(tally[0] for tally in metrics._calls.values()) + len(metrics._finished_calls) == 100
+    assert sum(tally[0] for tally, _buckets in metrics._calls.values()) + len(metrics._finished_calls) == 100
     async with asyncio.timeout(5):
         while not line.sent:
             await asyncio.sleep(0.01)

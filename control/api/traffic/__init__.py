@@ -1,0 +1,1 @@
+"""Figures of traffic, as proxies send them and as the console shows them."""

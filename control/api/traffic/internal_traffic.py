@@ -1,0 +1,40 @@
+"""`POST /internal/v1/traffic`: proxies send what they counted since they last did, possibly more than once.
+
+200: added, now or before. 400 names what is malformed, and nothing of the batch is taken. Workspaces that do not exist
+are ignored.
+"""
+
+import re
+
+from aiohttp import web
+
+from control.api.protocol.reports import Json, items, received
+from control.resources.errors import InvalidFieldError
+from control.resources.traffic.figures import add_traffic
+from policy.traffic import TrafficRow
+
+_SENDER = re.compile(r"[0-9a-f]{16}")
+_MAX_TEXTS = {"workspace_id": 128, "slug": 257}
+
+
+async def _post(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    sender, number = body.get("sender"), body.get("number")
+    if not isinstance(sender, str) or not _SENDER.fullmatch(sender):
+        raise InvalidFieldError("sender", "sender must be 16 hexadecimal digits")
+    if type(number) is not int or not 1 <= number < 2**53:
+        raise InvalidFieldError("number", "number must be a whole number of at least 1")
+    await add_traffic(dependencies.store, sender, number, await items(body, "rows", _row))
+    return web.json_response({})
+
+
+def _row(wire: Json) -> TrafficRow:
+    row = TrafficRow.from_wire(wire)
+    for name, longest in _MAX_TEXTS.items():
+        text = getattr(row, name)
+        if len(text) > longest or "\0" in text:
+            raise ValueError(f"{name} must be text of at most {longest} characters")
+    return row
+
+
+ROUTES = [web.post("/internal/v1/traffic", _post)]

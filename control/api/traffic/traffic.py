@@ -1,0 +1,125 @@
+"""`GET /v1/gateway/traffic`: calls, errors, refusals, tokens and times to first byte, by slug and step.
+
+See docs/reference/management-api.md#traffic.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field
+
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import NO_NUL, RequestV1, ResponseV1, TimeText
+from control.resources.times import time_text
+from control.resources.traffic.figures import SlugTraffic, read_traffic
+from control.resources.traffic.percentiles import percentile_ms
+from control.resources.traffic.steps import Period
+from control.time_slices import each, pause
+from policy.traffic import SUMS
+
+_NOTHING = (0,) * len(SUMS)
+_PERCENTS = (50, 95, 99)
+
+
+class TrafficQueryV1(RequestV1):
+    """Selects a period, and perhaps one slug."""
+
+    period: Literal["hour", "day", "month"] = Field("hour", description="It ends with the current step.")
+    slug: Annotated[str | None, Field(min_length=1, max_length=257, json_schema_extra=NO_NUL)] = Field(
+        None, description="Only this slug, or the direct calls of the model with this id."
+    )
+
+
+class FirstByteV1(ResponseV1):
+    """Percentiles of the time to the first byte, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class TrafficPointV1(ResponseV1):
+    """One step. `tokens` counts cached and uncached input, and output."""
+
+    start_time: TimeText
+    calls: int
+    errors: int
+    refusals: int
+    tokens: int
+    first_byte_p50_ms: float | None
+
+
+class TrafficItemV1(ResponseV1):
+    """The traffic of one slug. `slug`: null for all calls that have no item of their own."""
+
+    slug: str | None
+    calls: int
+    errors: int
+    refusals: int
+    uncached_input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    first_byte_ms: FirstByteV1 | None
+    series: list[TrafficPointV1]
+
+
+class TrafficResponseV1(ResponseV1):
+    """The traffic of a period, busiest slugs first. Each series has all steps of the period, oldest first."""
+
+    period: str
+    start_time: TimeText
+    end_time: TimeText = Field(description="The end of the current step, which is not over yet.")
+    step_s: int
+    items: list[TrafficItemV1]
+
+
+async def _get(request: ApiRequest) -> Encoded:
+    query = request.query_as(TrafficQueryV1)
+    chart = await read_traffic(request.store, request.workspace_id, Period(query.period), query.slug)
+    steps = chart.steps
+    starts = [chart.first_ms + number * steps.length_ms for number in range(steps.count + 1)]
+    texts = await each(starts, time_text)
+    times = dict(zip(starts[:-1], texts[:-1], strict=True))
+    items: list[Pieces] = []
+    for one in chart.slugs:
+        items.append(await _item(one, times))
+    head = {"period": query.period, "start_time": texts[0], "end_time": texts[-1], "step_s": steps.length_s}
+    return Encoded(encode_object({**head, "items": Array(items)}))
+
+
+async def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
+    """`times`: the starts of all steps, and how they are written."""
+    await pause()
+    totals = [sum(column) for column in zip(*traffic.points, strict=True)][1:]
+    found = {start_ms: figures for start_ms, *figures in traffic.points}
+
+    def point(time: tuple[int, str]) -> Pieces:
+        start_ms, text = time
+        return (orjson.dumps(_point(text, found.get(start_ms, _NOTHING))),)
+
+    head = {"slug": traffic.slug, **_sums(totals), "first_byte_ms": _first_byte(totals[len(SUMS) :])}
+    return encode_object({**head, "series": Array(await each(times.items(), point))})
+
+
+def _sums(figures: Sequence[int]) -> dict[str, int]:
+    return dict(zip(SUMS, figures, strict=False))
+
+
+def _first_byte(buckets: Sequence[int]) -> dict[str, float | None] | None:
+    return {f"p{percent}": percentile_ms(buckets, percent) for percent in _PERCENTS} if any(buckets) else None
+
+
+def _point(start_time: str, figures: Sequence[int]) -> dict[str, Any]:
+    calls, errors, refusals, *tokens = figures[: len(SUMS)]
+    median_ms = percentile_ms(figures[len(SUMS) :], 50)
+    counts = {"calls": calls, "errors": errors, "refusals": refusals, "tokens": sum(tokens)}
+    return {"start_time": start_time, **counts, "first_byte_p50_ms": median_ms}
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/gateway/traffic", _get, "Show the traffic", TrafficResponseV1, query=TrafficQueryV1, errors=(400,)
+    ),
+)

@@ -1,0 +1,1 @@
+"""Figures of traffic by step and slug."""

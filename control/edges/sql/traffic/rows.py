@@ -1,0 +1,138 @@
+"""Queries on `traffic`: add what proxies counted, each batch once; read series; delete what is old.
+
+Whoever adds locks its sender's row first, then the steps in the order of their key, so no two senders deadlock.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, FromClause, Select, Text, cast, delete, func, literal, select, text
+
+from control.edges.sql.one_of import one_of
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
+from control.resources.traffic.steps import STEPS, Steps
+from policy.traffic import TrafficRow
+
+_DELETED_STEPS = 10
+"""Steps that one transaction deletes."""
+Points = list[list[int]]
+"""Per step that has figures: its start, then the figures in the order of `FIGURES`."""
+
+
+async def note_batch(tx: WriteTx, sender: str, number: int, now_ms: int) -> bool:
+    """Remember that this batch is added. False if it was added before."""
+    new = {"sender": sender, "number": number, "now_ms": now_ms}
+    return (await tx.conn.execute(text(_NOTE), new)).first() is not None
+
+
+_NOTE = (
+    "INSERT INTO traffic_senders (sender, number, added_at_ms) VALUES (:sender, :number, :now_ms)"
+    " ON CONFLICT (sender) DO UPDATE SET number = excluded.number, added_at_ms = excluded.added_at_ms"
+    " WHERE traffic_senders.number < excluded.number RETURNING sender"
+)
+
+
+async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None:
+    """Add to the steps of all lengths. Rows of workspaces that do not exist are ignored.
+
+    A proxy's clock may be ahead: what it says of the future is added to the current step.
+    """
+    sent = [[row.workspace_id, min(row.minute_ms, now_ms), row.slug, *row.sums, *row.first_bytes] for row in rows]
+    await tx.conn.execute(text(_ADD[tx.conn.dialect.name]), {"rows": orjson.dumps(sent).decode()})
+
+
+def _add(source: str, column: str, number: str) -> str:
+    """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
+    key = "workspace_id, step_s, start_ms, slug"
+    numbers = ", ".join(f"{number.format(place=place)} AS {name}" for place, name in enumerate(FIGURES, 3))
+    texts = (
+        f"{column.format(place=0)} AS workspace_id, {number.format(place=1)} AS at_ms, {column.format(place=2)} AS slug"
+    )
+    lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in STEPS.values())
+    start = "at_ms - at_ms % (step_s * 1000)"
+    sums = ", ".join(f"SUM({name})" for name in FIGURES)
+    added = ", ".join(f"{name} = traffic.{name} + excluded.{name}" for name in FIGURES)
+    return (
+        f"INSERT INTO traffic ({key}, {', '.join(FIGURES)})"  # noqa: S608 (ours)
+        f" SELECT workspace_id, step_s, {start} AS start_ms, slug, {sums}"
+        f" FROM (SELECT {texts}, {numbers} FROM {source}) AS sent CROSS JOIN ({lengths}) AS lengths"
+        " WHERE EXISTS (SELECT 1 FROM workspaces WHERE workspaces.id = sent.workspace_id)"
+        " GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+        f" ON CONFLICT ({key}) DO UPDATE SET {added}"
+    )
+
+
+_ADD = {
+    "sqlite": _add("json_each(:rows)", "json_extract(value, '$[{place}]')", "json_extract(value, '$[{place}]')"),
+    "postgresql": _add(
+        "json_array_elements(CAST(:rows AS json))", "(value->>{place})", "CAST(value->>{place} AS bigint)"
+    ),
+}
+
+
+async def busiest_slugs(conn: Connection, workspace_id: str, steps: Steps, first_ms: int, limit: int) -> list[str]:
+    """The slugs with the most calls since then, most first."""
+    calls = func.sum(traffic.c.calls)
+    query = select(traffic.c.slug).where(*_since(workspace_id, steps, first_ms), traffic.c.slug != "")
+    query = query.group_by(traffic.c.slug).order_by(calls.desc(), traffic.c.slug).limit(limit)
+    return list((await conn.execute(query)).scalars())
+
+
+async def points_of(
+    conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
+) -> dict[str, Points]:
+    """The steps of each of these slugs since then, oldest first. A slug without calls is absent."""
+    columns = (traffic.c.slug, traffic.c.start_ms, *_figures())
+    query = select(*columns).where(*_since(workspace_id, steps, first_ms), one_of(traffic.c.slug, slugs))
+    return await _by_slug(conn, query)
+
+
+async def points_of_others(
+    conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
+) -> Points:
+    """The sums over everything else since then, calls without a slug included."""
+    columns = (literal("").label("slug"), traffic.c.start_ms, *(func.sum(one).label(one.name) for one in _figures()))
+    query = select(*columns).where(*_since(workspace_id, steps, first_ms), ~one_of(traffic.c.slug, slugs))
+    return (await _by_slug(conn, query.group_by(traffic.c.start_ms))).get("", [])
+
+
+async def _by_slug(conn: Connection, query: Select[Any]) -> dict[str, Points]:
+    """As one JSON text per slug, which costs a hundredth of reading its steps as rows."""
+    found: FromClause = query.subquery()
+    array, collect = _JSON[conn.dialect.name]
+    point = getattr(func, array)(found.c.start_ms, *(found.c[name] for name in FIGURES))
+    grouped = select(found.c.slug, cast(getattr(func, collect)(point), Text)).group_by(found.c.slug)
+    return {slug: sorted(orjson.loads(points)) for slug, points in await conn.execute(grouped)}
+
+
+_JSON = {"sqlite": ("json_array", "json_group_array"), "postgresql": ("json_build_array", "json_agg")}
+
+
+def _figures() -> list[Any]:
+    return [traffic.c[name] for name in FIGURES]
+
+
+def _since(workspace_id: str, steps: Steps, first_ms: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        traffic.c.workspace_id == workspace_id,
+        traffic.c.step_s == steps.length_s,
+        traffic.c.start_ms >= first_ms,
+    )
+
+
+async def delete_steps(tx: WriteTx, workspace_id: str, steps: Steps, before_ms: int) -> int:
+    """Delete the oldest steps that began before then, a few at a time; returns how many rows."""
+    where = (traffic.c.workspace_id == workspace_id, traffic.c.step_s == steps.length_s)
+    oldest_ms = (await tx.conn.execute(select(func.min(traffic.c.start_ms)).where(*where))).scalar()
+    if oldest_ms is None or oldest_ms >= before_ms:
+        return 0
+    until_ms = min(before_ms, oldest_ms + _DELETED_STEPS * steps.length_ms)
+    return (await tx.conn.execute(delete(traffic).where(*where, traffic.c.start_ms < until_ms))).rowcount
+
+
+async def forget_senders(tx: WriteTx, before_ms: int) -> int:
+    """Forget those that have sent nothing since then: no batch of theirs is on its way any more."""
+    old = delete(traffic_senders).where(traffic_senders.c.added_at_ms < before_ms)
+    return (await tx.conn.execute(old)).rowcount

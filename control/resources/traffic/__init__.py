@@ -1,0 +1,1 @@
+"""Figures of traffic: how they are added, kept and shown."""

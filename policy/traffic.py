@@ -1,0 +1,72 @@
+"""Figures of traffic by minute and slug, as a proxy counts them and sends them to control. The only code for that JSON.
+
+See docs/reference/management-api.md#traffic.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FIRST_BYTE_BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
+"""Upper ends of the buckets of times to first byte; the last bucket has none."""
+BUCKETS = len(FIRST_BYTE_BOUNDS_MS) + 1
+MINUTE_MS = 60_000
+SUMS = ("calls", "errors", "refusals", "uncached_input_tokens", "cached_input_tokens", "output_tokens")
+"""The figures besides the buckets, in the order in which they are written."""
+MAX_COUNT = 2**40
+CLIENT_CLOSED, OVERLOADED = 499, 529
+
+
+def is_refusal(status: int) -> bool:
+    """Whether gateway or upstream refused the call: for the caller's fault, for a limit, or for want of room."""
+    return (400 <= status < 500 and status != CLIENT_CLOSED) or status == OVERLOADED
+
+
+def is_error(status: int) -> bool:
+    """Whether the call failed although nothing was wrong with it."""
+    return status >= 500 and status != OVERLOADED
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """What was added to one minute of one slug. `slug`: "" where a call had none, a model's id of a direct call.
+
+    `sums` is in the order of `SUMS`; `first_bytes` has a count per bucket.
+    """
+
+    workspace_id: str
+    slug: str
+    minute_ms: int
+    sums: tuple[int, ...]
+    first_bytes: tuple[int, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "TrafficRow":
+        """The inverse of `to_wire`. Raises KeyError, TypeError or ValueError that says what is wrong."""
+        for name in ("workspace_id", "slug"):
+            if not isinstance(wire[name], str):
+                raise TypeError(f"{name} must be text")
+        minute_ms = wire["minute_ms"]
+        if type(minute_ms) is not int or not 0 <= minute_ms < 2**53 or minute_ms % MINUTE_MS:
+            raise ValueError("minute_ms must be the start of a minute")
+        return cls(
+            workspace_id=wire["workspace_id"],
+            slug=wire["slug"],
+            minute_ms=minute_ms,
+            sums=_counts(wire, "sums", len(SUMS)),
+            first_bytes=_counts(wire, "first_bytes", BUCKETS),
+        )
+
+
+def _counts(wire: Mapping[str, Any], name: str, length: int) -> tuple[int, ...]:
+    counts = wire[name]
+    if not isinstance(counts, list) or len(counts) != length or not _are_counts(counts):
+        raise ValueError(f"{name} must be an array of {length} whole numbers from 0 to {MAX_COUNT}")
+    return tuple(counts)
+
+
+def _are_counts(values: Iterable[Any]) -> bool:
+    return all(type(value) is int and 0 <= value <= MAX_COUNT for value in values)

@@ -1,0 +1,133 @@
+"""Adds up what the workers counted, by minute and slug, and sends it to control every few seconds, each figure once.
+
+A batch that was not answered is sent again with the same number, by which control knows whether it has taken it. While
+control is away the figures of each minute are kept, within a bound. Those of a killed supervisor are lost.
+
+See docs/reference/management-api.md#traffic.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from policy.traffic import BUCKETS, MINUTE_MS, SUMS, TrafficRow, is_error, is_refusal
+from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
+from runtime.backoff import pause_s
+
+INTERVAL_S = 5.0
+LONGEST_PAUSE_S = 20.0
+MAX_ROWS = 500
+"""Most rows in one post."""
+MAX_KEPT = 10_000
+"""Most rows that are kept: a minute of a slug takes half a kilobyte."""
+_CALLS, _ERRORS, _REFUSALS = (SUMS.index(name) for name in ("calls", "errors", "refusals"))
+_TOKENS = SUMS.index("uncached_input_tokens")
+_Place = tuple[int, str, str]
+"""Minute, workspace and slug."""
+log = logging.getLogger(__name__)
+
+
+class TrafficReports:
+    """`add` may be called at any time; figures leave while `run` runs."""
+
+    def __init__(self, reports: ControlReports, clock: Callable[[], float] = time.time) -> None:
+        self.sender = secrets.token_hex(8)
+        """Identifies this supervisor's numbers to control."""
+        self._reports = reports
+        self._clock = clock
+        self._kept: dict[_Place, list[int]] = {}
+        """Sums, then buckets. Oldest first."""
+        self._number = 0
+        self._unanswered: list[TrafficRow] = []
+        """The batch `_number`, while control has not said that it has taken it."""
+        self._dropped = 0
+        self._sending = asyncio.Lock()
+
+    def add(self, counts: dict[str, Any]) -> None:
+        """Add what a worker counted since it last sent. Calls without a workspace have no place in these figures."""
+        minute_ms = int(self._clock() * 1000) // MINUTE_MS * MINUTE_MS
+        for workspace, _entity, slug, status, calls, *tokens in counts["calls"]:
+            if workspace:
+                figures = self._figures((minute_ms, workspace, slug))
+                figures[_CALLS] += calls
+                if status >= 400:
+                    figures[_ERRORS] += calls * is_error(status)
+                    figures[_REFUSALS] += calls * is_refusal(status)
+                for place, count in enumerate(tokens, _TOKENS):
+                    figures[place] += count
+        for workspace, slug, buckets in counts["first_bytes"]:
+            if workspace:
+                figures = self._figures((minute_ms, workspace, slug))
+                for place, count in enumerate(buckets, len(SUMS)):
+                    figures[place] += count
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(pause_s(failures, INTERVAL_S, LONGEST_PAUSE_S) if failures else INTERVAL_S)
+            try:
+                await self.send()
+            except ReportNotTakenError:  # logged by the client
+                failures += 1
+            else:
+                failures = 0
+
+    async def send(self) -> None:
+        """Send all figures. Raises `ReportNotTakenError`; what was not taken is kept."""
+        async with self._sending:
+            while self._unanswered or self._kept:
+                if not self._unanswered:
+                    self._take_batch()
+                await self._post()
+        if self._dropped:
+            log.warning(
+                "Traffic figures lack %d calls: control took none for so long that no more could be kept. Billing"
+                " events have them. Check why control was away, and TOLLGATE_CONTROL_URL.",
+                self._dropped,
+            )
+            self._dropped = 0
+
+    async def finish(self, within_s: float) -> None:
+        """Send for the last time. What control does not take is lost."""
+        with contextlib.suppress(TimeoutError, ReportNotTakenError):  # the client logs that control takes nothing
+            async with asyncio.timeout(within_s):
+                await self.send()
+        if self._unanswered or self._kept:
+            lost = sum(row.sums[_CALLS] for row in self._unanswered) + sum(one[_CALLS] for one in self._kept.values())
+            log.warning(
+                "Traffic figures lack up to %d calls that control did not take before shutdown. Billing events have"
+                " them. Stop control after the proxy.",
+                lost + self._dropped,
+            )
+
+    async def close(self) -> None:
+        await self._reports.close()
+
+    def _figures(self, place: _Place) -> list[int]:
+        figures = self._kept.get(place)
+        if figures is None:
+            if len(self._kept) >= MAX_KEPT:
+                self._dropped += self._kept.pop(next(iter(self._kept)))[_CALLS]
+            figures = self._kept[place] = [0] * (len(SUMS) + BUCKETS)
+        return figures
+
+    def _take_batch(self) -> None:
+        """Make the oldest figures a batch of its own, to which nothing is added any more."""
+        self._number += 1
+        for place in list(islice(self._kept, MAX_ROWS)):
+            (minute_ms, workspace, slug), figures = place, self._kept.pop(place)
+            sums, buckets = tuple(figures[: len(SUMS)]), tuple(figures[len(SUMS) :])
+            self._unanswered.append(TrafficRow(workspace, slug, minute_ms, sums, buckets))
+
+    async def _post(self) -> None:
+        rows = [row.to_wire() for row in self._unanswered]
+        try:
+            await self._reports.post("traffic", {"sender": self.sender, "number": self._number, "rows": rows})
+        except ReportRejectedError as error:
+            log.error("Control rejected traffic figures as malformed (%s). Please report this bug.", error)
+        self._unanswered = []
