@@ -81,8 +81,8 @@ clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provi
 up: $(STAMP)  ## run the whole product on this machine until Ctrl-C; more flags: UP_FLAGS="--workers 2"
 	@$(BIN)/tollgate up $(UP_FLAGS)
 
-demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service
-	@$(BIN)/tollgate demo
+demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
+	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
 bench: $(BENCH_STAMP)  ## measure every performance goal, beside the peers, in 15 minutes; writes bench/RESULTS.md
 	$(BENCH) -m bench.run

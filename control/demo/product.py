@@ -6,6 +6,7 @@ Of the product, imports only `tie_to_parent`, which stops children from outlivin
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from runtime.child_process import tie_to_parent
 TOLLGATE = (sys.executable, "-P", "-c", "from control.operator.cli import main; main()")
 _SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": "2"}  # events can be listed after seconds, not after a minute
 READY_TIMEOUT_S = 60
+_OURS_ALONE = frozenset({signal.SIGINT})
+"""Ctrl-C reaches the whole process group; the demo answers it and stops the product itself."""
 
 
 class ProductError(Exception):
@@ -95,7 +98,7 @@ class Product:
     async def _spawn(self, *arguments: str, stderr: int, api_key: str = "") -> Process:
         environment = self._environment | ({"TOLLGATE_API_KEY": api_key} if api_key else {})
         return await asyncio.create_subprocess_exec(
-            *(*TOLLGATE, *arguments), env=environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
+            *(*TOLLGATE, *arguments), env=environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent(_OURS_ALONE)
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from control.demo.async_result import result_delivered
 from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
+from control.demo.console_look import console_shown
 from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
 from control.demo.training_run import job_submitted, job_trained
@@ -287,5 +288,6 @@ STEPS: tuple[Step, ...] = (
     cold_start,
     result_delivered,
     job_trained,
+    console_shown,
     product_down,
 )

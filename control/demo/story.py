@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,8 +21,8 @@ Print = Callable[[str], None]
 _FAILURES = (StepFailedError, ProductError, RefusedError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
 
 
-async def run_demo(out: Print, *, keep: bool) -> int:
-    """Run the demo; returns the exit status, 0 if every step held."""
+async def run_demo(out: Print, *, keep: bool, stay: bool = False) -> int:
+    """Run the demo; returns the exit status, 0 if every step held. `stay`: wait for Ctrl-C before the last step."""
     began = time.monotonic()
     data = Path(tempfile.mkdtemp(prefix="tollgate-demo-"))
     receiver = ResultReceiver(data)
@@ -33,7 +34,7 @@ async def run_demo(out: Print, *, keep: bool) -> int:
     upstreams = [ScriptedUpstream("alpha", 0.05), ScriptedUpstream("beta")]
     scene = Scene(Product(data, settings), upstreams, receiver)
     try:
-        held = await _run_steps(scene, out)
+        held = await _run_steps(scene, out, stay=stay)
     finally:
         await _clean_up(scene)
         if not keep:
@@ -45,8 +46,10 @@ async def run_demo(out: Print, *, keep: bool) -> int:
     return 0 if held else 1
 
 
-async def _run_steps(scene: Scene, out: Print) -> bool:
+async def _run_steps(scene: Scene, out: Print, *, stay: bool) -> bool:
     for number, step in enumerate(STEPS, 1):
+        if stay and step is STEPS[-1]:
+            await _stay(scene, out)
         try:
             await _run_step(number, step, scene, out)
         except _FAILURES as failure:
@@ -54,6 +57,18 @@ async def _run_steps(scene: Scene, out: Print) -> bool:
             out(f"\nlast lines of the product's log:\n{scene.product.last_log_lines()}")
             return False
     return True
+
+
+async def _stay(scene: Scene, out: Print) -> None:
+    """Keep the product running, to be looked at, until Ctrl-C."""
+    out(f"\nconsole: {scene.product.control}/console   log in with: {scene.operator.api_key}")
+    out("Ctrl-C goes on.")
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _run_step(number: int, step: Step, scene: Scene, out: Print) -> None:

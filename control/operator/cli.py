@@ -128,14 +128,15 @@ def trainer(arguments: tuple[str, ...]) -> None:
 
 @tollgate.command()
 @click.option("--keep", is_flag=True, help="Keep the data directory afterwards and print its path.")
-def demo(keep: bool) -> None:
+@click.option("--stay", is_flag=True, help="Keep the product running until Ctrl-C, to look at it in the console.")
+def demo(keep: bool, stay: bool) -> None:
     """Run the product on free ports and show its main features, step by step, through the public API.
 
     The exit status is 0 only if each step held.
     """
     from control.demo.story import run_demo
 
-    sys.exit(asyncio.run(run_demo(click.echo, keep=keep)))
+    sys.exit(asyncio.run(run_demo(click.echo, keep=keep, stay=stay)))
 
 
 tollgate.add_command(completion)

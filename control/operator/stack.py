@@ -104,6 +104,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         if not await done_unless(stop_requested, _start(parts, part_runners, say)):
             return
         _write_record(directory, options, say)
+        say(f"console: {options.control_url}/console")
         announce(_ready_line(options))
         await stop_requested.wait()
     finally:
