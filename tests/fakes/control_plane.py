@@ -34,6 +34,8 @@ class FakeControl:
     """What was sent to the ingest, by idempotency key each once."""
     reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """What was reported on deployments: `loads`, `wake` or `logs`, and the body."""
+    traffic: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
+    """Rows of traffic, by sender and number of their batch."""
     refused_group: str | None = None
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
@@ -99,9 +101,16 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         control.reports.append((request.match_info["what"], await request.json()))
         return web.json_response({})
 
+    async def traffic(request: web.Request) -> web.Response:
+        if control.down:
+            return web.json_response({"error": "down"}, status=503)
+        sent = await request.json()
+        control.traffic.setdefault((sent["sender"], sent["number"]), sent["rows"])
+        return web.json_response({})
+
     app = web.Application()
     app.add_routes([web.get("/internal/v1/snapshot", snapshot), web.post("/internal/v1/events", events)])
-    app.add_routes([web.post("/internal/v1/deployments/{what}", report)])
+    app.add_routes([web.post("/internal/v1/deployments/{what}", report), web.post("/internal/v1/traffic", traffic)])
     runner = web.AppRunner(app)
     await runner.setup()
     try:

@@ -92,8 +92,8 @@ async def _get(request: ApiRequest) -> Encoded:
 async def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
     """`times`: the starts of all steps, and how they are written."""
     await pause()
-    totals = [sum(column) for column in zip(*traffic.points, strict=True)][1:]
-    found = {start_ms: figures for start_ms, *figures in traffic.points}
+    found = traffic.figures()
+    totals = [sum(column) for column in zip(*found.values(), strict=True)]
 
     def point(time: tuple[int, str]) -> Pieces:
         start_ms, text = time

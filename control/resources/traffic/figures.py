@@ -3,28 +3,34 @@
 See docs/reference/management-api.md#traffic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import orjson
 
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.traffic import rows as traffic_rows
 from control.edges.sql.traffic.rows import Points
 from control.resources.traffic.steps import STEPS, Period, Steps
-from control.time_slices import pause
 from policy.traffic import TrafficRow
 
 MAX_SLUGS = 100
 """Of one answer; the others are summed. With all its steps an item has 15 kB."""
-_SLUGS_AT_ONCE = 10
+Figures = Mapping[int, Sequence[int]]
+"""By the start of each step that has any, in the order of the table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlugTraffic:
-    """The steps of a slug that have calls, oldest first. `slug`: None for all calls that have no item of their own."""
+    """The traffic of one slug. `slug`: None for all calls that have no item of their own."""
 
     slug: str | None
     points: Points
+
+    def figures(self) -> Figures:
+        """Decoded on demand: it takes as long as a slice of the event loop allows for one slug."""
+        return {start_ms: figures for start_ms, *figures in orjson.loads(self.points)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +55,14 @@ async def add_traffic(store: Store, sender: str, number: int, rows: Sequence[Tra
 
 async def read_traffic(store: Store, workspace_id: str, period: Period, slug: str | None) -> Chart:
     """The traffic of the busiest slugs and of the rest; or of one slug alone."""
-    steps, found = STEPS[period], list[SlugTraffic]()
+    steps = STEPS[period]
     async with store.read() as conn:
         first_ms = steps.first_ms(await database_ms(conn))
         where = (conn, workspace_id, steps, first_ms)
         names = [slug] if slug is not None else await traffic_rows.busiest_slugs(*where, MAX_SLUGS)
-        for start in range(0, len(names), _SLUGS_AT_ONCE):
-            await pause()
-            some = names[start : start + _SLUGS_AT_ONCE]
-            points = await traffic_rows.points_of(*where, some)
-            found += [SlugTraffic(name, points[name]) for name in some if name in points]
-        if slug is None and (rest := await traffic_rows.points_of_others(*where, names)):
-            found.append(SlugTraffic(None, rest))
+        points = await traffic_rows.points_of(*where, names)
+        rest = await traffic_rows.points_of_others(*where, names) if slug is None else None
+    found = [SlugTraffic(name, points[name]) for name in names if name in points]
+    if rest is not None:
+        found.append(SlugTraffic(None, rest))
     return Chart(steps, first_ms, found)

@@ -380,6 +380,8 @@ async def test_killed_worker_is_replaced_and_loses_no_queued_connection(world: W
     assert proxy.workers() != [worker]
     assert await proxy.metric("platform_model_api_inference_requests_total") == 21
     assert await proxy.metric("tollgate_inflight_requests") == 0
+    assert await proxy.stop() == 0
+    assert sum(row["sums"][0] for rows in world.control.traffic.values() for row in rows) == 21
 
 
 async def test_worker_with_a_blocked_loop_is_not_ready(world: World) -> None:
@@ -432,6 +434,10 @@ async def test_sigterm_finishes_calls_in_flight_and_ships_their_events(world: Wo
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 4
     assert await stopping == 0
     assert len(world.events) == 4
+    rows = [row for rows in world.control.traffic.values() for row in rows]
+    assert {(row["workspace_id"], row["slug"]) for row in rows} == {("ws", "org/m")}
+    assert [sum(row["sums"][place] for row in rows) for place in range(6)] == [4, 0, 0, 4 * 5, 0, 4 * 2]
+    assert sum(sum(row["first_bytes"]) for row in rows) == 4
 
 
 async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -> None:

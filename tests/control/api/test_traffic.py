@@ -108,7 +108,6 @@ async def test_busiest_slugs_come_first_and_the_rest_is_summed(
     plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "MAX_SLUGS", 3)
-    monkeypatch.setattr(figures, "_SLUGS_AT_ONCE", 2)
     now_ms = await this_minute_ms(plane)
     rows = [row(plane, now_ms - number * MINUTE_MS, f"acme/m{number}", calls=10 + number) for number in range(5)]
     (await post(plane, 1, *rows, row(plane, now_ms, "", calls=100, refusals=100))).ok()

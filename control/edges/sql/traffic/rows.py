@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, FromClause, Select, Text, cast, delete, func, literal, select, text
+from sqlalchemy import ColumnElement, FromClause, Select, Text, TextClause, cast, delete, func, literal, select, text
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -17,17 +17,17 @@ from policy.traffic import TrafficRow
 
 _DELETED_STEPS = 10
 """Steps that one transaction deletes."""
-Points = list[list[int]]
-"""Per step that has figures: its start, then the figures in the order of `FIGURES`."""
+Points = str
+"""JSON: an array per step that has figures, of its start and the figures in the order of `FIGURES`."""
 
 
 async def note_batch(tx: WriteTx, sender: str, number: int, now_ms: int) -> bool:
     """Remember that this batch is added. False if it was added before."""
     new = {"sender": sender, "number": number, "now_ms": now_ms}
-    return (await tx.conn.execute(text(_NOTE), new)).first() is not None
+    return (await tx.conn.execute(_NOTE, new)).first() is not None
 
 
-_NOTE = (
+_NOTE = text(
     "INSERT INTO traffic_senders (sender, number, added_at_ms) VALUES (:sender, :number, :now_ms)"
     " ON CONFLICT (sender) DO UPDATE SET number = excluded.number, added_at_ms = excluded.added_at_ms"
     " WHERE traffic_senders.number < excluded.number RETURNING sender"
@@ -39,36 +39,37 @@ async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None
 
     A proxy's clock may be ahead: what it says of the future is added to the current step.
     """
-    sent = [[row.workspace_id, min(row.minute_ms, now_ms), row.slug, *row.sums, *row.first_bytes] for row in rows]
-    await tx.conn.execute(text(_ADD[tx.conn.dialect.name]), {"rows": orjson.dumps(sent).decode()})
+    dialect = tx.conn.dialect.name
+    values = ((row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes) for row in rows)
+    # Arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value.
+    sent = list(values) if dialect == "sqlite" else [dict(zip(_SENT, one, strict=True)) for one in values]
+    await tx.conn.execute(_ADD[dialect], {"rows": orjson.dumps(sent).decode()})
 
 
-def _add(source: str, column: str, number: str) -> str:
+_SENT = ("workspace_id", "slug", "at_ms", *FIGURES)
+
+
+def _add(sent: str) -> TextClause:
     """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
     key = "workspace_id, step_s, start_ms, slug"
-    numbers = ", ".join(f"{number.format(place=place)} AS {name}" for place, name in enumerate(FIGURES, 3))
-    texts = (
-        f"{column.format(place=0)} AS workspace_id, {number.format(place=1)} AS at_ms, {column.format(place=2)} AS slug"
-    )
     lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in STEPS.values())
-    start = "at_ms - at_ms % (step_s * 1000)"
     sums = ", ".join(f"SUM({name})" for name in FIGURES)
     added = ", ".join(f"{name} = traffic.{name} + excluded.{name}" for name in FIGURES)
-    return (
-        f"INSERT INTO traffic ({key}, {', '.join(FIGURES)})"  # noqa: S608 (ours)
-        f" SELECT workspace_id, step_s, {start} AS start_ms, slug, {sums}"
-        f" FROM (SELECT {texts}, {numbers} FROM {source}) AS sent CROSS JOIN ({lengths}) AS lengths"
+    return text(
+        f"INSERT INTO traffic ({key}, {', '.join(FIGURES)}) WITH sent AS MATERIALIZED ({sent})"  # noqa: S608 (ours)
+        f" SELECT workspace_id, step_s, at_ms - at_ms % (step_s * 1000), slug, {sums}"
+        f" FROM sent CROSS JOIN ({lengths}) AS lengths"
         " WHERE EXISTS (SELECT 1 FROM workspaces WHERE workspaces.id = sent.workspace_id)"
         " GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
         f" ON CONFLICT ({key}) DO UPDATE SET {added}"
     )
 
 
+_EXTRACTED = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(_SENT))
+_TYPED = ", ".join(f"{name} {'text' if name in ('workspace_id', 'slug') else 'bigint'}" for name in _SENT)
 _ADD = {
-    "sqlite": _add("json_each(:rows)", "json_extract(value, '$[{place}]')", "json_extract(value, '$[{place}]')"),
-    "postgresql": _add(
-        "json_array_elements(CAST(:rows AS json))", "(value->>{place})", "CAST(value->>{place} AS bigint)"
-    ),
+    "sqlite": _add(f"SELECT {_EXTRACTED} FROM json_each(:rows)"),  # noqa: S608 (ours)
+    "postgresql": _add(f"SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS r({_TYPED})"),  # noqa: S608 (ours)
 }
 
 
@@ -83,7 +84,7 @@ async def busiest_slugs(conn: Connection, workspace_id: str, steps: Steps, first
 async def points_of(
     conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
 ) -> dict[str, Points]:
-    """The steps of each of these slugs since then, oldest first. A slug without calls is absent."""
+    """The steps of each of these slugs since then. A slug without calls is absent."""
     columns = (traffic.c.slug, traffic.c.start_ms, *_figures())
     query = select(*columns).where(*_since(workspace_id, steps, first_ms), one_of(traffic.c.slug, slugs))
     return await _by_slug(conn, query)
@@ -91,11 +92,11 @@ async def points_of(
 
 async def points_of_others(
     conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
-) -> Points:
+) -> Points | None:
     """The sums over everything else since then, calls without a slug included."""
     columns = (literal("").label("slug"), traffic.c.start_ms, *(func.sum(one).label(one.name) for one in _figures()))
     query = select(*columns).where(*_since(workspace_id, steps, first_ms), ~one_of(traffic.c.slug, slugs))
-    return (await _by_slug(conn, query.group_by(traffic.c.start_ms))).get("", [])
+    return (await _by_slug(conn, query.group_by(traffic.c.start_ms))).get("")
 
 
 async def _by_slug(conn: Connection, query: Select[Any]) -> dict[str, Points]:
@@ -104,7 +105,7 @@ async def _by_slug(conn: Connection, query: Select[Any]) -> dict[str, Points]:
     array, collect = _JSON[conn.dialect.name]
     point = getattr(func, array)(found.c.start_ms, *(found.c[name] for name in FIGURES))
     grouped = select(found.c.slug, cast(getattr(func, collect)(point), Text)).group_by(found.c.slug)
-    return {slug: sorted(orjson.loads(points)) for slug, points in await conn.execute(grouped)}
+    return {slug: points for slug, points in await conn.execute(grouped)}  # noqa: C416 (a Row is no tuple to mypy)
 
 
 _JSON = {"sqlite": ("json_array", "json_group_array"), "postgresql": ("json_build_array", "json_agg")}
