@@ -26,6 +26,7 @@ from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import pages as console_pages
 from control.api.console import sessions as console_sessions
+from control.api.console import usage_links, usage_page
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -72,6 +73,7 @@ from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.usage_links import UsageLinkSigner
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
@@ -117,6 +119,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *usage_report.OPERATIONS,
+    *usage_links.OPERATIONS,
     *prices.OPERATIONS,
     *traffic.OPERATIONS,
     *webhooks.OPERATIONS,
@@ -165,6 +168,7 @@ def build(settings: Settings) -> web.Application:
         load_reports=reports,
         training_output=_training_output(store, settings),
         links=LinkSigner(settings.secret_keys),
+        usage_links=UsageLinkSigner(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         policy_pages=internal_snapshot.shared_pages(store),
         counters=UsageCounters(redis) if redis is not None else None,
@@ -173,7 +177,7 @@ def build(settings: Settings) -> web.Application:
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
-    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES)
+    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
     app.on_response_prepare.append(show_request_id)

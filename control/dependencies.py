@@ -15,6 +15,7 @@ from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.usage_links import UsageLinkSigner
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
@@ -49,6 +50,7 @@ class Dependencies:
     load_reports: LoadReports
     training_output: JobOutput
     links: LinkSigner
+    usage_links: UsageLinkSigner
     checkpoint_store: CheckpointStore
     policy_pages: SharedWork[FeedReader, Pieces]
     counters: UsageCounters | None = None

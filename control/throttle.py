@@ -20,6 +20,8 @@ class Allowance:
 
 
 OTHER = Allowance("other", 100, 1_000)
+USAGE_PAGE = Allowance("usage_page", 10, 1_000)
+"""Of a group, over all who look at its usage page."""
 _DEPLOYMENT = "/v1/models/{model_id}/deployments/"
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),
@@ -51,6 +53,12 @@ class Throttle:
         self._windows = windows
 
     async def check(self, key_prefix: str, method: str, path: str) -> None:
-        wait_ms = await self._windows.admit(key_prefix, allowance_for(method, path))
+        await self._check(key_prefix, allowance_for(method, path))
+
+    async def check_usage_page(self, group_id: str) -> None:
+        await self._check(group_id, USAGE_PAGE)
+
+    async def _check(self, whose: str, allowance: Allowance) -> None:
+        wait_ms = await self._windows.admit(whose, allowance)
         if wait_ms > 0:
             raise RateLimitedError(max(1, math.ceil(wait_ms / 1000)))

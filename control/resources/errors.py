@@ -47,6 +47,10 @@ class GroupNotFoundError(NotFoundError):
     """group not found"""
 
 
+class UsageLinkOverError(NotFoundError):
+    """this link has expired or is not valid any more; ask for a new one where you got it"""
+
+
 class ParentGroupNotFoundError(NotFoundError):
     """parent group not found"""
 

@@ -1,11 +1,13 @@
 """The pages below `/console/`: one static shell for all of them, and what it loads.
 
 The script of the shell decides what to draw. No page holds a secret, runs an inline script or a string, loads anything
-from another host, or may be framed.
+from another host. None may be framed but the embedded one, by the origins that its link names.
 
 See docs/reference/console.md#pages.
 """
 
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from aiohttp import web
@@ -18,16 +20,18 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_HEADERS = {
+_NOBODY = "'none'"
+HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{_POLICY}; frame-ancestors {_NOBODY}",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",  # `no-referrer` would also hide the Origin of writes from us
 }
+_HTML = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
 _ASSETS = Path(__file__).parent / "assets"
 _TYPES = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
-SHELL = _ASSETS / "shell.html"
+_SHELL = _ASSETS / "shell.html"
 
 
 def _found_assets() -> dict[str, Path]:
@@ -45,20 +49,36 @@ async def _home(_request: web.Request) -> web.Response:
 async def _page(request: web.Request) -> web.StreamResponse:
     if request.match_info["page"] not in PAGES:
         raise web.HTTPNotFound
-    return shell({})
+    return web.FileResponse(_SHELL, headers=_HTML | HEADERS)
 
 
-def shell(headers: dict[str, str]) -> web.FileResponse:
-    """The page of every path, with these headers besides its own."""
-    own = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
-    return web.FileResponse(SHELL, headers=own | _HEADERS | headers)
+def embedded_page(frame_origins: Sequence[str]) -> web.FileResponse:
+    """The same page, as pages of these origins may frame it."""
+    return web.FileResponse(_SHELL, headers=_HTML | embedded_headers(frame_origins))
+
+
+def embedded_notice(frame_origins: Sequence[str], status: int, told: str) -> web.Response:
+    """A page that says one thing, in place of the embedded page."""
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Usage</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/console/assets/console.css">'
+        f"</head><body><main><p>{escape(told)}</p></main></body></html>"
+    )
+    return web.Response(status=status, text=text, headers=_HTML | embedded_headers(frame_origins))
+
+
+def embedded_headers(frame_origins: Sequence[str]) -> dict[str, str]:
+    """X-Frame-Options cannot name origins. Its address holds the link's token, so no request may tell it."""
+    framed = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors {' '.join(frame_origins) or _NOBODY}"}
+    others = {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"}
+    return others | framed | {"Referrer-Policy": "no-referrer"}
 
 
 async def _asset(request: web.Request) -> web.StreamResponse:
     path = ASSETS.get(request.match_info["path"])
     if path is None:
         raise web.HTTPNotFound
-    headers = {"Content-Type": f"{_TYPES[path.suffix]}; charset=utf-8", "Cache-Control": "no-cache", **_HEADERS}
+    headers = {"Content-Type": f"{_TYPES[path.suffix]}; charset=utf-8", "Cache-Control": "no-cache", **HEADERS}
     return web.FileResponse(path, headers=headers)
 
 

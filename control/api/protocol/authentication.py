@@ -73,8 +73,9 @@ def check_own_origin(request: web.Request) -> None:
 
 def _presents_key(request: web.Request) -> bool:
     """Whether a header presents a key, valid or not. `Basic` does not: it may be meant for a proxy before us."""
+    keys = request.headers.getall("x-api-key", ())
     bearers = request.headers.getall("Authorization", ())
-    return any(credentials_in([value]) for value in bearers) or "x-api-key" in request.headers
+    return any(key.strip() for key in keys) or any(credentials_in((value,)) for value in bearers)
 
 
 def check_may_manage(caller: PresentedKey, path: str) -> None:

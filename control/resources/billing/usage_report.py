@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.usage_rows import UsageSum, entities_after, sums_in, sums_of
+from control.edges.sql.billing.usage_rows import DaySum, UsageSum, entities_after, sums_by_day, sums_in, sums_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.resources.billing_events import EventReader
@@ -31,6 +31,7 @@ MAX_DAYS = 92
 """Of a window: a quarter."""
 LONGEST_PAGE_S = 5.0
 _ENTITIES_AT_ONCE = 100
+_FAR_MS = 1 << 62
 PRICES_AT_ONCE = 500
 """Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
 Name = tuple[str, ...]
@@ -98,6 +99,19 @@ class ReportPage:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentDays:
+    """Sums of each day, key and slug in a window of whole UTC days; the last one may have only begun."""
+
+    window: Window
+    sums: Sequence[DaySum]
+
+    @property
+    def days_ms(self) -> range:
+        """When each day begins."""
+        return range(self.window.start_ms, self.window.end_ms, DAY_MS)
+
+
+@dataclass(frozen=True, slots=True)
 class UsageReports:
     """Reports on the events of one database. `retention_days`: older events are deleted."""
 
@@ -115,6 +129,15 @@ class UsageReports:
     async def next_page(self, query: ReportQuery, after: Name, limit: int, price_list: str) -> ReportPage:
         """The groups behind `after`. PricesChangedError if the prices are no longer those of the first page."""
         return await self._page(query, after, limit, price_list)
+
+    async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> "RecentDays":
+        """The sums of the last `count` UTC days of an entity, or of those whose events are kept. Without prices."""
+        until = await self.events.fixed(Window(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,)))
+        last = (until.end_ms - 1) // DAY_MS
+        first_kept = -int(-(until.end_ms - self.retention_days * DAY_MS) // DAY_MS)
+        window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
+        async with self.store.read() as conn:
+            return RecentDays(window, await sums_by_day(conn, window))
 
     async def _check_nothing_is_deleted(self, window: Window) -> None:
         """Refuse sums that would be too low. Checked on each page, because events are deleted meanwhile."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import FromClause, Select, func, literal, select, text
+from sqlalchemy import ColumnElement, FromClause, Integer, Select, func, literal, literal_column, select, text
 
 from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.resources.records import Window
-from policy.prices import Usage
+from control.time_slices import each
+from policy.prices import DAY_MS, Usage
 
 
 class UsageSum(NamedTuple):
@@ -44,15 +45,52 @@ def _sums(window: Window, table: FromClause, by_key: bool) -> Select[Any]:
     entity, key = table.c.external_entity_id, table.c.api_key_prefix
     names = ([entity] if window.external_entity_ids else []) + ([key] if by_key else [])
     shown = (names[0] if window.external_entity_ids else literal(""), key if by_key else literal(""))
+    query = select(*shown, table.c.model_slug, *_measures(table)).where(*_inside(window, table))
+    return query.group_by(*names, table.c.model_slug)
+
+
+def _measures(table: FromClause) -> list[ColumnElement[Any]]:
     tokens = (table.c[name] for name in ("input_tokens", "output_tokens", "cached_input_tokens"))
-    query = select(*shown, table.c.model_slug, func.count(), *map(func.sum, tokens)).where(
+    return [func.count(), *map(func.sum, tokens)]
+
+
+def _inside(window: Window, table: FromClause) -> list[ColumnElement[bool]]:
+    """Which events: the workspace's in the window, of the first entity that it names."""
+    inside = [
         table.c.workspace_id == window.workspace_id,
         table.c.timestamp_ms >= window.start_ms,
         table.c.timestamp_ms < window.end_ms,
-    )
+    ]
     if window.external_entity_ids:
-        query = query.where(entity == window.external_entity_ids[0])
-    return query.group_by(*names, table.c.model_slug)
+        inside.append(table.c.external_entity_id == window.external_entity_ids[0])
+    return inside
+
+
+class DaySum(NamedTuple):
+    """The sums of one key's calls to one slug in the UTC day that begins at `day_ms`."""
+
+    day_ms: int
+    api_key_prefix: str
+    slug: str
+    usage: Usage
+
+
+async def sums_by_day(conn: Connection, window: Window) -> list[DaySum]:
+    """The sums of the one entity that the window names, by day, key and slug: one range of the index."""
+    part = await _part(conn, window)
+    if part is None:
+        return []
+    table = part.table()
+    day = table.c.timestamp_ms // literal_column(str(DAY_MS), Integer)
+    names = (day, table.c.api_key_prefix, table.c.model_slug)
+    query = select(*names, *_measures(table)).where(*_inside(window, table)).group_by(*names)
+    return await each((await conn.execute(query)).all(), _day_sum)
+
+
+def _day_sum(row: Any) -> DaySum:
+    day, *rest = row
+    found = _sum(("", *rest))
+    return DaySum(day * DAY_MS, found.api_key_prefix, found.slug, found.usage)
 
 
 async def entities_after(conn: Connection, window: Window, after: str, limit: int) -> list[str]:

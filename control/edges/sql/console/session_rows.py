@@ -1,10 +1,10 @@
-"""Queries of sessions, and of who logged in. A session whose key was revoked is not found: its key's row is joined."""
+"""Queries on `console_sessions`. A session whose key was revoked is not found: its key's row is joined."""
 
 from sqlalchemy import delete, insert, select
 
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import api_keys, console_sessions, groups, workspaces
-from control.resources.console.records import KeyOfSession, NamedGroup, SessionRecord
+from control.edges.sql.tables import api_keys, console_sessions, workspaces
+from control.resources.console.records import KeyOfSession, SessionRecord
 from control.resources.records import PresentedKey
 from policy.credentials import KeyKind
 
@@ -48,12 +48,3 @@ async def delete_expired(tx: WriteTx, before_ms: int, limit: int) -> int:
     """Delete at most `limit` sessions that ended before that time. Returns their number."""
     ended = select(_sessions.digest).where(_sessions.expires_at_ms <= before_ms).limit(limit)
     return (await tx.conn.execute(delete(console_sessions).where(_sessions.digest.in_(ended)))).rowcount
-
-
-async def find_named_group(conn: Connection, workspace_id: str, group_id: str) -> NamedGroup | None:
-    """A group without its limits, which may be many."""
-    query = select(groups.c.id, groups.c.external_entity_id, groups.c.name)
-    row = (
-        await conn.execute(query.where(groups.c.workspace_id == workspace_id, groups.c.id == group_id))
-    ).one_or_none()
-    return None if row is None else NamedGroup(*row)

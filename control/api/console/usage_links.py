@@ -1,0 +1,52 @@
+"""`POST /v1/gateway/groups/{group_id}/usage_links`: a link to a group's usage page, for a frame in a portal.
+
+See docs/reference/console.md#usage-links.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import INTEGRAL, RequestV1, ResponseV1, TimeText
+from control.resources.console.usage_links import MAX_ORIGIN_CHARS, MAX_ORIGINS, NewLink, mint_link
+from control.resources.times import time_text
+
+_Origin = Annotated[str, Field(min_length=1, max_length=MAX_ORIGIN_CHARS, examples=["https://portal.example"])]
+_ORIGINS = "Scheme, host and optional port of each site whose pages may frame the page; none may by default."
+
+
+class CreateUsageLinkRequestV1(RequestV1):
+    """A new link to the group's usage page."""
+
+    expires_in_s: Annotated[int, INTEGRAL, Field(ge=60, le=2_592_000)] = 3600
+    frame_origins: list[_Origin] = Field(default=[], max_length=MAX_ORIGINS, description=_ORIGINS)
+
+
+class CreatedUsageLinkV1(ResponseV1):
+    """The link. Whoever has it reads the group's usage until it expires; it is shown only here."""
+
+    url: str
+    expires_at: TimeText
+
+
+async def _post(request: ApiRequest) -> CreatedUsageLinkV1:
+    body = request.body_as(CreateUsageLinkRequestV1)
+    workspace_id, group_id, prefix = request.workspace_id, request.path["group_id"], request.caller.prefix
+    asked = NewLink(workspace_id, group_id, prefix, body.expires_in_s, body.frame_origins)
+    link = await mint_link(request.store, asked)
+    url = f"{request.origin}/console/embed/{request.dependencies.usage_links.sign(link)}"
+    return CreatedUsageLinkV1(url=url, expires_at=time_text(link.expires_at_ms))
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/gateway/groups/{group_id}/usage_links",
+        _post,
+        "Create a link to a group's usage page",
+        CreatedUsageLinkV1,
+        body=CreateUsageLinkRequestV1,
+        errors=(400, 404),
+    ),
+)

@@ -1,0 +1,101 @@
+"""`/console/usage/data` and `/console/embed/{token}`: the usage of one group, for its own people.
+
+The first is for whoever logged in with a key of the group, the second for whoever has a link to it.
+
+See docs/reference/console.md#usage-page.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from control.api.console.pages import embedded_notice, embedded_page
+from control.api.console.sessions import session_of
+from control.api.protocol.dependencies import DEPENDENCIES
+from control.api.protocol.errors import ProblemError
+from control.resources.changes.shown import shown_key
+from control.resources.console.records import NamedGroup
+from control.resources.console.usage_links import UsageLink, group_of_link
+from control.resources.console.usage_page import UsagePage, read_usage_page
+from control.resources.console.visitors import read_visitor
+from control.resources.errors import DatabaseUnavailableError, UsageLinkOverError
+from control.resources.times import time_text
+from policy.credentials import KeyKind
+from policy.prices import Usage
+
+_UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+async def _own_data(request: web.Request) -> web.Response:
+    session = await session_of(request)
+    if session.caller.kind is not KeyKind.FEDERATED:
+        raise ProblemError(403, "MISSING_SCOPE", "Only the key of a group has a usage page; use the management API")
+    if not session.caller.onboarded:
+        raise ProblemError(403, "NOT_ONBOARDED", "The workspace is not onboarded to the gateway")
+    visitor = await read_visitor(request.app[DEPENDENCIES].store, session)
+    if visitor.group is None:  # deleted in this moment, and the key with it
+        raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
+    return await _data(request, session.caller.workspace_id, visitor.group)
+
+
+async def _embedded_page(request: web.Request) -> web.StreamResponse:
+    link = _link(request)
+    if link is None:
+        return embedded_notice((), 404, f"{UsageLinkOverError().message.capitalize()}.")
+    try:
+        group = await group_of_link(request.app[DEPENDENCIES].store, link)
+    except DatabaseUnavailableError:
+        return embedded_notice(link.frame_origins, 503, _UNAVAILABLE)
+    if group is None:
+        return embedded_notice(link.frame_origins, 404, f"{UsageLinkOverError().message.capitalize()}.")
+    return embedded_page(link.frame_origins)
+
+
+async def _embedded_data(request: web.Request) -> web.Response:
+    link = _link(request)
+    group = None if link is None else await group_of_link(request.app[DEPENDENCIES].store, link)
+    if link is None or group is None:
+        raise UsageLinkOverError
+    return await _data(request, link.workspace_id, group)
+
+
+def _link(request: web.Request) -> UsageLink | None:
+    return request.app[DEPENDENCIES].usage_links.read(request.match_info["token"])
+
+
+async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> web.Response:
+    dependencies = request.app[DEPENDENCIES]
+    await dependencies.throttle.check_usage_page(group.id)
+    # Turns of their own: customers who look at their pages must not delay the workspace's own requests.
+    async with dependencies.turns.of(f"{workspace_id} usage pages"):
+        page = await read_usage_page(dependencies.store, dependencies.usage_reports, workspace_id, group)
+    return web.json_response(_shown(group, page), headers=_HEADERS)
+
+
+def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
+    return {
+        "group": asdict(group),
+        "as_of": time_text(page.as_of_ms),
+        "limits": [],
+        "days": [{"date": date, **_sums(usage)} for date, usage in page.days],
+        "slugs": [{"slug": slug, **_sums(usage)} for slug, usage in page.slugs],
+        "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
+    }
+
+
+def _sums(usage: Usage) -> dict[str, int]:
+    return {
+        "calls": usage.calls,
+        "uncached_input_tokens": usage.input - usage.cached_input,
+        "cached_input_tokens": usage.cached_input,
+        "output_tokens": usage.output,
+    }
+
+
+ROUTES = [
+    web.get("/console/usage/data", _own_data),
+    web.get("/console/embed/{token}", _embedded_page),
+    web.get("/console/embed/{token}/data", _embedded_data),
+]

@@ -1,0 +1,32 @@
+"""Queries on the groups whose usage the console shows, without their limits, which may be many."""
+
+from typing import Any
+
+from sqlalchemy import Select, exists, select
+
+from control.edges.sql.store import Connection
+from control.edges.sql.tables import api_keys, groups, workspaces
+from control.resources.console.records import NamedGroup
+from policy.credentials import KeyKind
+
+
+async def find_named_group(conn: Connection, workspace_id: str, group_id: str) -> NamedGroup | None:
+    return await _found(conn, _named(workspace_id, group_id))
+
+
+async def find_group_of_key(conn: Connection, workspace_id: str, group_id: str, prefix: str) -> NamedGroup | None:
+    """The group, if the workspace still has a key of that prefix that may manage it."""
+    of_key = (api_keys.c.prefix == prefix, api_keys.c.workspace_id == workspace_id)
+    may_manage = (api_keys.c.kind == KeyKind.WORKSPACE_MANAGE_ALL.value, api_keys.c.group_id.is_(None))
+    onboarded = exists().where(workspaces.c.id == workspace_id, workspaces.c.onboarded)
+    return await _found(conn, _named(workspace_id, group_id).where(exists().where(*of_key, *may_manage), onboarded))
+
+
+def _named(workspace_id: str, group_id: str) -> Select[Any]:
+    named = select(groups.c.id, groups.c.external_entity_id, groups.c.name)
+    return named.where(groups.c.workspace_id == workspace_id, groups.c.id == group_id)
+
+
+async def _found(conn: Connection, query: Select[Any]) -> NamedGroup | None:
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else NamedGroup(*row)

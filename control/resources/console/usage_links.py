@@ -1,0 +1,117 @@
+"""Links to the usage page of one group, for frames in a customer's portal: whoever has one reads it until it expires.
+
+A link is authenticated, and bound to the key that minted it and to the group. It opens nothing by itself: both are
+looked up whenever it is used, so revoking the key or deleting the group ends it.
+
+See docs/reference/console.md#usage-links.
+"""
+
+import base64
+import binascii
+import hmac
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control.edges.sql.console.visitor_rows import find_group_of_key, find_named_group
+from control.edges.sql.store import Store, WriteTx, now_ms
+from control.resources.changes.records import Change
+from control.resources.console.records import NamedGroup
+from control.resources.errors import GroupNotFoundError, InvalidFieldError
+from control.resources.times import time_text
+
+MAX_ORIGINS = 8
+MAX_ORIGIN_CHARS = 255
+_MAC_BYTES = 32
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_ORIGIN = re.compile(rf"https?://{_LABEL}(?:\.{_LABEL})*(?::([1-9][0-9]{{0,4}}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLink:
+    """What a link opens, for which key, until when, and the origins whose pages may frame it."""
+
+    workspace_id: str
+    group_id: str
+    key_prefix: str
+    expires_at_ms: int
+    frame_origins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewLink:
+    """A link that the key of this prefix wants for a group."""
+
+    workspace_id: str
+    group_id: str
+    key_prefix: str
+    expires_in_s: int
+    frame_origins: Sequence[str]
+
+
+class UsageLinkSigner:
+    """Signs links with the first of TOLLGATE_SECRET_KEY's keys and accepts what any of them signed."""
+
+    def __init__(self, secret_keys: Sequence[bytes]) -> None:
+        self._keys = [hmac.digest(key, b"tollgate usage link", "sha256") for key in secret_keys]
+
+    def sign(self, link: UsageLink) -> str:
+        """A token of unreserved URL characters."""
+        values = [link.workspace_id, link.group_id, link.key_prefix, link.expires_at_ms, link.frame_origins]
+        body = json.dumps(values, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(_mac(self._keys[0], body) + body).decode().rstrip("=")
+
+    def read(self, token: str) -> UsageLink | None:
+        """What was signed here, expired or not; None for any other text."""
+        try:
+            raw = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not any(hmac.compare_digest(mac, _mac(key, body)) for key in self._keys):
+            return None
+        workspace_id, group_id, key_prefix, expires_at_ms, origins = json.loads(body)
+        return UsageLink(workspace_id, group_id, key_prefix, expires_at_ms, tuple(origins))
+
+
+async def mint_link(store: Store, asked: NewLink) -> UsageLink:
+    """A link from now on. GroupNotFoundError; InvalidFieldError for an origin."""
+    origins = checked_origins(asked.frame_origins)
+
+    async def work(tx: WriteTx) -> UsageLink:
+        if await find_named_group(tx.conn, asked.workspace_id, asked.group_id) is None:
+            raise GroupNotFoundError
+        until_ms = tx.now_ms + asked.expires_in_s * 1000
+        shown = {"expires_at": time_text(until_ms), "frame_origins": list(origins)}
+        tx.audit(asked.workspace_id, Change("usage_link.create", f"groups/{asked.group_id}/usage_links", None, shown))
+        return UsageLink(asked.workspace_id, asked.group_id, asked.key_prefix, until_ms, origins)
+
+    return await store.transact(work)
+
+
+async def group_of_link(store: Store, link: UsageLink) -> NamedGroup | None:
+    """The group that the link shows; None once it has expired, its key was revoked or its group was deleted."""
+    if now_ms() >= link.expires_at_ms:
+        return None
+    async with store.read() as conn:
+        return await find_group_of_key(conn, link.workspace_id, link.group_id, link.key_prefix)
+
+
+def checked_origins(given: Sequence[str]) -> tuple[str, ...]:
+    """The origins in lower case, each once. They become part of a header, so nothing but plain origins may pass."""
+    found = [_checked_origin(f"frame_origins.{place}", origin) for place, origin in enumerate(given)]
+    return tuple(dict.fromkeys(found))
+
+
+def _checked_origin(field: str, origin: str) -> str:
+    match = _ORIGIN.fullmatch(origin.lower()) if origin.isascii() else None
+    if match is None or int(match[1] or 1) > 65_535:
+        raise InvalidFieldError(
+            field, "must be an origin such as https://portal.example: scheme, host, optional port; no path, no wildcard"
+        )
+    return match[0]
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, body, "sha256")

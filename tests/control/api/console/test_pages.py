@@ -1,0 +1,98 @@
+"""The pages below `/console/`: one locked-down shell, and a fixed set of files that it loads.
+
+See docs/reference/console.md#pages.
+"""
+
+from control.api.console.pages import ASSETS, PAGES
+from tests.control.api.console.browser import Browser
+from tests.control.plane import ControlPlane
+
+NAMES = (
+    *("overview", "groups", "endpoints", "keys", "events", "webhooks", "models", "async", "training", "audit"),
+    *("playground", "usage"),
+)
+LARGEST_LOAD_BYTES = 300_000
+
+
+async def test_console_leads_to_the_overview(sqlite_plane: ControlPlane) -> None:
+    answer = await Browser(sqlite_plane).get("/console")
+    assert (answer.status, answer.headers["Location"]) == (303, "/console/overview")
+
+
+async def test_every_page_is_the_same_locked_down_shell(sqlite_plane: ControlPlane) -> None:
+    assert PAGES == NAMES
+    for page in PAGES:
+        answer = await Browser(sqlite_plane).get(f"/console/{page}?id=grp_1")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert answer.headers["Content-Security-Policy"] == (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+            " form-action 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none';"
+            " frame-ancestors 'none'"
+        )
+        expected = {
+            "Cache-Control": "no-store",
+            "X-Frame-Options": "DENY",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+        assert {name: answer.headers[name] for name in expected} == expected
+        for loaded in ("console.css", "icon.svg", "main.mjs"):
+            assert f'"/console/assets/{loaded}"' in answer.body
+        assert "http:" not in answer.body
+        assert "https:" not in answer.body
+        assert "Set-Cookie" not in answer.headers
+
+
+async def test_assets_are_served_with_their_types_and_revalidated(sqlite_plane: ControlPlane) -> None:
+    types = {"css": "text/css", "mjs": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+    assert {"console.css", "icon.svg", "main.mjs"} <= ASSETS.keys()
+    for name in ASSETS:
+        path = f"/console/assets/{name}"
+        answer = await Browser(sqlite_plane).get(path)
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-cache")
+        assert answer.headers["Content-Type"] == f"{types[name.rpartition('.')[2]]}; charset=utf-8"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        again = await Browser(sqlite_plane).get(path, headers={"If-None-Match": answer.headers["ETag"]})
+        assert (again.status, again.body) == (304, "")
+        assert again.headers["Content-Security-Policy"] == answer.headers["Content-Security-Policy"]
+
+
+def test_all_assets_together_are_small() -> None:
+    """No page loads more than all of them."""
+    assert sum(path.stat().st_size for path in ASSETS.values()) < LARGEST_LOAD_BYTES
+
+
+NEITHER = (
+    "assets/",
+    "assets/../pages.py",
+    "assets/..%2fpages.py",
+    "assets/%2e%2e/pages.py",
+    "assets/%2fetc%2fpasswd",
+    "assets//etc/passwd",
+    "assets/shell.html",
+    "assets/main.mjs/",
+    "assets/main.mjs%00",
+    "assets/pages/..%2fmain.mjs",
+    "nothing",
+    "overview/",
+    "Overview",
+    "%00",
+    "..%2fv1",
+)
+
+
+async def test_what_is_no_page_and_no_asset_is_404(sqlite_plane: ControlPlane) -> None:
+    for path in NEITHER:
+        (await Browser(sqlite_plane).get(f"/console/{path}")).refused(404, "NOT_FOUND")
+
+
+async def test_pages_are_only_read(sqlite_plane: ControlPlane) -> None:
+    for path in ("/console", "/console/overview", "/console/assets/main.mjs"):
+        head = await Browser(sqlite_plane).ask("HEAD", path)
+        assert (head.status, head.body) == ((303 if path == "/console" else 200), "")
+        for method in ("POST", "PUT", "OPTIONS"):
+            answer = await Browser(sqlite_plane).ask(method, path)
+            answer.refused(405, "METHOD_NOT_ALLOWED")
+            assert "Access-Control-Allow-Origin" not in answer.headers
+    (await Browser(sqlite_plane).ask("OPTIONS", "/console/session")).refused(405)
