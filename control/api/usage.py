@@ -101,11 +101,11 @@ async def _get_limits(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
         return await limits.read(parts.counters, None if at.after is None else LimitPlace(*at.after), at.limit)
 
-    kind, encode = f"limits of {group_id}", encoder(_limit)
+    kind, encode = f"limits of {group_id}", encoder(shown_limit)
     return await list_page(request, Listing(kind, fetch, lambda use: list(use.place), encode))
 
 
-def _limit(use: LimitUse) -> GroupLimitV1:
+def shown_limit(use: LimitUse) -> GroupLimitV1:
     limit, used = use.bound.limit, use.used
     return GroupLimitV1(
         slug=use.slug,

@@ -14,12 +14,14 @@ from control.api.console.pages import embedded_notice, embedded_page
 from control.api.console.sessions import session_of
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
+from control.api.usage import shown_limit
 from control.resources.changes.shown import shown_key
 from control.resources.console.records import NamedGroup
 from control.resources.console.usage_links import UsageLink, group_of_link
 from control.resources.console.usage_page import UsagePage, read_usage_page
 from control.resources.console.visitors import read_visitor
 from control.resources.errors import DatabaseUnavailableError, UsageLinkOverError
+from control.resources.group_usage import LimitUse
 from control.resources.times import time_text
 from policy.credentials import KeyKind
 from policy.prices import Usage
@@ -70,7 +72,8 @@ async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> w
     await dependencies.throttle.check_usage_page(group.id)
     # Turns of their own: customers who look at their pages must not delay the workspace's own requests.
     async with dependencies.turns.of(f"{workspace_id} usage pages"):
-        page = await read_usage_page(dependencies.store, dependencies.usage_reports, workspace_id, group)
+        reports, counters = dependencies.usage_reports, dependencies.counters
+        page = await read_usage_page(dependencies.store, reports, counters, workspace_id, group)
     return web.json_response(_shown(group, page), headers=_HEADERS)
 
 
@@ -78,11 +81,18 @@ def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
     return {
         "group": asdict(group),
         "as_of": time_text(page.as_of_ms),
-        "limits": [],
+        "limits": [_limit(group, use) for use in page.limits],
         "days": [{"date": date, **_sums(usage)} for date, usage in page.days],
         "slugs": [{"slug": slug, **_sums(usage)} for slug, usage in page.slugs],
         "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
     }
+
+
+def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
+    """As the management API shows a limit, but no other group: of a group above, that it is not the customer's own."""
+    shown = shown_limit(use).model_dump()
+    del shown["source_group"], shown["counting_group"]
+    return shown | {"own": use.bound.counting_group == group.id}
 
 
 def _sums(usage: Usage) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a customer sees of its own group: calls and tokens of the last days, by slug and key. No money, no other group.
+"""What a customer sees of its own group: limits; calls and tokens of the last days, by slug and key. No money.
 
 See docs/reference/console.md#usage-page.
 """
@@ -11,6 +11,8 @@ from control.edges.sql import key_rows
 from control.edges.sql.store import Store
 from control.resources.billing.usage_report import RecentDays, UsageReports
 from control.resources.console.records import NamedGroup
+from control.resources.group_usage import GroupLimits, LimitUse, UsageSource
+from control.resources.groups import read_group
 from control.resources.records import KeyRecord
 from control.time_slices import pause
 from policy.prices import Usage, date_text
@@ -18,31 +20,38 @@ from policy.prices import Usage, date_text
 DAYS = 31
 MAX_SLUGS = MAX_KEYS = 100
 """The most used ones are shown."""
+MAX_LIMITS = 1_000
 _KEYS_LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class UsagePage:
-    """Usage of one group. `days`: each day, oldest first. Slugs and keys: those with the most calls first.
+    """Usage of one group. `days`: each day, oldest first. `slugs`, `keys`: those with the most calls first.
 
     `keys`: the keys that the group has, and their calls. Sums include what ended before `as_of_ms`.
     """
 
     as_of_ms: int
+    limits: Sequence[LimitUse]
     days: Sequence[tuple[str, Usage]]
     slugs: Sequence[tuple[str, Usage]]
     keys: Sequence[tuple[KeyRecord, int]]
 
 
-async def read_usage_page(store: Store, reports: UsageReports, workspace_id: str, group: NamedGroup) -> UsagePage:
+async def read_usage_page(
+    store: Store, reports: UsageReports, counters: UsageSource | None, workspace_id: str, group: NamedGroup
+) -> UsagePage:
+    """UsageUnavailableError while the counters cannot be read."""
+    limits = await GroupLimits.of((await read_group(store, workspace_id, group.id)).path)
+    uses = await limits.read(counters, None, MAX_LIMITS)
     recent = await reports.recent_days(workspace_id, group.external_entity_id, DAYS)
     by_day, by_slug, calls = await _added_up(recent)
     async with store.read() as conn:
         keys = await key_rows.list_keys(conn, workspace_id, group.id, None, _KEYS_LOOKED_AT)
+    days = [(date_text(day_ms), by_day.get(day_ms, Usage())) for day_ms in recent.days_ms]
     slugs = sorted(by_slug.items(), key=lambda item: (-item[1].calls, item[0]))
     used = sorted(((key, calls[key.prefix]) for key in keys), key=lambda pair: (-pair[1], pair[0].created_at_ms))
-    days = [(date_text(day_ms), by_day.get(day_ms, Usage())) for day_ms in recent.days_ms]
-    return UsagePage(recent.window.end_ms, days, slugs[:MAX_SLUGS], used[:MAX_KEYS])
+    return UsagePage(recent.window.end_ms, uses, days, slugs[:MAX_SLUGS], used[:MAX_KEYS])
 
 
 async def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usage], Counter[str]]:

@@ -15,7 +15,8 @@ from policy.billing import Tokens
 from policy.prices import DAY_MS, date_text
 from tests.control.api.console.browser import Browser, logged_in
 from tests.control.billing import clock_ms, event, ingest_and_reader
-from tests.control.plane import Answer, ControlPlane, Json, running_plane
+from tests.control.plane import SLUG, Answer, ControlPlane, Json, rate, running_plane
+from tests.ports import own_port
 
 DATA = "/console/usage/data"
 NOTHING = {"calls": 0, "uncached_input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0}
@@ -85,6 +86,29 @@ async def test_link_shows_the_same_without_a_session(plane: ControlPlane) -> Non
     linked = (await Browser(plane).get(f"{await link_of(plane, group)}/data")).ok()
     assert linked.pop("as_of") >= own.pop("as_of")
     assert linked == own
+
+
+async def test_usage_page_shows_every_limit_and_names_no_other_group(plane: ControlPlane) -> None:
+    company = await plane.group("company", models=[rate(5)], mode="CASCADING")
+    daily = {"slug": SLUG, "usage_limits": [{"type": "TOKEN", "unit": "DAY", "threshold": 4}]}
+    _, key = await customer(plane, "blue", parent=company["id"], models=[daily])
+    await customer(plane, "red", parent=company["id"])
+    shown = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
+    found = [(limit["type"], limit["unit"], limit["threshold"], limit["own"]) for limit in shown["limits"]]
+    assert found == [("REQUEST", "MINUTE", 5, False), ("TOKEN", "DAY", 4, True)]
+    for limit in shown["limits"]:
+        del limit["type"], limit["unit"], limit["threshold"], limit["own"], limit["resets_in_s"]
+        assert limit == {"slug": "acme/chat", "current_usage": 0, "binds": True}
+    for hidden in (company["id"], "company", "red", plane.workspace_id, plane.key.partition(".")[0]):
+        assert hidden not in str(shown)
+
+
+async def test_usage_page_is_503_while_the_counters_are_away(sqlite_url: str) -> None:
+    async with running_plane(sqlite_url, redis_url=f"redis://127.0.0.1:{own_port()}/0") as plane:
+        group, _ = await customer(plane, models=[rate(5)])
+        path = await link_of(plane, group)
+        (await Browser(plane).get(f"{path}/data")).refused(503, "COUNTERS_UNAVAILABLE")
+        assert (await Browser(plane).get(path)).status == 200
 
 
 async def test_usage_page_is_for_keys_of_groups_alone(sqlite_plane: ControlPlane) -> None:
