@@ -25,8 +25,8 @@ from control.api.billing import prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import pages as console_pages
+from control.api.console import relay, usage_links, usage_page
 from control.api.console import sessions as console_sessions
-from control.api.console import usage_links, usage_page
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -50,6 +50,7 @@ from control.api.training import (
 )
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
+from control.edges.inference_client import InferenceClient
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
@@ -172,18 +173,20 @@ def build(settings: Settings) -> web.Application:
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         policy_pages=internal_snapshot.shared_pages(store),
         counters=UsageCounters(redis) if redis is not None else None,
+        inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
-    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES)
+    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
     app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
+    app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
@@ -296,6 +299,12 @@ def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -
         await client.close()
 
     return life
+
+
+async def _close_inference(app: web.Application) -> None:
+    inference = app[DEPENDENCIES].inference
+    if inference is not None:
+        await inference.close()
 
 
 async def _clean_up_for_ever(dependencies: Dependencies) -> None:

@@ -6,6 +6,7 @@ from control.api.protocol.cursors import CursorSigner
 from control.api.protocol.encoding import Pieces
 from control.api.session_pages.pairing import Terminals
 from control.edges.checkpoint_store import CheckpointStore
+from control.edges.inference_client import InferenceClient
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.ingest import Ingest
@@ -15,6 +16,7 @@ from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.calls import CallPlaces
 from control.resources.console.usage_links import UsageLinkSigner
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
@@ -32,7 +34,7 @@ __all__ = ["Dependencies", "Store"]
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """`counters`: None without a Redis; usage is 0 then, because nothing counts."""
+    """`counters`: None without a Redis; usage is 0 then, because nothing counts. `inference`: None without a URL."""
 
     settings: Settings
     store: Store
@@ -54,5 +56,7 @@ class Dependencies:
     checkpoint_store: CheckpointStore
     policy_pages: SharedWork[FeedReader, Pieces]
     counters: UsageCounters | None = None
+    inference: InferenceClient | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     terminals: Terminals = field(default_factory=Terminals)
+    call_places: CallPlaces = field(default_factory=CallPlaces)

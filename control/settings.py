@@ -37,6 +37,8 @@ class Settings:
     platform_hosts: str = ""
     model_api_base_url: str = ""
     egress_ca_file: str | None = None
+    proxy_url: str | None = None
+    """Where the console's calls reach the proxy; None: it makes none."""
     checkpoint_store: str | None = None
     """Where the files of training checkpoints are read; None: nowhere."""
     tombstone_retention_s: float = 7 * 86_400.0
@@ -90,6 +92,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_REDIS_URL": ("redis_url", redis_url),
     "TOLLGATE_CONTROL_PORT": ("port", _port),
     "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
+    "TOLLGATE_PROXY_URL": ("proxy_url", http_url),
     "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
 }
 _NUMBERS = {

@@ -166,6 +166,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
         "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
         "TOLLGATE_CONTROL_URL": options.control_url,
+        "TOLLGATE_PROXY_URL": given.get("TOLLGATE_PROXY_URL") or options.proxy_url,
         "TOLLGATE_INTERNAL_TOKEN": given.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
         "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
         "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),

@@ -39,6 +39,10 @@ class NotFoundError(DomainError):
     """resource not found"""
 
 
+class NoProxyUrlError(NotFoundError):
+    """This control plane does not know where the proxy is: the operator sets TOLLGATE_PROXY_URL"""
+
+
 class EndpointNotFoundError(NotFoundError):
     """endpoint not found"""
 
@@ -272,6 +276,10 @@ class RateLimitedError(DomainError):
         self.retry_after_s = retry_after_s
 
 
+class TooManyCallsError(RateLimitedError):
+    """Too many calls of the console are under way; wait for one to end, or stop one"""
+
+
 class DatabaseUnavailableError(DomainError):
     """The database cannot be reached at the moment; try again."""
 
@@ -287,6 +295,19 @@ class SecretUnreadableError(DomainError):
 
 class IngestTooSlowError(DomainError):
     """The transaction took longer than a quarter of the holdback; its timestamps could have been overtaken."""
+
+
+class ProxyUnavailableError(DomainError):
+    """The proxy cannot be reached at TOLLGATE_PROXY_URL right now; try again"""
+
+    def __init__(self, reason: str = "") -> None:
+        """`reason`: the kind of failure; for logs alone."""
+        super().__init__()
+        self.reason = reason
+
+
+class AnswerBrokenError(Exception):
+    """The proxy's answer broke off after its head."""
 
 
 class UsageUnavailableError(DomainError):

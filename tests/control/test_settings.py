@@ -45,6 +45,7 @@ def test_a_number_out_of_range_is_named(name: str, value: str) -> None:
         ("TOLLGATE_SECRET_KEY", "c2VjcmV0"),
         ("TOLLGATE_REDIS_URL", "http://hunter2"),
         ("TOLLGATE_MODEL_API_BASE_URL", "hunter2"),
+        ("TOLLGATE_PROXY_URL", "http://user:hunter2@proxy:8080"),
         ("TOLLGATE_EGRESS_ALLOW", "10.0.0.0/8, nonsense"),
         ("TOLLGATE_DRAIN_TIMEOUT_S", "0"),
         ("TOLLGATE_CONTROL_PORT", "70000"),

@@ -91,6 +91,12 @@ def test_balancer_knows_every_plane_and_its_ports() -> None:
     assert not [port for port in SERVICES["haproxy"]["ports"] if internal.rpartition(":")[2] in port]
 
 
+def test_control_reaches_the_proxies_by_the_balancer() -> None:
+    (port,) = re.findall(r'frontend calls\n  bind "\S+:(\d+)"', HAPROXY)
+    urls = {environment(name)["TOLLGATE_PROXY_URL"] for name in PLANES if name.startswith("control")}
+    assert urls == {f"http://haproxy:{port}"}
+
+
 def test_balancer_stops_after_the_proxies_have_drained() -> None:
     drain_s = seconds(environment("proxy-1")["TOLLGATE_DRAIN_TIMEOUT_S"])
     (hard_stop,) = re.findall(r"hard-stop-after (\w+)", HAPROXY)

@@ -80,6 +80,12 @@ def test_proxies_find_control_by_its_service(resources: list[Resource]) -> None:
     assert url == f"http://control:{port['port']}"
 
 
+def test_control_finds_proxies_by_their_service(resources: list[Resource]) -> None:
+    url = environment(resources, "Deployment", "control")["TOLLGATE_PROXY_URL"]
+    (port,) = named(resources, "Service", "proxy")["spec"]["ports"]
+    assert url == f"http://proxy:{port['port']}"
+
+
 def test_journal_and_replica_are_on_the_claimed_volume(resources: list[Resource]) -> None:
     given = environment(resources, "StatefulSet", "proxy")
     (claim,) = named(resources, "StatefulSet", "proxy")["spec"]["volumeClaimTemplates"]

@@ -224,3 +224,34 @@ async def test_other_tenants_neither_see_nor_cancel_a_request(scene: AsyncScene)
     federated = await scene.stage.operator.key(await scene.stage.operator.group(name, [{"slug": scene.stage.slug}]))
     assert (await scene.ask("GET", f"/async_request/{id}", key=federated))[0] == 403
     assert (await scene.until_ended(id))["status"] == "SUCCEEDED"
+
+
+async def test_console_reads_queues_and_cancels_through_control(make_scene: MakeScene) -> None:
+    scene = await make_scene(max_concurrency=1)
+    stage, control = scene.stage, scene.stage.product.control
+    own = {"Origin": control}
+    async with stage.session.post(
+        control + "/console/session", json={"api_key": stage.operator.api_key}, headers=own
+    ) as answer:
+        assert answer.status == 204
+        own["Cookie"] = answer.headers["Set-Cookie"].partition(";")[0]
+
+    async def call(method: str, path: str, **more: Any) -> tuple[int, Any]:
+        asked = {"method": method, "path": path, **more}
+        async with stage.session.post(control + "/console/call", json=asked, headers=own) as answer:
+            assert answer.status == 200, await answer.text()
+            head = orjson.loads(await answer.content.readline())
+            return head["status"], orjson.loads(await answer.content.read())
+
+    await scene.fill(1)
+    body = {"model_input": {"n": 1}, "priority": 2}
+    status, queued = await call("POST", f"{scene.path}/production/async_predict", body=body)
+    assert status == 201
+    status, figures = await call("GET", f"{scene.path}/deployment/{scene.deployment_id}/async_queue_status")
+    assert (status, figures["num_queued_requests"], figures["num_in_progress_requests"]) == (200, 1, 1)
+    path = f"/async_request/{queued['request_id']}"
+    assert (await call("GET", path))[1]["status"] == "QUEUED"
+    assert (await call("DELETE", path))[1]["canceled"] is True
+    assert (await call("GET", f"{scene.path}/production/async_queue_status", api_key="tg_wrong"))[0] == 403
+    scene.model.release()
+    await scene.ended()

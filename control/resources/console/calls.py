@@ -1,0 +1,70 @@
+"""What the console may send to the proxy on behalf of whoever is logged in, and how many calls at once.
+
+The path is checked character by character, so the text that is appended to the proxy's URL can name no other host, and
+no path but one of the inference API.
+
+See docs/reference/console.md#calls.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from control.resources.errors import InvalidFieldError, TooManyCallsError
+
+CALLER_FIELDS = ("accept", "anthropic-beta", "anthropic-version", "openai-beta", "x-request-id")
+"""The header fields that a page may set. All others are ours."""
+METHODS = ("GET", "POST", "DELETE")
+MOST_PER_SESSION, MOST_PER_WORKSPACE, MOST = 8, 24, 96
+_MAX_PATH_CHARS = 1024
+_PATH = re.compile(r"/(?:v1|v2|models|async_request)(?:/[A-Za-z0-9][A-Za-z0-9._-]*)+")
+_FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
+_API_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceCall:
+    """A call that may be sent. `headers`: names in lower case; `body`: JSON, or None."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = field(repr=False)
+    api_key: str = field(repr=False)
+
+
+def check_call(call: InferenceCall) -> None:
+    """Raise `InvalidFieldError` unless every part is one that a page may choose."""
+    if len(call.path) > _MAX_PATH_CHARS or _PATH.fullmatch(call.path) is None:
+        raise InvalidFieldError("path", "must be a path of the inference API, without a query and without escapes")
+    if call.body is not None and call.method != "POST":
+        raise InvalidFieldError("body", f"{call.method} has no body")
+    for name, value in call.headers.items():
+        if name not in CALLER_FIELDS:
+            raise InvalidFieldError("headers", f"may hold {', '.join(CALLER_FIELDS)}, each once")
+        if _FIELD_VALUE.fullmatch(value) is None:
+            raise InvalidFieldError(f"headers.{name}", "must be 1 to 1024 visible ASCII characters, and spaces within")
+    if _API_KEY.fullmatch(call.api_key) is None:
+        raise InvalidFieldError("api_key", "is not an API key")
+
+
+class CallPlaces:
+    """How many calls are under way: of each session, of each workspace, and in this process."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, session: str, workspace_id: str) -> Iterator[None]:
+        """For one call. Raises `TooManyCallsError`."""
+        bounds = {f"session {session}": MOST_PER_SESSION, f"workspace {workspace_id}": MOST_PER_WORKSPACE, "all": MOST}
+        if any(self._taken[name] >= most for name, most in bounds.items()):
+            raise TooManyCallsError(1)
+        self._taken.update(bounds.keys())
+        try:
+            yield
+        finally:
+            self._taken.subtract(bounds.keys())
+            self._taken += Counter()  # forgets those without a call
