@@ -39,6 +39,7 @@ class UsageReportQueryV1(PageQueryV1):
     external_entity_id: str | None = Field(
         None, min_length=1, max_length=255, description="Only calls of the group with this external id."
     )
+    model_slug: str | None = Field(None, min_length=1, max_length=257, description="Only calls of this slug.")
     lines: Literal["true", "false"] | None = Field(
         None, description="Whether each item shows its calls by slug and price. By default it does not."
     )
@@ -113,13 +114,13 @@ def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:
     end_ms = _NO_END_MS if query.end is None else next_ms(query.end)
     entities = () if query.external_entity_id is None else (query.external_entity_id,)
     window = Window(workspace_id, next_ms(query.start), end_ms, external_entity_ids=entities)
-    return ReportQuery(window, Grouping(query.group_by))
+    return ReportQuery(window, Grouping(query.group_by), query.model_slug)
 
 
 def _asked_before(workspace_id: str, pinned: dict[str, Any]) -> ReportQuery:
     start_ms, end_ms, entities = pinned["window"]
     window = Window(workspace_id, start_ms, end_ms, external_entity_ids=tuple(entities))
-    return ReportQuery(window, Grouping(pinned["by"]))
+    return ReportQuery(window, Grouping(pinned["by"]), pinned.get("slug"))
 
 
 def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) -> PaginationResponseV1:
@@ -129,6 +130,7 @@ def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) 
     pinned = {
         "window": [window.start_ms, window.end_ms, window.external_entity_ids],
         "by": page.query.by.value,
+        "slug": page.query.slug,
         "after": page.after,
         "prices": page.price_list,
         **options,

@@ -32,6 +32,8 @@ MAX_DAYS = 92
 LONGEST_PAGE_S = 5.0
 _ENTITIES_AT_ONCE = 100
 _FAR_MS = 1 << 62
+_BEHIND_ALL_KEYS = "~"
+"""Sorts behind the prefix of every key: a place between two entities."""
 PRICES_AT_ONCE = 500
 """Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
 Name = tuple[str, ...]
@@ -49,10 +51,14 @@ class Grouping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
-    """Which events, and by what they are grouped. The window names at most one entity, and no keys."""
+    """Which events, and by what they are grouped. The window names at most one entity, and no keys.
+
+    `slug`: only calls of this one.
+    """
 
     window: Window
     by: Grouping
+    slug: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportGroup:
-    """One group of calls: at least one call."""
+    """One group of calls: at least one call. Without lines it says only how far events were looked at."""
 
     name: Name
     lines: Sequence[ReportLine]
@@ -156,9 +162,13 @@ class UsageReports:
         ends_s = time.monotonic() + LONGEST_PAGE_S
         async with aclosing(self._groups(query, prices, after or ())) as behind:
             async for group in behind:
-                if len(groups) == limit or (groups and time.monotonic() > ends_s):
-                    return ReportPage(query, found, groups, groups[-1].name)
-                groups.append(group)
+                is_late = time.monotonic() > ends_s
+                if group.lines:
+                    if len(groups) == limit or (groups and is_late):
+                        return ReportPage(query, found, groups, groups[-1].name)
+                    groups.append(group)
+                elif is_late:
+                    return ReportPage(query, found, groups, group.name)
         return ReportPage(query, found, groups, None)
 
     async def _prices(self, window: Window) -> tuple[PriceList, str]:
@@ -180,7 +190,7 @@ class UsageReports:
     async def _groups(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncGenerator[ReportGroup, None]:
         """The groups behind `after`, in order."""
         if query.by is Grouping.DAY:
-            found = self._days(query.window, prices, after)
+            found = self._days(query, prices, after)
         elif query.by is Grouping.SLUG or query.window.external_entity_ids:
             found = self._all_at_once(query, prices, after)
         else:
@@ -188,28 +198,29 @@ class UsageReports:
         async for group in found:
             yield group
 
-    async def _days(self, window: Window, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
-        for day in _days_of(window):
+    async def _days(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+        for day in _days_of(query.window):
             name = (date_text(day.start_ms),)
             if name > after:
                 book = _Book(prices)
-                await self._add_window(book, day, Grouping.DAY)
+                await self._add_window(book, replace(query, window=day))
                 for group in book.groups():
                     yield replace(group, name=name)
+                yield ReportGroup(name, ())
 
     async def _all_at_once(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
         book = _Book(prices)
         for day in _days_of(query.window):
-            await self._add_window(book, day, query.by)
+            await self._add_window(book, replace(query, window=day))
         for group in book.groups():
             if group.name > after:
                 yield group
 
-    async def _add_window(self, book: "_Book", window: Window, by: Grouping) -> None:
+    async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
         async with self.store.read() as conn:
-            sums = await sums_in(conn, window, by is Grouping.KEY)
-        await book.add(sums, by, window.start_ms)
+            sums = await sums_in(conn, query.window, query.by is Grouping.KEY, query.slug)
+        await book.add(sums, query.by, query.window.start_ms)
 
     async def _entities(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         window, by = query.window, query.by
@@ -227,6 +238,7 @@ class UsageReports:
             if len(entities) < _ENTITIES_AT_ONCE:
                 return
             entity = entities[-1]
+            yield ReportGroup((entity, _BEHIND_ALL_KEYS) if by is Grouping.KEY else (entity,), ())
 
     async def _of_entities(
         self, query: ReportQuery, prices: PriceList, entities: Sequence[str]
@@ -234,7 +246,7 @@ class UsageReports:
         book = _Book(prices)
         for part in _parts_of_one_price(query.window, prices):
             async with self.store.read() as conn:
-                sums = await sums_of(conn, part, entities, query.by is Grouping.KEY)
+                sums = await sums_of(conn, part, entities, query.by is Grouping.KEY, query.slug)
             await book.add(sums, query.by, part.start_ms)
         for group in book.groups():
             yield group

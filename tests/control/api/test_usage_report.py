@@ -192,6 +192,10 @@ async def check_report_equals_events(
         of_them = [one for one in listed if one["externalEntityId"] == "Kunde ü"]
         assert sums_by_name(theirs, by) == added_up(of_them, by)
         assert total_of(theirs) == money_of(of_them, first_day_ms)
+        through_it = await report(plane, start_ms, by, limit=limit, model_slug="acme/chat")
+        of_slug = [one for one in listed if one["modelSlug"] == "acme/chat"]
+        assert sums_by_name(through_it, by) == added_up(of_slug, by)
+        assert total_of(through_it) == money_of(of_slug, first_day_ms)
 
 
 async def forget_events(plane: ControlPlane) -> None:
@@ -243,6 +247,24 @@ async def test_groups_of_many_entities_and_keys_join_into_the_whole(plane: Contr
     listed = await events_of(plane, first_day_ms, limit=1000)
     for by in GROUPINGS:
         assert sums_by_name(await report(plane, first_day_ms, by, limit=110), by) == added_up(listed, by)
+
+
+@pytest.mark.parametrize("by", ["entity", "key", "day"])
+async def test_page_that_finds_nothing_in_time_goes_on_behind_what_it_looked_at(
+    plane: ControlPlane, first_day_ms: int, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_report, "LONGEST_PAGE_S", -1.0)
+    monkeypatch.setattr(usage_report, "_ENTITIES_AT_ONCE", 3)
+    calls = [(first_day_ms + n, "acme/chat", f"c-{n}", "tg_a", tokens(n, 1, 0)) for n in range(9)]
+    calls.append((first_day_ms + DAY_MS, "acme/rare", "c-7", "tg_b", tokens(5, 1, 0)))
+    await take(plane, *calls)
+    params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare"}
+    answer = (await plane.get(PATH, params=params)).ok()
+    assert (answer["items"], answer["pagination"]["has_more"]) == ([], True)
+    (found,) = await report(plane, first_day_ms, by, model_slug="acme/rare")
+    assert (found["calls"], found["input_tokens"]) == (1, 5)
+    listed = await events_of(plane, first_day_ms, limit=1000)
+    assert sums_by_name(await report(plane, first_day_ms, by), by) == added_up(listed, by)
 
 
 async def test_a_price_changed_between_pages_is_a_409(plane: ControlPlane, first_day_ms: int) -> None:

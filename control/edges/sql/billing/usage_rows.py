@@ -28,13 +28,19 @@ class UsageSum(NamedTuple):
 _SUMMED = "count(*), sum(e.input_tokens), sum(e.output_tokens), sum(e.cached_input_tokens)"
 
 
-async def sums_in(conn: Connection, window: Window, by_key: bool) -> list[UsageSum]:
+async def sums_in(conn: Connection, window: Window, by_key: bool, slug: str | None = None) -> list[UsageSum]:
     """The sums of the window: of all entities together, or of the entities that it names, one by one.
 
-    `by_key`: of each key by itself; only with entities, whose events the index finds.
+    `by_key`: of each key by itself; only with entities, whose events the index finds. `slug`: only its calls.
     """
     part = await _part(conn, window)
-    return [] if part is None else [_sum(row) for row in await conn.execute(_sums(window, part.table(), by_key))]
+    if part is None:
+        return []
+    table = part.table()
+    query = _sums(window, table, by_key)
+    if slug is not None:
+        query = query.where(table.c.model_slug == slug)
+    return [_sum(row) for row in await conn.execute(query)]
 
 
 async def _part(conn: Connection, window: Window) -> Part | None:
@@ -118,30 +124,33 @@ def _next_entity(table: str, after: str) -> str:
     )
 
 
-async def sums_of(conn: Connection, window: Window, entities: Sequence[str], by_key: bool) -> list[UsageSum]:
-    """The sums of each of these entities in the window, by one range of the index for each."""
+async def sums_of(
+    conn: Connection, window: Window, entities: Sequence[str], by_key: bool, slug: str | None = None
+) -> list[UsageSum]:
+    """The sums of each of these entities in the window, by one range of the index for each. `slug`: only its calls."""
     part = await _part(conn, window)
     if part is None:
         return []
-    query = text(_sums_of(_KNOWN[conn.dialect.name], part.sql, by_key))
+    query = text(_sums_of(_KNOWN[conn.dialect.name], part.sql, by_key, slug is not None))
     given = {
         "workspace": window.workspace_id,
         "entities": orjson.dumps(entities).decode(),
         "start": window.start_ms,
         "end": window.end_ms,
         **part.bounds,
+        **({} if slug is None else {"slug": slug}),
     }
     return [_sum(row) for row in await conn.execute(query, given)]
 
 
-def _sums_of(known: str, table: str, by_key: bool) -> str:
+def _sums_of(known: str, table: str, by_key: bool, of_slug: bool) -> str:
     key = "e.api_key_prefix" if by_key else "''"
     names = "e.external_entity_id, e.api_key_prefix" if by_key else "e.external_entity_id"
     return (
         f"SELECT e.external_entity_id, {key}, e.model_slug, {_SUMMED}"  # noqa: S608 (ours)
         f" FROM ({known}) AS known CROSS JOIN {table} AS e"
         " WHERE e.workspace_id = :workspace AND e.external_entity_id = known.entity"
-        " AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
+        f" AND e.timestamp_ms >= :start AND e.timestamp_ms < :end{' AND e.model_slug = :slug' if of_slug else ''}"
         f" GROUP BY {names}, e.model_slug"
     )
 
