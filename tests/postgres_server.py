@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,18 @@ class PostgresServer:
         """Drop a database, and close the connections to it."""
         await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
-    async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(host=str(self.directory), user="tollgate", database="postgres")
+    @asynccontextmanager
+    async def connection(self, database: str) -> AsyncIterator[Any]:
+        """A connection of asyncpg's."""
+        connection = await asyncpg.connect(host=str(self.directory), user="tollgate", database=database)
         try:
-            await connection.execute(statement)
+            yield connection
         finally:
             await connection.close()
+
+    async def _execute(self, statement: str) -> None:
+        async with self.connection("postgres") as connection:
+            await connection.execute(statement)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Fixtures for control: a database of each kind, and a running control plane on it with its own workspace.
 
-Each database is a copy of one that was migrated once, and is dropped afterwards: a run needs hundreds of them.
+Each database is a copy of one that was migrated once: a run needs hundreds of them.
 """
 
 import asyncio
@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from tests.control.plane import ControlPlane, running_plane
+from tests.postgres_copies import PostgresCopies
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 
 _numbers = itertools.count()
 KINDS = ("sqlite", "postgresql")
 MIGRATED = "migrated"
+READY = "ready"
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +41,13 @@ def migrated_postgres(postgres: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture(scope="session")
+def postgres_copies(migrated_postgres: PostgresServer) -> PostgresCopies:
+    """Copies of that database, which tests use one after the other. The partitions that control creates are there."""
+    asyncio.run(_add_days(asyncio.run(migrated_postgres.create_database(READY, template=MIGRATED))))
+    return PostgresCopies(migrated_postgres, READY)
+
+
+@pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite database to copy."""
     path = tmp_path_factory.mktemp("migrated") / "control.db"
@@ -46,34 +56,33 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=KINDS)
-def migrated_original(request: pytest.FixtureRequest) -> PostgresServer | Path:
+def migrated_original(request: pytest.FixtureRequest) -> PostgresCopies | Path:
     """The database to copy, once of each kind. Not async: each migrated_original is migrated in its own event loop."""
-    name = "migrated_file" if request.param == "sqlite" else "migrated_postgres"
-    found: PostgresServer | Path = request.getfixturevalue(name)
+    name = "migrated_file" if request.param == "sqlite" else "postgres_copies"
+    found: PostgresCopies | Path = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
-async def database_url(migrated_original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+async def database_url(migrated_original: PostgresCopies | Path, tmp_path: Path) -> AsyncIterator[str]:
     """A migrated database, once of each kind."""
     if isinstance(migrated_original, Path):
         shutil.copy(migrated_original, tmp_path / "control.db")
         yield _sqlite_url(tmp_path / "control.db")
         return
-    name = f"t{next(_numbers)}"
-    yield await migrated_original.create_database(name, template=MIGRATED)
-    await migrated_original.drop_database(name)
+    async with migrated_original.one() as url:
+        yield url
 
 
 @pytest.fixture
-async def empty_url(migrated_original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+async def empty_url(migrated_original: PostgresCopies | Path, tmp_path: Path) -> AsyncIterator[str]:
     """An empty database, once of each kind."""
     if isinstance(migrated_original, Path):
         yield _sqlite_url(tmp_path / "empty.db")
         return
     name = f"t{next(_numbers)}"
-    yield await migrated_original.create_database(name)
-    await migrated_original.drop_database(name)
+    yield await migrated_original.server.create_database(name)
+    await migrated_original.server.drop_database(name)
 
 
 @pytest.fixture
@@ -112,4 +121,10 @@ def _sqlite_url(path: Path) -> str:
 async def _migrate(url: str) -> None:
     store = Store.at(url)
     await migrate(store.engine)
+    await store.close()
+
+
+async def _add_days(url: str) -> None:
+    store = Store.at(url)
+    await add_days(store)
     await store.close()

@@ -135,7 +135,7 @@ def within_one_day() -> None:
         time.sleep(left_s + 1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # not the session: an idle product takes CPU from the tests after the journeys
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     product = Product(tmp_path_factory.mktemp("product") / "data")
     with started(product) as workspace:

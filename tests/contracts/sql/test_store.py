@@ -26,11 +26,21 @@ from tests.control.conftest import (
     migrated_original,
     migrated_postgres,
     postgres,
+    postgres_copies,
     store,
 )
 from tests.postgres_server import PostgresServer, running_postgres
 
-__all__ = ["database_url", "empty_url", "migrated_file", "migrated_original", "migrated_postgres", "postgres", "store"]
+__all__ = [
+    "database_url",
+    "empty_url",
+    "migrated_file",
+    "migrated_original",
+    "migrated_postgres",
+    "postgres",
+    "postgres_copies",
+    "store",
+]
 
 DEPLOYMENT = DeploymentRecord("d", "m", "first", "DEPLOYING", (), 1, 2)
 
