@@ -16,7 +16,7 @@ from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.traffic.rows import delete_steps, forget_senders
 from control.edges.sql.workspace_rows import all_workspaces
 from control.resources.records import DEAD, DELIVERED
-from control.resources.traffic.steps import STEPS
+from control.resources.traffic.steps import KEPT
 
 DAY_MS = 86_400_000
 DELIVERED_DAYS = 7
@@ -37,7 +37,7 @@ async def delete_old_records(store: Store, event_days: float, audit_days: float)
     for id in workspace_ids:
         deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
         deleted += await in_batches(store, partial(_delete_audited, workspace_id=id, before_ms=audited_ms))
-        for steps in STEPS.values():
+        for steps in KEPT:
             before_ms = now_ms - steps.kept_s * 1000
             deleted += await in_batches(store, partial(delete_steps, workspace_id=id, steps=steps, before_ms=before_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):

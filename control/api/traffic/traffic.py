@@ -12,6 +12,7 @@ from pydantic import Field
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, RequestV1, ResponseV1, TimeText
+from control.api.protocol.times import TimeParameter
 from control.resources.times import time_text
 from control.resources.traffic.figures import SlugTraffic, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
@@ -26,7 +27,8 @@ _PERCENTS = (50, 95, 99)
 class TrafficQueryV1(RequestV1):
     """Selects a period, and perhaps one slug."""
 
-    period: Literal["hour", "day", "month"] = Field("hour", description="It ends with the current step.")
+    period: Literal["hour", "day", "month"] = "hour"
+    end_time: TimeParameter | None = Field(None, description="When the period ends. Omitted: now.")
     slug: Annotated[str | None, Field(min_length=1, max_length=257, json_schema_extra=NO_NUL)] = Field(
         None, description="Only this slug, or the direct calls of the model with this id."
     )
@@ -70,16 +72,17 @@ class TrafficResponseV1(ResponseV1):
 
     period: str
     start_time: TimeText
-    end_time: TimeText = Field(description="The end of the current step, which is not over yet.")
+    end_time: TimeText = Field(description="The end of the last step, which may not be over yet.")
     step_s: int
     items: list[TrafficItemV1]
 
 
 async def _get(request: ApiRequest) -> Encoded:
     query = request.query_as(TrafficQueryV1)
-    chart = await read_traffic(request.store, request.workspace_id, Period(query.period), query.slug)
-    steps = chart.steps
-    starts = [chart.first_ms + number * steps.length_ms for number in range(steps.count + 1)]
+    end_ms = None if query.end_time is None else query.end_time // 1_000_000
+    chart = await read_traffic(request.store, request.workspace_id, Period(query.period), query.slug, end_ms)
+    span, steps = chart.span, chart.span.steps
+    starts = range(span.first_ms, span.end_ms + 1, steps.length_ms)
     texts = await each(starts, time_text)
     times = dict(zip(starts[:-1], texts[:-1], strict=True))
     items: list[Pieces] = []

@@ -12,7 +12,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.traffic import rows as traffic_rows
 from control.edges.sql.traffic.rows import Points
-from control.resources.traffic.steps import STEPS, Period, Steps
+from control.resources.traffic.steps import Period, Span, span_of
 from policy.traffic import TrafficRow
 
 MAX_SLUGS = 100
@@ -37,8 +37,7 @@ class SlugTraffic:
 class Chart:
     """The traffic of a period: busiest slugs first, None last."""
 
-    steps: Steps
-    first_ms: int
+    span: Span
     slugs: Sequence[SlugTraffic]
 
 
@@ -53,16 +52,17 @@ async def add_traffic(store: Store, sender: str, number: int, rows: Sequence[Tra
     await store.transact(add)
 
 
-async def read_traffic(store: Store, workspace_id: str, period: Period, slug: str | None) -> Chart:
-    """The traffic of the busiest slugs and of the rest; or of one slug alone."""
-    steps = STEPS[period]
+async def read_traffic(
+    store: Store, workspace_id: str, period: Period, slug: str | None, end_ms: int | None = None
+) -> Chart:
+    """The traffic of the busiest slugs and of the rest; or of one slug alone. `end_ms`: of the period; None is now."""
     async with store.read() as conn:
-        first_ms = steps.first_ms(await database_ms(conn))
-        where = (conn, workspace_id, steps, first_ms)
+        span = span_of(period, end_ms, await database_ms(conn))
+        where = (conn, workspace_id, span)
         names = [slug] if slug is not None else await traffic_rows.busiest_slugs(*where, MAX_SLUGS)
         points = await traffic_rows.points_of(*where, names)
         rest = await traffic_rows.points_of_others(*where, names) if slug is None else None
     found = [SlugTraffic(name, points[name]) for name in names if name in points]
     if rest is not None:
         found.append(SlugTraffic(None, rest))
-    return Chart(steps, first_ms, found)
+    return Chart(span, found)

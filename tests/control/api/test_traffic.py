@@ -13,14 +13,14 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.traffic.tables import traffic, traffic_senders
 from control.resources.times import time_text
 from control.resources.traffic import figures
-from control.resources.traffic.steps import STEPS, Period
+from control.resources.traffic.steps import KEPT, Period, span_of
 from control.retention import delete_old_records
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json
 
 ONE, TWO = "a" * 16, "b" * 16
 PATH = "/v1/gateway/traffic"
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 async def this_minute_ms(plane: ControlPlane) -> int:
@@ -64,9 +64,9 @@ async def test_an_item_has_the_documented_form_in_every_period(plane: ControlPla
         tokens = {"uncached_input_tokens": 5, "cached_input_tokens": 2, "output_tokens": 7}
         first_byte = {"p50": 17.5, "p95": 24.2, "p99": 24.9}
         assert item == {"slug": "acme/chat", **sums, **tokens, "first_byte_ms": first_byte}
-        steps = STEPS[period]
-        assert answer["step_s"] == steps.length_s
-        assert 60 <= len(series) == steps.count <= 120
+        span = span_of(period, None, now_ms)
+        assert answer["step_s"] == span.steps.length_s
+        assert 60 <= len(series) == span.count <= 120
         assert [one["start_time"] for one in (series[0], answer)] == [answer["start_time"]] * 2
         assert answer["end_time"] > time_text(now_ms) >= series[-2]["start_time"]
         (point,) = [one for one in series if one["calls"]]
@@ -101,7 +101,7 @@ async def test_only_existing_workspaces_have_traffic_and_each_sees_its_own(plane
     assert [item["slug"] for item in await items(plane)] == ["acme/chat"]
     (item,) = (await plane.get(PATH, key=other["api_key"])).ok()["items"]
     assert item["slug"] == "other/chat"
-    assert await count(plane, traffic) == 2 * len(STEPS)
+    assert await count(plane, traffic) == 2 * len(KEPT)
 
 
 async def test_busiest_slugs_come_first_and_the_rest_is_summed(
@@ -132,7 +132,7 @@ async def test_old_steps_are_deleted(plane: ControlPlane) -> None:
     async with plane.store.read() as conn:
         sums = select(traffic.c.step_s, func.sum(traffic.c.calls)).group_by(traffic.c.step_s)
         kept = sorted((step_s, int(calls)) for step_s, calls in await conn.execute(sums))
-    assert kept == [(60, 25), (900, 50), (21_600, 75)]
+    assert kept == [(60, 50), (900, 50), (3600, 75), (21_600, 75)]
     assert await count(plane, traffic_senders) == 1
 
 
@@ -164,3 +164,23 @@ async def test_malformed_batch_is_refused_and_nothing_is_taken(
 
 async def test_the_period_must_be_one_that_is_kept(sqlite_plane: ControlPlane) -> None:
     (await sqlite_plane.get(PATH, params={"period": "year"})).refused(400)
+
+
+async def test_a_period_may_end_as_early_as_its_steps_are_kept(sqlite_plane: ControlPlane) -> None:
+    plane, now_ms = sqlite_plane, await this_minute_ms(sqlite_plane)
+    ages = {"hour": 40 * HOUR_MS, "day": 20 * DAY_MS, "month": 0}
+    (await post(plane, 1, *(row(plane, now_ms - age_ms) for age_ms in ages.values()))).ok()
+    for period, step_s, gone_ms in (
+        ("hour", 60, 2 * DAY_MS),
+        ("day", 3600, 31 * DAY_MS),
+        ("month", 21_600, 3 * DAY_MS),
+    ):
+        end_ms = now_ms - ages[period] + 1
+        answer = (await plane.get(PATH, params={"period": period, "end_time": time_text(end_ms)})).ok()
+        assert answer["step_s"] == step_s
+        assert answer["end_time"] >= time_text(end_ms)
+        (item,) = answer["items"]
+        assert item["series"][-1]["calls"] == 1
+        too_old = {"period": period, "end_time": time_text(now_ms - gone_ms)}
+        (detail,) = (await plane.get(PATH, params=too_old)).refused(400)["details"]
+        assert detail["field"] == "end_time"

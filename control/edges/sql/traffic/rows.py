@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause, Select, Text, TextClause, cast
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
-from control.resources.traffic.steps import STEPS, Steps
+from control.resources.traffic.steps import KEPT, Span, Steps
 from policy.traffic import TrafficRow
 
 _DELETED_STEPS = 10
@@ -52,7 +52,7 @@ _SENT = ("workspace_id", "slug", "at_ms", *FIGURES)
 def _add(sent: str) -> TextClause:
     """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
     key = "workspace_id, step_s, start_ms, slug"
-    lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in STEPS.values())
+    lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in KEPT)
     sums = ", ".join(f"SUM({name})" for name in FIGURES)
     added = ", ".join(f"{name} = traffic.{name} + excluded.{name}" for name in FIGURES)
     return text(
@@ -73,29 +73,25 @@ _ADD = {
 }
 
 
-async def busiest_slugs(conn: Connection, workspace_id: str, steps: Steps, first_ms: int, limit: int) -> list[str]:
-    """The slugs with the most calls since then, most first."""
+async def busiest_slugs(conn: Connection, workspace_id: str, span: Span, limit: int) -> list[str]:
+    """The slugs with the most calls in the span, most first."""
     calls = func.sum(traffic.c.calls)
-    query = select(traffic.c.slug).where(*_since(workspace_id, steps, first_ms), traffic.c.slug != "")
+    query = select(traffic.c.slug).where(*_within(workspace_id, span), traffic.c.slug != "")
     query = query.group_by(traffic.c.slug).order_by(calls.desc(), traffic.c.slug).limit(limit)
     return list((await conn.execute(query)).scalars())
 
 
-async def points_of(
-    conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
-) -> dict[str, Points]:
-    """The steps of each of these slugs since then. A slug without calls is absent."""
+async def points_of(conn: Connection, workspace_id: str, span: Span, slugs: Sequence[str]) -> dict[str, Points]:
+    """The steps of each of these slugs in the span. A slug without calls is absent."""
     columns = (traffic.c.slug, traffic.c.start_ms, *_figures())
-    query = select(*columns).where(*_since(workspace_id, steps, first_ms), one_of(traffic.c.slug, slugs))
+    query = select(*columns).where(*_within(workspace_id, span), one_of(traffic.c.slug, slugs))
     return await _by_slug(conn, query)
 
 
-async def points_of_others(
-    conn: Connection, workspace_id: str, steps: Steps, first_ms: int, slugs: Sequence[str]
-) -> Points | None:
-    """The sums over everything else since then, calls without a slug included."""
+async def points_of_others(conn: Connection, workspace_id: str, span: Span, slugs: Sequence[str]) -> Points | None:
+    """The sums over everything else in the span, calls without a slug included."""
     columns = (literal("").label("slug"), traffic.c.start_ms, *(func.sum(one).label(one.name) for one in _figures()))
-    query = select(*columns).where(*_since(workspace_id, steps, first_ms), ~one_of(traffic.c.slug, slugs))
+    query = select(*columns).where(*_within(workspace_id, span), ~one_of(traffic.c.slug, slugs))
     return (await _by_slug(conn, query.group_by(traffic.c.start_ms))).get("")
 
 
@@ -115,11 +111,12 @@ def _figures() -> list[Any]:
     return [traffic.c[name] for name in FIGURES]
 
 
-def _since(workspace_id: str, steps: Steps, first_ms: int) -> tuple[ColumnElement[bool], ...]:
+def _within(workspace_id: str, span: Span) -> tuple[ColumnElement[bool], ...]:
     return (
         traffic.c.workspace_id == workspace_id,
-        traffic.c.step_s == steps.length_s,
-        traffic.c.start_ms >= first_ms,
+        traffic.c.step_s == span.steps.length_s,
+        traffic.c.start_ms >= span.first_ms,
+        traffic.c.start_ms < span.end_ms,
     )
 
 
