@@ -85,7 +85,7 @@ async def test_a_batch_is_added_once(plane: ControlPlane) -> None:
 
 
 async def test_proxies_that_add_to_the_same_slugs_at_once_do_not_disturb_each_other(plane: ControlPlane) -> None:
-    """In opposite orders: on PostgreSQL rows that were locked in that order would deadlock."""
+    """Whatever the order of their rows. They are locked in one order: a deadlock would cost retries."""
     now_ms = await this_minute_ms(plane)
     rows = [row(plane, now_ms - number % 3 * MINUTE_MS, f"acme/m{number}") for number in range(50)]
     orders = (rows, rows[::-1])

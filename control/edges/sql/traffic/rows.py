@@ -13,6 +13,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
 from control.resources.traffic.steps import KEPT, Span, Steps
+from control.time_slices import each
 from policy.traffic import TrafficRow
 
 _DELETED_STEPS = 10
@@ -40,10 +41,13 @@ async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None
     A proxy's clock may be ahead: what it says of the future is added to the current step.
     """
     dialect = tx.conn.dialect.name
-    values = ((row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes) for row in rows)
-    # Arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value.
-    sent = list(values) if dialect == "sqlite" else [dict(zip(_SENT, one, strict=True)) for one in values]
-    await tx.conn.execute(_ADD[dialect], {"rows": orjson.dumps(sent).decode()})
+
+    def sent(row: TrafficRow) -> Any:
+        values = (row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes)
+        # Arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value.
+        return values if dialect == "sqlite" else dict(zip(_SENT, values, strict=True))
+
+    await tx.conn.execute(_ADD[dialect], {"rows": orjson.dumps(await each(rows, sent)).decode()})
 
 
 _SENT = ("workspace_id", "slug", "at_ms", *FIGURES)
