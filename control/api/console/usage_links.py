@@ -12,6 +12,7 @@ from control.api.protocol.schemas import INTEGRAL, RequestV1, ResponseV1, TimeTe
 from control.resources.console.usage_links import MAX_ORIGIN_CHARS, MAX_ORIGINS, NewLink, mint_link
 from control.resources.times import time_text
 
+DEFAULT_EXPIRY_S = 3600
 _Origin = Annotated[str, Field(min_length=1, max_length=MAX_ORIGIN_CHARS, examples=["https://portal.example"])]
 _ORIGINS = "Scheme, host and optional port of each site whose pages may frame the page; none may by default."
 
@@ -19,8 +20,10 @@ _ORIGINS = "Scheme, host and optional port of each site whose pages may frame th
 class CreateUsageLinkRequestV1(RequestV1):
     """A new link to the group's usage page."""
 
-    expires_in_s: Annotated[int, INTEGRAL, Field(ge=60, le=2_592_000)] = 3600
-    frame_origins: list[_Origin] = Field(default=[], max_length=MAX_ORIGINS, description=_ORIGINS)
+    expires_in_s: Annotated[
+        int | None, INTEGRAL, Field(ge=60, le=2_592_000, description=f"{DEFAULT_EXPIRY_S} by default.")
+    ] = None
+    frame_origins: Annotated[list[_Origin] | None, Field(max_length=MAX_ORIGINS, description=_ORIGINS)] = None
 
 
 class CreatedUsageLinkV1(ResponseV1):
@@ -33,7 +36,8 @@ class CreatedUsageLinkV1(ResponseV1):
 async def _post(request: ApiRequest) -> CreatedUsageLinkV1:
     body = request.body_as(CreateUsageLinkRequestV1)
     workspace_id, group_id, prefix = request.workspace_id, request.path["group_id"], request.caller.prefix
-    asked = NewLink(workspace_id, group_id, prefix, body.expires_in_s, body.frame_origins)
+    expires_in_s = DEFAULT_EXPIRY_S if body.expires_in_s is None else body.expires_in_s
+    asked = NewLink(workspace_id, group_id, prefix, expires_in_s, body.frame_origins or ())
     link = await mint_link(request.store, asked)
     url = f"{request.origin}/console/embed/{request.dependencies.usage_links.sign(link)}"
     return CreatedUsageLinkV1(url=url, expires_at=time_text(link.expires_at_ms))

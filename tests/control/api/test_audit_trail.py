@@ -49,6 +49,7 @@ AUDITED: dict[tuple[str, str], str] = {
     ("DELETE", f"{G}/groups/{{group_id}}"): "group.delete",
     ("POST", f"{G}/groups/{{group_id}}/api_keys"): "key.mint",
     ("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}"): "key.revoke",
+    ("POST", f"{G}/groups/{{group_id}}/usage_links"): "usage_link.create",
     ("POST", "/v1/api_keys"): "key.mint",
     ("DELETE", "/v1/api_keys/{prefix}"): "key.revoke",
     ("POST", "/v1/secrets"): "secret.create",
@@ -131,6 +132,7 @@ async def walk_gateway(walk: Walk) -> None:
     await walk("PATCH", f"{G}/groups/{{group_id}}", {"models": [rate(3)]}, **group)
     key = await walk("POST", f"{G}/groups/{{group_id}}/api_keys", {"name": "laptop"}, **group)
     await walk("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", **group, prefix=key["prefix"])
+    await walk("POST", f"{G}/groups/{{group_id}}/usage_links", {"frame_origins": ["https://portal.example"]}, **group)
     await walk("DELETE", f"{G}/groups/{{group_id}}", **group)
     own = await walk("POST", "/v1/api_keys", {"type": "WORKSPACE_INVOKE"})
     await walk("DELETE", "/v1/api_keys/{prefix}", prefix=own["prefix"])
