@@ -84,6 +84,7 @@ async def _asset(request: web.Request) -> web.StreamResponse:
 
 ROUTES = [
     web.get("/console", _home),
+    web.get("/console/", _home),
     web.get("/console/{page}", _page),
     web.get("/console/assets/{path:.+}", _asset),
 ]

@@ -79,7 +79,7 @@ async def _received(request: web.Request) -> bytes:
 async def _get(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     session = await session_of(request)
-    shown = _shown(session, await read_visitor(dependencies.store, session))
+    shown = _shown(session, await read_visitor(dependencies.store, session), dependencies.settings.proxy_url)
     return web.json_response(shown, headers={"Cache-Control": "no-store"})
 
 
@@ -100,7 +100,7 @@ def _with_cookie(request: web.Request, token: str, max_age_s: int) -> web.Respon
     return answer
 
 
-def _shown(session: ConsoleSession, visitor: Visitor) -> dict[str, Any]:
+def _shown(session: ConsoleSession, visitor: Visitor, inference_url: str | None) -> dict[str, Any]:
     group = visitor.group
     return {
         "kind": session.caller.kind.value,
@@ -110,7 +110,7 @@ def _shown(session: ConsoleSession, visitor: Visitor) -> dict[str, Any]:
         "group": None if group is None else asdict(group),
         "may_manage": may_manage(session.caller.kind),
         "onboarded": session.caller.onboarded,
-        "inference_url": None,
+        "inference_url": inference_url,
         "expires_at": time_text(session.record.expires_at_ms),
     }
 

@@ -19,7 +19,7 @@ from control.retention import delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
-from tests.control.plane import ControlPlane, Json
+from tests.control.plane import ControlPlane, Json, running_plane
 
 GROUPS = "/v1/gateway/groups"
 
@@ -47,6 +47,12 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
         "onboarded": True,
         "inference_url": None,
     }
+
+
+async def test_session_says_where_the_inference_api_is(sqlite_url: str) -> None:
+    async with running_plane(sqlite_url, proxy_url="https://inference.example") as plane:
+        shown = (await (await logged_in(plane)).get(SESSION)).ok()
+        assert shown["inference_url"] == "https://inference.example"
 
 
 async def test_cookie_works_on_the_management_api(plane: ControlPlane) -> None:

@@ -184,6 +184,7 @@ async def test_embedded_page_may_be_framed_by_the_origins_of_its_link_alone(sqli
         assert answer.headers["Content-Security-Policy"].endswith(f"; frame-ancestors {shown}")
         assert "X-Frame-Options" not in answer.headers
         assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.body == (await Browser(sqlite_plane).get("/console/usage")).body
         assert answer.headers["Cache-Control"] == "no-store"
 
 
@@ -227,6 +228,17 @@ async def test_what_is_no_origin_is_refused(sqlite_plane: ControlPlane) -> None:
     for origin in NO_ORIGINS:
         told = (await mint(sqlite_plane, group, {"frame_origins": ["https://a", origin]})).refused(400)
         assert told["details"][0]["field"] == "frame_origins.1", origin
+
+
+async def test_links_are_only_read(sqlite_plane: ControlPlane) -> None:
+    group, _ = await customer(sqlite_plane)
+    path = await link_of(sqlite_plane, group)
+    for place in (path, f"{path}/data"):
+        head = await Browser(sqlite_plane).ask("HEAD", place)
+        assert (head.status, head.body or "") == (200, "")
+        assert int(head.headers["Content-Length"]) > 0
+        for method in ("POST", "DELETE", "OPTIONS"):
+            (await Browser(sqlite_plane).ask(method, place)).refused(405)
 
 
 async def test_links_are_bounded(sqlite_plane: ControlPlane) -> None:
