@@ -43,6 +43,13 @@ async def test_parents_limit_refuses_exactly_the_calls_above_it(stage: Stage) ->
     assert sorted(statuses) == [200] * 10 + [429] * 14
     assert len(stage.upstream.received) == 10, "a refused call went upstream"
 
+    (group,) = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=f"{stage.name}-0"))["items"]
+    own, shared = (await stage.operator.call("GET", f"/v1/gateway/groups/{group['id']}/limits"))["items"]
+    assert (shared["current_usage"], shared["threshold"], shared["binds"]) == (10, 10, True)
+    assert shared["counting_group"] == group["hierarchy"]["parent_group_id"]
+    assert (own["counting_group"], own["binds"], own["current_usage"] in range(2, 9)) == (group["id"], False, True)
+    assert 0 < shared["resets_in_s"] <= 61
+
 
 async def test_refusal_has_limit_and_retry_time_and_names_no_other_group(stage: Stage) -> None:
     child = models(stage.slug, ("REQUEST", "MINUTE", 2))
