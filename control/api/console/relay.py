@@ -20,12 +20,13 @@ from control.api.protocol.errors import ProblemError
 from control.api.protocol.schemas import RequestV1
 from control.resources.console.calls import InferenceCall, check_call
 from control.resources.console.sessions import ConsoleSession
-from control.resources.errors import AnswerBrokenError, NoProxyUrlError
+from control.resources.errors import AnswerBrokenError, NoProxyUrlError, ProxyUnavailableError
 from policy.credentials import MODEL_CALLERS, KeyKind
 
 PATH = "/console/call"
 _LOOK_S = 0.2
 """How often to look whether the browser is still there: nothing is read from it, so nothing else tells."""
+_LEFT = 499
 _HEADERS = {
     "Content-Type": "application/octet-stream",
     "X-Content-Type-Options": "nosniff",
@@ -58,7 +59,11 @@ async def _call(request: web.Request) -> web.StreamResponse:
     assert isinstance(body, CallRequestV1)
     call = _checked(body, session)
     with dependencies.call_places.taken(session.record.digest, session.caller.workspace_id):
-        return await _while_connected(request, call)
+        try:
+            return await _while_connected(request, call)
+        except ProxyUnavailableError as error:
+            log.warning("The proxy gave a call of the console no answer (%s); check TOLLGATE_PROXY_URL", error.reason)
+            raise
 
 
 def _check_may_call(session: ConsoleSession) -> None:
@@ -93,8 +98,8 @@ async def _while_connected(request: web.Request, call: InferenceCall) -> web.Str
     finally:
         relaying.cancel()  # does nothing to one that is done
         await asyncio.wait({relaying})
-    if relaying.cancelled():
-        raise ConnectionResetError
+    if relaying.cancelled() or isinstance(relaying.exception(), ConnectionResetError):
+        return web.Response(status=_LEFT)  # for log and metrics
     return relaying.result()
 
 

@@ -15,6 +15,7 @@ from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, C
 
 from control.resources.console.calls import MOST, MOST_PER_SESSION, MOST_PER_WORKSPACE, CallPlaces
 from control.resources.errors import TooManyCallsError
+from runtime.log_schema import FIELDS
 from tests.control.api.console.browser import Browser, logged_in
 from tests.control.plane import ControlPlane, running_plane
 from tests.ports import own_port
@@ -214,7 +215,10 @@ async def test_answer_comes_as_it_is_sent(relaying: ControlPlane, proxy: Scripte
 
 
 @pytest.mark.parametrize("sent", [b"", head(200, STREAMED) + chunked(b"data: 1\n\n", end=False)], ids=["head", "body"])
-async def test_browser_that_leaves_ends_the_call(relaying: ControlPlane, proxy: ScriptedUpstream, sent: bytes) -> None:
+async def test_browser_that_leaves_ends_the_call(
+    relaying: ControlPlane, proxy: ScriptedUpstream, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     browser = await logged_in(relaying)
     proxy.plan(silent(sent))
 
@@ -230,6 +234,8 @@ async def test_browser_that_leaves_ends_the_call(relaying: ControlPlane, proxy: 
     async with asyncio.timeout(5):
         await proxy.until(lambda: proxy.open_connections == 0)
     await call(browser, **ASK)
+    lines = [getattr(record, FIELDS) for record in caplog.records if hasattr(record, FIELDS)]
+    assert [line["status"] for line in lines if line["path"] == CALL] == [499, 200]
 
 
 async def test_reader_that_stops_holds_up_the_proxy(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
