@@ -20,7 +20,7 @@ from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.edges.sql.traffic.tables import FIGURES
 from control.resources.traffic.figures import add_traffic, read_traffic
-from control.resources.traffic.steps import STEPS, Period
+from control.resources.traffic.steps import Period, span_of
 from control.resources.workspaces import create_workspace
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.postgres_server import find_binaries, running_postgres
@@ -51,9 +51,9 @@ def batch(workspace_id: str, rows: int) -> bytes:
 async def fill(store: Store, workspace_id: str) -> None:
     """All steps of all slugs."""
     async with store.write() as tx:
-        for steps in STEPS.values():
-            now_ms = time.time_ns() // 1_000_000 // steps.length_ms * steps.length_ms
-            places = json.dumps(list(range(max(SLUGS, steps.count))))
+        for period in Period:
+            span = span_of(period, None, time.time_ns() // 1_000_000)
+            places = json.dumps(list(range(max(SLUGS, span.count))))
             each = (
                 "json_each(:places)"
                 if tx.conn.dialect.name == "sqlite"
@@ -63,8 +63,8 @@ async def fill(store: Store, workspace_id: str) -> None:
             figures = ", ".join("7" for _ in FIGURES)
             insert = (
                 f"INSERT INTO traffic (workspace_id, step_s, start_ms, slug, {', '.join(FIGURES)})"
-                f" SELECT '{workspace_id}', {steps.length_s}, {now_ms} - at.n * {steps.length_ms}, 'acme/s' || s.n,"
-                f" {figures} FROM {numbers} s CROSS JOIN {numbers} at WHERE s.n < {SLUGS} AND at.n < {steps.count}"
+                f" SELECT '{workspace_id}', {span.steps.length_s}, {span.first_ms} + at.n * {span.steps.length_ms}, 'acme/s' || s.n,"
+                f" {figures} FROM {numbers} s CROSS JOIN {numbers} at WHERE s.n < {SLUGS} AND at.n < {span.count}"
             )
             await tx.conn.execute(text(insert), {"places": places})
 
@@ -85,7 +85,7 @@ async def study(database: str, url: str) -> None:
 
         await cost(f"{database}: a batch of {rows} rows ({len(body):,} bytes)", times, add)
     await fill(store, workspace_id)
-    for period in STEPS:
+    for period in Period:
 
         async def show(period: Period = period) -> None:
             chart = await read_traffic(store, workspace_id, period, None)
