@@ -8,7 +8,7 @@ See docs/reference/limits.md#counter-layout.
 from collections.abc import Iterable
 
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.windows import Entry, RollingLog, day_of, is_exact, window_ms
+from policy.limits.windows import day_of, is_exact, window_ms
 
 KINDS = (
     (LimitType.REQUEST, Unit.SECOND),
@@ -31,7 +31,7 @@ EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
 _DAY_AT, _DAY_REQUESTS_AT, _DAY_TOKENS_AT, _LOGS_AT = 6, 9, 16, 23
-_LOG_BYTES, _OLDEST_CLOSED_AT, _OPEN_AT, _ENTRY_BYTES = 29, 8, 14, 15
+_LOG_BYTES, _ENTRY_BYTES = 29, 15
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
 
@@ -88,26 +88,27 @@ def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: 
 
     `header` and `closed`: a group's field and its `closed_field`, read together. Unsettled tokens count as reserved.
     """
+    at = _log_at(header, number)
+    if header is None or at < 0:
+        return 0, 0
     window = window_ms(KINDS[number - 1][1], 0)
-    log = _stored_log(header or b"", closed or b"", number).live(window, now_ms)
-    return log.total, max(0, log.empty_at_ms(window) - now_ms)
+    edge_ms, oldest_ms = now_ms - window, _number(header, at + 8, at + 14)
+    last_ms = _number(header, at + 14, at + 20)
+    if last_ms < edge_ms:
+        return 0, 0
+    total = _number(header, at + 1, at + 8)
+    if closed is not None and 0 < oldest_ms < edge_ms:  # 0: the closed entries are stale
+        for start in range(0, len(closed), _ENTRY_BYTES):
+            if _number(closed, start, start + 6) >= edge_ms:
+                break
+            total -= _number(closed, start + 8, start + _ENTRY_BYTES)
+    return total, last_ms + window + 1 - now_ms if total else 0
 
 
-def _stored_log(header: bytes, closed: bytes, number: int) -> RollingLog:
-    """What the scripts last wrote of a log, with entries that have left its window since."""
-    for at in range(_LOGS_AT, len(header), _LOG_BYTES):
-        if header[at] == number:
-            entries: tuple[Entry, ...] = (_entry(header, at + _OPEN_AT),)
-            if _number(header, at + _OLDEST_CLOSED_AT, at + _OPEN_AT):  # otherwise the closed ones are stale
-                entries = (*(_entry(closed, start) for start in range(0, len(closed), _ENTRY_BYTES)), *entries)
-            return RollingLog(entries)
-    return RollingLog()
-
-
-def _entry(text: bytes, at: int) -> Entry:
-    """Packed as the time of its last event, its span and its count."""
-    last_ms = _number(text, at, at + 6)
-    return Entry(last_ms - _number(text, at + 6, at + 8), last_ms, _number(text, at + 8, at + _ENTRY_BYTES))
+def _log_at(header: bytes | None, number: int) -> int:
+    """Where the header has this log: kind, total, last times of the oldest closed and the open entry. -1: nowhere."""
+    places = range(_LOGS_AT, len(header or b""), _LOG_BYTES)
+    return next((at for at in places if header is not None and header[at] == number), -1)
 
 
 def _number(header: bytes, start: int, end: int) -> int:

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from control.resources.errors import UsageUnavailableError
 from control.resources.group_usage import Bucket, Meter, Used
-from control.time_slices import pause
+from control.time_slices import each, pause
 from policy.limits.counter_layout import (
     EXPIRY_S,
     KIND_NUMBER,
@@ -50,17 +50,14 @@ class UsageCounters:
         if not meters:
             return []
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
+        read: list[Sequence[bytes | None]] = []
         async with _redis_errors():
             clock_ms = await self._time_ms()
-            found: list[Used] = []
             for start in range(0, len(hashes), _BATCH):
                 await pause()
-                batch = hashes[start : start + _BATCH]
-                answers = await self._redis.each([_reading(of_key) for of_key in batch])
-                for of_key, fields in zip(batch, answers, strict=True):
-                    await pause()
-                    found += _used(of_key, fields, clock_ms)
-        return found
+                read += await self._redis.each([_reading(of_key) for of_key in hashes[start : start + _BATCH]])
+        of_hashes = await each(zip(hashes, read, strict=True), lambda pair: _used(*pair, clock_ms))
+        return [used for of_hash in of_hashes for used in of_hash]
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""

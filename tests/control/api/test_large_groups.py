@@ -161,6 +161,7 @@ async def test_a_request_at_the_bound_does_not_block_the_event_loop(sqlite_plane
         "three at once": lambda: asyncio.gather(*(send("GET", deepest) for _ in range(3))),
         "list": lambda: send("GET", f"{PATH}?limit=1000"),
         "usage": lambda: send("GET", f"{deepest}/usage?limit=1000"),
+        "limits": lambda: send("GET", f"{deepest}/limits?limit=1000"),
         "change the root": lambda: send("PATCH", root, raised),
         "exceeding": lambda: send("PATCH", root, lowered),
         "delete": lambda: send("DELETE", root),
