@@ -25,9 +25,9 @@ TEST_PROCESSES ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python test clients up demo bench bench-quick bench-limits soak lock clients-lock release
+.PHONY: help install check check-python test console-shots clients up demo bench bench-quick bench-limits soak lock clients-lock release
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## build .venv from the hash-checked lock file
 
@@ -59,6 +59,9 @@ check-python: $(STAMP)  ## on another Python: import every module of the product
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/; needs chromium
+	$(BIN)/python -m tests.journeys.console.shots
 
 clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
 	$(BIN)/python -m tests.clients.llama_cpp.build

@@ -1,0 +1,155 @@
+"""A real browser at the console: the system's Chromium, driven by Playwright. It reaches no other host.
+
+Each context has its own cookies, and notes in its `Faults` what no page of the console may cause.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    WebError,
+    async_playwright,
+)
+
+CHROMIUM = "/usr/bin/chromium"
+MISSING = f"no {CHROMIUM} (Debian: apt-get install chromium)"
+COOKIE = "tollgate_console"
+WIDE, NARROW = 1440, 400
+_HEIGHT = 900
+_ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+)
+# Chromium logs every answer of 4xx as an error. Pages ask for what may be refused: whether somebody is logged in.
+_REFUSED = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d ")
+_NOTE_VIOLATIONS = """
+addEventListener("securitypolicyviolation", (event) =>
+    console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`))
+"""
+
+
+@dataclass
+class Faults:
+    """What went wrong in a context: errors on its console, failed scripts, calls of other hosts, answers of 5xx."""
+
+    origin: str
+    seen: list[str] = field(default_factory=list)
+
+    def expect(self, *parts: str) -> None:
+        """Take out the faults that a test caused on purpose; each part must be in one."""
+        for part in parts:
+            meant = [fault for fault in self.seen if part in fault]
+            assert meant, f"no fault with {part!r}: {self.seen}"
+            self.seen = [fault for fault in self.seen if part not in fault]
+
+    def watch(self, context: BrowserContext) -> None:
+        context.on("console", self._on_console)
+        context.on("weberror", self._on_error)
+        context.on("request", self._on_request)
+        context.on("response", self._on_response)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not _REFUSED.match(message.text):
+            self.seen.append(f"console: {message.text}")
+
+    def _on_error(self, error: WebError) -> None:
+        self.seen.append(f"script: {error.error}")
+
+    def _on_request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme != "data" and f"{parts.scheme}://{parts.netloc}" != self.origin:
+            self.seen.append(f"another host: {request.url}")
+
+    def _on_response(self, response: Response) -> None:
+        if response.status >= 500:
+            self.seen.append(f"answer: {response.status} {response.url}")
+
+
+@asynccontextmanager
+async def running_browser() -> AsyncIterator[Browser]:
+    """One Chromium, with a new profile that is deleted afterwards."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def watched_context(
+    browser: Browser, origin: str, width: int = WIDE, scheme: Literal["light", "dark"] = "light"
+) -> AsyncIterator[tuple[BrowserContext, Faults]]:
+    """A context at this origin, to which paths are relative."""
+    context = await browser.new_context(
+        base_url=origin, viewport={"width": width, "height": _HEIGHT}, color_scheme=scheme, locale="en-GB"
+    )
+    await context.add_init_script(_NOTE_VIOLATIONS)
+    faults = Faults(origin)
+    faults.watch(context)
+    try:
+        yield context, faults
+    finally:
+        await context.close()
+
+
+async def call(page: Page, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """What a script of the page gets: status, and JSON or text."""
+    script = """async ([method, path, body]) => {
+        const json = {"Content-Type": "application/json"};
+        const more = body === null ? {} : {body: JSON.stringify(body), headers: json};
+        const answer = await fetch(path, {method, ...more});
+        const text = await answer.text();
+        try { return [answer.status, JSON.parse(text)]; } catch { return [answer.status, text]; }
+    }"""
+    status, found = await page.evaluate(script, [method, path, body])
+    return int(status), found
+
+
+async def signed_in(page: Page, api_key: str, path: str = "/console/overview") -> Page:
+    """Log the page's context in with this key, as the login form does, and open a page of the console."""
+    await page.goto("/console/overview")
+    status, answer = await call(page, "POST", "/console/session", {"api_key": api_key})
+    assert status == 204, answer
+    await opened(page, path)
+    return page
+
+
+async def opened(page: Page, path: str) -> None:
+    """Open a page of the console, and wait until it has drawn what it asked for."""
+    await page.goto(path, wait_until="load")
+    await page.wait_for_function("() => document.readyState === 'complete' && document.body.innerText.trim() !== ''")
+
+
+async def assert_accessible(page: Page, besides: Sequence[str] = ()) -> None:
+    """Axe finds nothing serious or critical. `besides`: the ids of its rules that may be broken here."""
+    violations = (await Axe().run(page)).response["violations"]
+    grave = [one for one in violations if one["impact"] in ("serious", "critical") and one["id"] not in besides]
+    told = [f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']]}" for one in grave]
+    assert not told, "\n".join(told)
+
+
+async def assert_fits(page: Page, width: int = NARROW) -> None:
+    """At this width nobody has to scroll sideways to see the whole page."""
+    await page.set_viewport_size({"width": width, "height": _HEIGHT})
+    needed = await page.evaluate("() => document.documentElement.scrollWidth")
+    if needed > width:
+        wide = await page.evaluate(
+            """(width) => [...document.querySelectorAll("body *")]
+                .filter((one) => one.getBoundingClientRect().right > width + 0.5)
+                .map((one) => one.outerHTML.slice(0, 200)).slice(0, 5)""",
+            width,
+        )
+        raise AssertionError(f"{page.url} needs {needed} px for {wide}")
