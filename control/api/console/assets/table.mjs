@@ -5,17 +5,39 @@ import { h, redraw } from "./dom.mjs";
 import { nothing, problemNotice } from "./notice.mjs";
 
 /**
- * A table. `columns`: `{head, cell(item), number}`; cells are elements or text, `number` aligns right. The first column
- * names the row. `caption` says what the table is; it is not drawn, only read aloud.
+ * A table. `columns`: `{head, cell(item), number, value(item)}`; cells are elements or text, `number` aligns right. The
+ * first column names the row. `caption` says what the table is; it is not drawn, only read aloud. `sort`: sorts by the
+ * `value` of one column, and lets the user choose which: `{by, descending, changed()}`, kept by the caller; `by` is a head.
  */
-export function table(caption, columns, items, { key = caption, rowClass = () => "" } = {}) {
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number && "number" }, column.head)));
-  const rows = items.map((item) => h("tr", { class: rowClass(item) || null }, columns.map((column, at) => cell(column, at, item))));
+export function table(caption, columns, items, { key = caption, rowClass = () => "", sort = null } = {}) {
+  const head = h("tr", {}, columns.map((column) => headCell(column, sort)));
+  const rows = sorted(columns, items, sort).map((item) => h("tr", { class: rowClass(item) || null }, columns.map((column, at) => cell(column, at, item))));
   return h(
     "div.scroll",
     { tabindex: 0, role: "region", "aria-label": caption, "data-key": `table ${key}` },
     h("table", {}, h("caption.hidden", {}, caption), h("thead", {}, head), h("tbody", {}, rows)),
   );
+}
+
+function headCell(column, sort) {
+  const attributes = { scope: "col", class: column.number && "number" };
+  if (!sort || !column.value) return h("th", attributes, column.head);
+  const isChosen = sort.by === column.head;
+  const way = isChosen && (sort.descending ? "descending" : "ascending");
+  function choose() {
+    sort.descending = isChosen ? !sort.descending : Boolean(column.number);
+    sort.by = column.head;
+    sort.changed();
+  }
+  const arrow = h("span", { "aria-hidden": "true" }, !isChosen ? " ↕" : sort.descending ? " ↓" : " ↑");
+  return h("th", { ...attributes, "aria-sort": way }, h("button.sort", { type: "button", "data-key": `sort ${column.head}`, onclick: choose }, column.head, arrow));
+}
+
+function sorted(columns, items, sort) {
+  const value = sort && columns.find((column) => column.head === sort.by)?.value;
+  if (!value) return items;
+  const order = (one, other) => (value(one) < value(other) ? -1 : value(one) > value(other) ? 1 : 0);
+  return items.toSorted((one, other) => (sort.descending ? order(other, one) : order(one, other)));
 }
 
 function cell(column, at, item) {
