@@ -1,4 +1,163 @@
-// Overview: what the gateway does now.
+// Overview: what the gateway does now: calls, errors, tokens and times, by slug.
 
-/** Draws the page. */
-export async function draw() {}
+import { read } from "../api.mjs";
+import { timeChart } from "../chart.mjs";
+import { h } from "../dom.mjs";
+import { brief, count, milliseconds, percent } from "../format.mjs";
+import { copyable } from "../form.mjs";
+import { keepFresh } from "../live.mjs";
+import { nothing } from "../notice.mjs";
+import { table } from "../table.mjs";
+
+const PERIODS = { hour: "Last hour", day: "Last day", month: "Last month" };
+const TONES = ["a", "b", "c", "d"];
+const WARN_SHARE = 0.01;
+const BAD_SHARE = 0.05;
+
+/** Draws the page. `?period=`, and `?slug=` for one slug. */
+export async function draw(main, { session, query }) {
+  const period = Object.hasOwn(PERIODS, query.get("period") ?? "") ? query.get("period") : "hour";
+  const slug = query.get("slug");
+  const part = h("div");
+  main.append(toolbar(period, slug), part);
+  const sort = { by: "Calls", descending: true, changed: () => fresh.now() };
+  const load = () => read("/v1/gateway/traffic", { period, slug });
+  const fresh = keepFresh(part, period === "hour" ? 5 : 30, load, (traffic) => {
+    if (traffic.items.length === 0) return slug ? noCalls(slug, period) : firstCall(session);
+    return [totals(traffic), charts(traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
+  });
+}
+
+function toolbar(period, slug) {
+  const choices = Object.entries(PERIODS).map(([name, text]) =>
+    h("a.button", { href: address(name, slug), "aria-current": name === period && "page" }, text),
+  );
+  return h(
+    "div.toolbar",
+    {},
+    h("div.choices", { role: "group", "aria-label": "Period" }, choices),
+    slug && h("span", {}, "Only ", h("code", {}, slug)),
+    slug && h("a", { href: address(period, null) }, "Show all slugs"),
+    slug && h("a", { href: `/console/endpoints?slug=${encodeURIComponent(slug)}` }, "Endpoint"),
+    slug && h("a", { href: `/console/events?model_slug=${encodeURIComponent(slug)}` }, "Events"),
+    slug && h("a", { href: `/console/playground?slug=${encodeURIComponent(slug)}` }, "Call it"),
+  );
+}
+
+function address(period, slug) {
+  return `/console/overview?period=${period}${slug ? `&slug=${encodeURIComponent(slug)}` : ""}`;
+}
+
+function totals({ items, start_time, end_time }) {
+  const sum = (...names) => items.reduce((all, item) => names.reduce((part, name) => part + item[name], all), 0);
+  const [calls, errors, refusals] = [sum("calls"), sum("errors"), sum("refusals")];
+  const input = sum("uncached_input_tokens", "cached_input_tokens");
+  const minutes = Math.max(1, (new Date(end_time) - new Date(start_time)) / 60_000);
+  return h(
+    "dl.figures-row",
+    {},
+    figure("Calls", brief(calls), perMinute(calls / minutes)),
+    figure("Errors", brief(errors), shareBadge(errors, calls)),
+    figure("Refusals", brief(refusals), `${percent(refusals, calls)} of calls`),
+    figure("Tokens", brief(input + sum("output_tokens")), `${brief(input)} in, ${brief(sum("output_tokens"))} out`),
+    figure("From cache", percent(sum("cached_input_tokens"), input), "of input tokens"),
+    firstByte(items),
+  );
+}
+
+function figure(name, value, note) {
+  return h("div.figure", {}, h("dt", {}, name), h("dd", {}, value, h("div.note", {}, note)));
+}
+
+/** Medians cannot be added up: of several slugs, the fastest and the slowest are shown. */
+function firstByte(items) {
+  const known = items.filter((item) => item.first_byte_ms);
+  if (known.length === 1) {
+    const { p50, p95, p99 } = known[0].first_byte_ms;
+    return figure("Time to first byte", milliseconds(p50), `p95 ${milliseconds(p95)}, p99 ${milliseconds(p99)}`);
+  }
+  const medians = known.map((item) => item.first_byte_ms.p50);
+  const range = [...new Set([Math.min(...medians), Math.max(...medians)].map(milliseconds))].join(" – ");
+  return figure("Time to first byte", known.length ? range : "–", "p50, fastest to slowest slug");
+}
+
+function perMinute(rate) {
+  return rate >= 60 ? `${(rate / 60).toFixed(1)} a second` : `${rate.toFixed(rate < 10 ? 1 : 0)} a minute`;
+}
+
+/** The share of errors, its meaning in a word and a colour. */
+export function shareBadge(errors, calls) {
+  if (!calls) return h("span.soft", {}, "no calls");
+  const share = errors / calls;
+  const [kind, word] = share >= BAD_SHARE ? ["bad", "high"] : share >= WARN_SHARE ? ["warn", "raised"] : ["good", "normal"];
+  return h(`span.badge.${kind}`, {}, `${percent(errors, calls)} errors, ${word}`);
+}
+
+function charts({ items }) {
+  const times = items[0].series.map((step) => new Date(step.start_time));
+  const sums = (value) => times.map((_, at) => items.reduce((sum, { series }) => sum + value(series[at]), 0));
+  const calls = [
+    { name: "answered", tone: "a", values: sums((step) => Math.max(0, step.calls - step.errors - step.refusals)) },
+    { name: "refused", tone: "c", values: sums((step) => step.refusals) },
+    { name: "failed", tone: "bad", values: sums((step) => step.errors) },
+  ];
+  const tokens = [{ name: "tokens", tone: "b", values: sums((step) => step.tokens) }];
+  const busiest = items.slice(0, TONES.length);
+  const waits = busiest.map(({ slug, series }, at) => ({ name: slug, tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
+  const title = items.length > busiest.length ? "Time to first byte (p50), busiest slugs" : "Time to first byte (p50)";
+  return h(
+    "div.cards",
+    {},
+    h("section.card", {}, timeChart("Calls", times, calls, { kind: "bars" })),
+    h("section.card", {}, timeChart("Tokens", times, tokens, { kind: "bars" })),
+    h("section.card", {}, timeChart(title, times, waits, { format: milliseconds, key: "first byte" })),
+  );
+}
+
+function bySlug({ items }, period, sort) {
+  const wait = (name) => ({
+    head: name,
+    number: true,
+    value: (item) => item.first_byte_ms?.[name] ?? -1,
+    cell: (item) => milliseconds(item.first_byte_ms?.[name]),
+  });
+  const figures = (head, name) => ({ head, number: true, value: (item) => item[name], cell: (item) => count(item[name]) });
+  const columns = [
+    { head: "Slug", value: (item) => item.slug, cell: (item) => h("a", { href: address(period, item.slug) }, item.slug) },
+    figures("Calls", "calls"),
+    { head: "Errors", number: true, value: (item) => item.errors / (item.calls || 1), cell: (item) => [count(item.errors), " ", shareBadge(item.errors, item.calls)] },
+    figures("Refusals", "refusals"),
+    figures("Input", "uncached_input_tokens"),
+    figures("Cached input", "cached_input_tokens"),
+    figures("Output", "output_tokens"),
+    wait("p50"),
+    wait("p95"),
+    wait("p99"),
+  ];
+  return table("Traffic by slug: calls, tokens, and time to first byte", columns, items, { key: "traffic", sort });
+}
+
+function noCalls(slug, period) {
+  return nothing("No call of ", h("code", {}, slug), ` in the ${PERIODS[period].toLowerCase()}.`);
+}
+
+function firstCall(session) {
+  const url = session.inference_url ?? "https://YOUR-GATEWAY";
+  const body = `{"model": "${session.workspace.prefixes[0] ?? "acme"}/chat", "messages": [{"role": "user", "content": "Hello"}]}`;
+  const command = `curl ${url}/v1/chat/completions -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" -d '${body}'`;
+  return h(
+    "section.card",
+    {},
+    h("h2", {}, "No calls yet"),
+    h("p", {}, "This page shows calls within seconds. To make the first one:"),
+    h(
+      "ol",
+      {},
+      h("li", {}, h("a", { href: "/console/endpoints?new=1" }, "Create an endpoint"), ": it maps a slug to an upstream."),
+      h("li", {}, h("a", { href: "/console/groups?new=1" }, "Create a group"), ": it says who may call the slug, and how much."),
+      h("li", {}, "Open the group and ", h("a", { href: "/console/groups" }, "mint a key"), " for it."),
+      h("li", {}, "Call the slug with that key: in the ", h("a", { href: "/console/playground" }, "playground"), ", or from a terminal:"),
+    ),
+    copyable(command, "A first call"),
+  );
+}
