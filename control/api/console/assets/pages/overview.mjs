@@ -38,10 +38,20 @@ function toolbar(period, slug) {
     h("div.choices", { role: "group", "aria-label": "Period" }, choices),
     slug && h("span", {}, "Only ", h("code", {}, slug)),
     slug && h("a", { href: address(period, null) }, "Show all slugs"),
-    slug && h("a", { href: `/console/endpoints?slug=${encodeURIComponent(slug)}` }, "Endpoint"),
-    slug && h("a", { href: `/console/events?model_slug=${encodeURIComponent(slug)}` }, "Events"),
-    slug && h("a", { href: `/console/playground?slug=${encodeURIComponent(slug)}` }, "Call it"),
+    linksOf(slug),
   );
+}
+
+/** A slug has a `/`; anything else is the id of a model that is called directly. */
+function linksOf(slug) {
+  if (!slug) return null;
+  const value = encodeURIComponent(slug);
+  if (!slug.includes("/")) return h("a", { href: `/console/models?id=${value}` }, "Model");
+  return [
+    h("a", { href: `/console/endpoints?slug=${value}` }, "Endpoint"),
+    h("a", { href: `/console/events?model_slug=${value}` }, "Events"),
+    h("a", { href: `/console/playground?slug=${value}` }, "Call it"),
+  ];
 }
 
 function address(period, slug) {
@@ -103,7 +113,7 @@ function charts({ items }) {
   ];
   const tokens = [{ name: "tokens", tone: "b", values: sums((step) => step.tokens) }];
   const busiest = items.slice(0, TONES.length);
-  const waits = busiest.map(({ slug, series }, at) => ({ name: slug, tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
+  const waits = busiest.map(({ slug, series }, at) => ({ name: nameOf({ slug }), tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
   const title = items.length > busiest.length ? "Time to first byte (p50), busiest slugs" : "Time to first byte (p50)";
   return h(
     "div.cards",
@@ -123,7 +133,7 @@ function bySlug({ items }, period, sort) {
   });
   const figures = (head, name) => ({ head, number: true, value: (item) => item[name], cell: (item) => count(item[name]) });
   const columns = [
-    { head: "Slug", value: (item) => item.slug, cell: (item) => h("a", { href: address(period, item.slug) }, item.slug) },
+    { head: "Slug", value: nameOf, cell: (item) => (item.slug ? h("a", { href: address(period, item.slug) }, item.slug) : nameOf(item)) },
     figures("Calls", "calls"),
     { head: "Errors", number: true, value: (item) => item.errors / (item.calls || 1), cell: (item) => [count(item.errors), " ", shareBadge(item.errors, item.calls)] },
     figures("Refusals", "refusals"),
@@ -135,6 +145,11 @@ function bySlug({ items }, period, sort) {
     wait("p99"),
   ];
   return table("Traffic by slug: calls, tokens, and time to first byte", columns, items, { key: "traffic", sort });
+}
+
+/** Of calls without a slug of their own, such as lists of models, and of the slugs beyond the busiest 100: their sum. */
+function nameOf({ slug }) {
+  return slug ?? "Everything else";
 }
 
 function noCalls(slug, period) {

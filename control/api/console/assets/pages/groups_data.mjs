@@ -1,0 +1,73 @@
+// Groups as a tree. The API lists them oldest first, so a group never comes before the one above it.
+
+import { read, readAll, route } from "../api.mjs";
+import { h } from "../dom.mjs";
+
+const MOST = 5000;
+
+/** The groups that were read: `add` more, ask for `children`, `descendants` and `roots`. */
+export class Tree {
+  constructor() {
+    this.byId = new Map();
+    this.roots = [];
+    this.below = new Map();
+    this.hasMore = false;
+  }
+
+  add(groups) {
+    for (const group of groups) {
+      this.byId.set(group.id, group);
+      const parent = group.hierarchy.parent_group_id;
+      if (parent === null) this.roots.push(group);
+      else this.below.set(parent, [...(this.below.get(parent) ?? []), group]);
+    }
+  }
+
+  children(id) {
+    return this.below.get(id) ?? [];
+  }
+
+  descendants(id) {
+    return this.children(id).flatMap((group) => [group, ...this.descendants(group.id)]);
+  }
+}
+
+/** The tree of the first 5000 groups; `hasMore` says whether there are others. */
+export async function readTree(options = {}) {
+  const { items, hasMore } = await readAll("/v1/gateway/groups", {}, MOST, options);
+  const tree = new Tree();
+  tree.add(items);
+  tree.hasMore = hasMore;
+  return tree;
+}
+
+/** The groups above `group`, its parent first. */
+export async function readAncestors(group) {
+  const found = [];
+  for (let id = group.hierarchy.parent_group_id; id; id = found.at(-1).hierarchy.parent_group_id) {
+    found.push(await read(route`/v1/gateway/groups/${id}`));
+  }
+  return found;
+}
+
+export const addressOf = (group) => `/console/groups?id=${encodeURIComponent(group.id)}`;
+
+/** A link to a group. `<bdi>`: a name with marks of direction turns nothing but itself. */
+export const groupLink = (group) => h("a", { href: addressOf(group) }, h("bdi", {}, group.metadata.external_entity_id));
+
+/** Who owns a group or an endpoint by a policy file, or nothing. */
+export function ownerBadge({ managed_by: owner }) {
+  if (!owner) return null;
+  return h(`span.badge${owner.drifted ? ".warn" : ""}`, {}, "policy file ", h("bdi", {}, owner.name), owner.drifted && ", changed since");
+}
+
+/** What to know before something that a policy file owns is changed here, or null. */
+export function ownerWarning({ managed_by: owner }) {
+  if (!owner) return null;
+  return h(
+    "div.notice.warn",
+    {},
+    h("p", {}, "The policy file ", h("strong", {}, h("bdi", {}, owner.name)), " owns this. What you change here is marked as drift, and the next apply of the file undoes it. Change the file instead if you can."),
+    owner.drifted && h("p", {}, "It has been changed outside the file since the last apply."),
+  );
+}

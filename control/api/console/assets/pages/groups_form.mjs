@@ -1,0 +1,102 @@
+// The form of a group: name, slugs and limits. Before it saves, it says what will change for whom.
+
+import { read, readAll, route, send } from "../api.mjs";
+import { h, newId } from "../dom.mjs";
+import { field, form, select } from "../form.mjs";
+import { remark } from "../notice.mjs";
+import { addressOf, groupLink, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
+import { modelsEditor } from "./groups_models.mjs";
+import { drawReview } from "./groups_review.mjs";
+
+const MODES = [
+  ["INDEPENDENT", "Independent: each group is counted alone, and inherits the limits that it leaves out"],
+  ["CASCADING", "Cascading: calls below count against every group above"],
+];
+
+/** Draws the form of the group `id`, or of a new one, below `parentId` if that is given. */
+export async function drawEditor(main, { id, parentId }) {
+  const endpoints = readAll("/v1/gateway/endpoints");
+  const [group, parent] = await Promise.all([id && read(route`/v1/gateway/groups/${id}`), parentId && read(route`/v1/gateway/groups/${parentId}`)]);
+  const ancestors = group ? await readAncestors(group) : parent ? [parent, ...(await readAncestors(parent))] : [];
+  const slugs = (await endpoints).items.map((endpoint) => endpoint.slug);
+  const step = h("div", { tabindex: -1 });
+  main.append(h("h2", {}, ...title(group, parent)), ownerWarning(group ?? {}) ?? "", step);
+  step.append(editor(group, ancestors, slugs, step));
+}
+
+function title(group, parent) {
+  if (group) return ["Edit ", groupLink(group)];
+  return parent ? ["New group below ", groupLink(parent)] : ["New group"];
+}
+
+function editor(group, ancestors, slugs, step) {
+  const parent = ancestors[0] ?? null;
+  const entity = h("input", { name: "metadata.external_entity_id", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+  const name = h("input", { name: "metadata.name", maxlength: 255, autocomplete: "off", value: group?.metadata.name });
+  const mode = select("hierarchy.limit_enforcement", MODES, "INDEPENDENT");
+  const path = () => ({ enforcement: group?.hierarchy.limit_enforcement ?? parent?.hierarchy.limit_enforcement ?? mode.value, ancestors });
+  const models = modelsEditor(group?.models ?? [], slugs, path);
+  const said = h("div");
+  const back = group ? addressOf(group) : parent ? addressOf(parent) : "/console/groups";
+  const element = form(
+    "Review changes",
+    [
+      !group && field("External id", entity, "Your own id of the customer or team. It is in events, and cannot be changed."),
+      field("Name (optional)", name),
+      !group && !parent && field("Enforcement", mode, "It holds for the whole tree, and cannot be changed."),
+      h("h3", {}, "Slugs and limits"),
+      models.element,
+      said,
+    ],
+    async () => {
+      said.replaceChildren();
+      const chosen = models.value(); // marks the controls that are wrong
+      const problem = !chosen ? "Limits are whole numbers from 1." : !group && !entity.value.trim() ? "Type an external id." : !group && !chosen.length ? "Add a slug: a new group needs one." : null;
+      if (problem) return said.replaceChildren(remark("bad", problem));
+      await review(changed(chosen));
+    },
+    { cancel: () => location.assign(back) },
+  );
+
+  /** The group as it will be. */
+  function changed(chosen) {
+    const metadata = { external_entity_id: group?.metadata.external_entity_id ?? entity.value.trim(), name: name.value.trim() || null };
+    const hierarchy = { limit_enforcement: path().enforcement, parent_group_id: parent?.id ?? null };
+    return { id: group?.id ?? newId(), metadata, hierarchy, models: chosen };
+  }
+
+  /** Reads the tree anew: what others changed meanwhile counts. */
+  async function review(after) {
+    const [now, tree] = await Promise.all([group ? read(route`/v1/gateway/groups/${group.id}`) : null, group ? readTree() : null]);
+    const above = await readAncestors(after);
+    const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, models: [] };
+    const shown = drawReview({ before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) }, save, edit);
+    step.replaceChildren(shown);
+    step.focus();
+  }
+
+  function edit() {
+    step.replaceChildren(element);
+    step.focus();
+  }
+
+  async function save(before, after) {
+    const saved = group ? await send("PATCH", route`/v1/gateway/groups/${group.id}`, patch(before, after)) : await send("POST", "/v1/gateway/groups", creation(after, parent));
+    location.assign(addressOf(saved));
+  }
+
+  return element;
+}
+
+/** Only what differs: a name that is not touched is not written. */
+function patch(before, after) {
+  const hasNewModels = JSON.stringify(before.models) !== JSON.stringify(after.models);
+  return {
+    ...(before.metadata.name !== after.metadata.name && { metadata: { name: after.metadata.name } }),
+    ...(hasNewModels && { models: after.models }),
+  };
+}
+
+function creation({ metadata, hierarchy, models }, parent) {
+  return { metadata, models, hierarchy: parent ? { parent_group_id: parent.id } : { limit_enforcement: hierarchy.limit_enforcement } };
+}

@@ -1,0 +1,51 @@
+// The step before a group is saved: what changes, for whom, and what the API would refuse.
+
+import { h } from "../dom.mjs";
+import { actionButton } from "../form.mjs";
+import { nothing } from "../notice.mjs";
+import { table } from "../table.mjs";
+import { changes, conflictText, conflicts } from "./groups_rules.mjs";
+
+/** `change`: `{before, after, isNew, ancestors, descendants, isPartial}`. `save(before, after)` and `edit()`: the two ways out. */
+export function drawReview(change, save, edit) {
+  const { before, after, isNew, ancestors, descendants, isPartial } = change;
+  const refused = conflicts(before, after, ancestors, descendants);
+  const rows = [...nameChange(change), ...changes(before, after, ancestors, descendants)];
+  const columns = [
+    { head: "What", cell: (row) => [row.slug && [h("code", {}, row.slug), " "], row.what] },
+    { head: "Before", cell: (row) => h("bdi", {}, row.was) },
+    { head: "After", cell: (row) => h("bdi", {}, row.becomes) },
+    { head: "For whom", cell: (row) => row.words.map((words) => h("div.words", {}, words)) },
+  ];
+  const canSave = refused.length === 0 && rows.length > 0;
+  return h(
+    "section",
+    { "aria-label": "Review" },
+    h("h3", {}, isNew ? "Review the new group" : "Review the changes"),
+    refused.length > 0 &&
+      h(
+        "div.notice.bad",
+        { role: "alert" },
+        h("p", {}, "In a cascading tree no group may have a threshold above that of a group above it. Tollgate refuses this change:"),
+        h("ul", {}, refused.slice(0, 20).map((one) => h("li", {}, conflictText(one)))),
+        refused.length > 20 && h("p", {}, `And ${refused.length - 20} more.`),
+      ),
+    rows.length ? table("What changes", columns, rows) : nothing("Nothing changes."),
+    isPartial && h("p.soft", {}, "The workspace has more groups than were looked through: groups below may be missing here. Tollgate checks all of them when it saves."),
+    canSave && h("p.soft", {}, "Proxies apply it in about a second. What is counted already stays counted."),
+    h(
+      "div.actions",
+      {},
+      h("button", { type: "button", onclick: () => edit() }, "Back to the form"),
+      canSave && actionButton(isNew ? "Create the group" : "Save", () => save(before, after), { class: "primary" }),
+    ),
+  );
+}
+
+function nameChange({ before, after, isNew }) {
+  const rows = [];
+  if (isNew) rows.push({ what: "external id", was: "–", becomes: after.metadata.external_entity_id, words: [] });
+  const [was, becomes] = [before.metadata.name ?? "none", after.metadata.name ?? "none"];
+  if (was !== becomes) rows.push({ what: "name", was, becomes, words: ["Shown in lists; it is in no event."] });
+  return rows;
+}
