@@ -91,15 +91,14 @@ function sittersOf(item, counting, tree) {
 async function fillSitters(item, counting, tree) {
   const isShared = counting.hierarchy.limit_enforcement === "CASCADING";
   const midnight = new Date().toISOString().slice(0, 10);
-  const asked = { start: `${midnight}T00:00:00Z`, group_by: "entity", lines: true };
+  const asked = { start: `${midnight}T00:00:00Z`, group_by: "entity", model_slug: item.slug };
   const path = "/v1/gateway/usage_report";
   const report = isShared ? readAll(path, asked) : read(path, { ...asked, external_entity_id: nameOf(counting) });
   const [{ items, hasMore }, known] = await Promise.all([report, tree]);
   const members = new Map([counting, ...(isShared ? known.descendants(counting.id) : [])].map((one) => [nameOf(one), one]));
   const used = items
     .filter((one) => members.has(one.external_entity_id))
-    .map((one) => ({ group: members.get(one.external_entity_id), ...sumOf(one.lines, item.slug) }))
-    .filter((one) => one.calls > 0);
+    .map((one) => ({ group: members.get(one.external_entity_id), calls: one.calls, tokens: one.input_tokens + one.output_tokens }));
   const figure = (one) => (item.type === "REQUEST" ? one.calls : one.tokens);
   used.sort((one, other) => figure(other) - figure(one));
   const all = used.reduce((sum, one) => sum + figure(one), 0);
@@ -115,12 +114,4 @@ async function fillSitters(item, counting, tree) {
     h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, item.unit !== "DAY" && `The limit itself counts the last ${item.unit.toLowerCase()}.`),
     (hasMore || (isShared && known.hasMore)) && h("p.soft", {}, "The workspace has more groups than were looked through: some may be missing."),
   ].filter(Boolean);
-}
-
-function sumOf(lines, slug) {
-  const own = (lines ?? []).filter((line) => line.slug === slug);
-  return {
-    calls: own.reduce((sum, line) => sum + line.calls, 0),
-    tokens: own.reduce((sum, line) => sum + line.input_tokens + line.output_tokens, 0),
-  };
 }
