@@ -1,0 +1,68 @@
+"""Endpoints in the console: a target is tested before it is saved, and the test leaves nothing."""
+
+from playwright.async_api import Page, expect
+
+from tests.journeys.conftest import Stage
+from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in
+
+
+async def test_endpoint_is_created_after_a_test_call_that_leaves_nothing(page: Page, stage: Stage) -> None:
+    await stage.operator.model(stage.name, stage.upstream.url)
+    await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
+
+    await page.get_by_label("Slug").fill(stage.slug)
+    await page.get_by_label("Model", exact=True).select_option(stage.name)
+    await page.get_by_label("Model name sent upstream").fill("upstream-name")
+    await page.get_by_role("button", name="Test the target").click()
+    await expect(page.get_by_text("Status 200")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_label("First lines of the answer")).to_contain_text("Hello there!")
+    assert await _left(stage) == []
+    await assert_accessible(page)
+    await assert_fits(page)
+
+    await page.get_by_role("button", name="Create the endpoint").click()
+    await page.wait_for_url("**/console/endpoints?id=*")
+    await expect(page.get_by_role("heading", name=stage.slug)).to_be_visible()
+    made = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    assert stage.slug in [endpoint["slug"] for endpoint in made["items"]]
+
+
+async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    broken = await stage.operator.model(f"{stage.name}-broken", "http://127.0.0.1:9")
+    await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
+
+    await page.get_by_label("Model", exact=True).select_option(broken)
+    await page.get_by_role("button", name="Test the target").click()
+    await expect(page.get_by_text("The test call failed.")).to_be_visible(timeout=15_000)
+    assert await _left(stage) == []
+    await page.get_by_role("button", name="Save the target").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Back").click()
+    assert await _model(stage) != broken
+    await page.get_by_role("button", name="Save the target").click()
+    async with page.expect_navigation():
+        await page.get_by_role("dialog").get_by_role("button", name="Save without a test").click()
+    assert await _model(stage) == broken
+
+    await page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Type").fill(stage.slug)
+    await dialog.get_by_role("button", name="Delete").click()
+    await page.wait_for_url("**/console/endpoints")
+    assert await _model(stage) is None
+
+
+async def _left(stage: Stage) -> list[str]:
+    """What tests of targets left."""
+    endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    groups = await stage.operator.call("GET", "/v1/gateway/groups", limit=1000)
+    names = [one["slug"] for one in endpoints["items"]] + [
+        one["metadata"]["external_entity_id"] for one in groups["items"]
+    ]
+    return [name for name in names if "console-test" in name]
+
+
+async def _model(stage: Stage) -> str | None:
+    """The model that the slug of the stage leads to; None if it leads nowhere."""
+    endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    return next((one["targets"][0]["model_id"] for one in endpoints["items"] if one["slug"] == stage.slug), None)

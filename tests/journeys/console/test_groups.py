@@ -1,0 +1,121 @@
+"""Groups in the console: the tree, limits as they fill, and changes that are explained before they are saved."""
+
+import json
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from tests.journeys.conftest import Stage
+from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in
+from tests.journeys.product import models
+
+HOSTILE = '<img src=x onerror="fail()">\u202e'
+
+
+async def test_cascading_conflict_is_explained_before_a_child_is_created(page: Page, stage: Stage) -> None:
+    top = await stage.operator.group(
+        stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60)), limit_enforcement="CASCADING"
+    )
+    await signed_in(page, stage.operator.api_key, f"/console/groups?new=1&parent={top}")
+
+    await page.get_by_label("External id").fill(f"{stage.name}{HOSTILE}")
+    await page.get_by_label("Add a slug").fill(stage.slug)
+    await page.get_by_role("button", name="Add").click()
+    await page.get_by_label("Requests", exact=True).fill("61")
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_role("alert")).to_contain_text(f"61 is above the 60 of {stage.name}")
+    await expect(page.get_by_role("button", name="Create the group")).to_have_count(0)
+
+    await page.get_by_role("button", name="Back to the form").click()
+    await page.get_by_label("Requests", exact=True).fill("50")
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_text(f"Still bound by the 60 of {stage.name}.")).to_be_visible()
+    await assert_accessible(page)
+    await page.get_by_role("button", name="Create the group").click()
+    await page.wait_for_url("**/console/groups?id=*")
+    await expect(page.get_by_role("table", name=f"Limits of {stage.slug}")).to_contain_text("0 of 50")
+    found = await _group(stage, f"{stage.name}{HOSTILE}")
+    assert found["models"] == models(stage.slug, ("REQUEST", "MINUTE", 50))
+    assert found["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": top}
+
+
+async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
+    day = ("TOKEN", "DAY", 1000)
+    top = await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60), day))
+    await stage.operator.group(f"{stage.name}-heir", models(stage.slug), parent_group_id=top)
+    await stage.operator.group(f"{stage.name}-own", models(stage.slug, ("REQUEST", "MINUTE", 90)), parent_group_id=top)
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={top}&edit=1")
+
+    await page.get_by_label("Name (optional)").fill("A name")
+    await page.get_by_text(stage.slug, exact=True).click()
+    await page.get_by_label("Requests", exact=True).fill("30")
+    await page.get_by_role("button", name="Review changes").click()
+    row = page.get_by_role("row", name="requests a minute")
+    await expect(row).to_contain_text(f"leave it out, each counted alone: {stage.name}-heir: 60 → 30.")
+    await expect(row).to_contain_text(f"keep it: {stage.name}-own.")
+    await page.get_by_role("button", name="Save").click()
+    await page.wait_for_url(f"**/console/groups?id={top}")
+    found = await _group(stage, stage.name)
+    assert (found["metadata"]["name"], found["models"]) == (
+        "A name",
+        models(stage.slug, ("REQUEST", "MINUTE", 30), day),
+    )
+
+
+async def test_limits_of_a_group_fill_as_it_calls_and_name_who_called(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    limits = models(stage.slug, ("REQUEST", "DAY", 2))
+    top = await stage.operator.group(f"{stage.name}-top", limits, limit_enforcement="CASCADING")
+    below = await stage.operator.group(f"{stage.name}-below", models(stage.slug), parent_group_id=top)
+    key = await stage.operator.key(below)
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={below}")
+    bar = page.get_by_role("meter", name=f"requests a day of {stage.slug}")
+    await expect(bar).to_have_attribute("aria-valuenow", "0")
+
+    for _ in range(2):
+        await stage.ask(key)
+    await expect(page.get_by_text("full, refuses now")).to_be_visible(timeout=10_000)
+    await expect(bar).to_have_attribute("aria-valuenow", "2")
+    await stage.events_of(f"{stage.name}-below", 2)
+    await page.get_by_role("button", name=f"Who uses the requests a day of {stage.slug}").click()
+    sitter = page.get_by_role("dialog").get_by_role("row", name=f"{stage.name}-below")
+    await expect(sitter).to_contain_text("100 %")
+    await page.get_by_role("button", name="Close").click()
+    await assert_accessible(page)
+    await assert_fits(page)
+
+
+async def test_tree_is_walked_and_a_branch_deleted(page: Page, stage: Stage) -> None:
+    top = await stage.operator.group(f"{stage.name}{HOSTILE}", models(stage.slug))
+    below = await stage.operator.group(f"{stage.name}-below", models(stage.slug), parent_group_id=top)
+    key = await stage.operator.key(below)
+    await signed_in(page, stage.operator.api_key, "/console/groups")
+
+    await page.get_by_role("button", name="Collapse all").click()
+    await expect(page.get_by_role("link", name=f"{stage.name}-below")).to_be_hidden()
+    await page.get_by_role("button", name=f"1 below {stage.name}{HOSTILE}").click()
+    await expect(page.get_by_role("link", name=f"{stage.name}-below")).to_be_visible()
+    await assert_accessible(page)
+    await assert_fits(page)
+    await page.get_by_label("External id").fill(f"{stage.name}{HOSTILE}")
+    await page.get_by_role("button", name="Open").click()
+    await page.wait_for_url(f"**/console/groups?id={top}")
+
+    await page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("1 group below it")
+    await dialog.get_by_role("textbox").fill("delete")
+    await dialog.get_by_role("button", name="Delete").click()
+    await page.wait_for_url("**/console/groups")
+    assert await _groups(stage, f"{stage.name}-below") == []
+    assert (await stage.post({"authorization": f"Bearer {key}"}, json.dumps({"model": stage.slug}).encode()))[0] != 200
+
+
+async def _groups(stage: Stage, entity: str) -> list[dict[str, Any]]:
+    found = await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=entity)
+    return list(found["items"])
+
+
+async def _group(stage: Stage, entity: str) -> dict[str, Any]:
+    (found,) = await _groups(stage, entity)
+    return found
