@@ -3,7 +3,7 @@
 from playwright.async_api import Page, expect
 
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in
+from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, signed_in
 
 
 async def test_endpoint_is_created_after_a_test_call_that_leaves_nothing(page: Page, stage: Stage) -> None:
@@ -50,6 +50,27 @@ async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: P
     await dialog.get_by_role("button", name="Delete").click()
     await page.wait_for_url("**/console/endpoints")
     assert await _model(stage) is None
+
+
+async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_later(
+    page: Page, stage: Stage, faults: Faults
+) -> None:
+    await stage.key_without_limits()
+    await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
+    refused = {"error": "The database is away.", "code": "DATABASE_UNAVAILABLE"}
+    await page.route("**/v1/gateway/endpoints/*", lambda route: route.fulfill(status=503, json=refused))
+
+    await page.get_by_role("button", name="Test the target").click()
+    await expect(page.get_by_text("Could not delete the endpoint acme/console-test-")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_text("The target answers.")).to_be_visible()
+    faults.expect("console: Failed to load resource", "answer: 503")
+    assert len(await _left(stage)) == 1
+
+    await page.unroute_all()
+    await page.goto("/console/endpoints")
+    await page.get_by_role("button", name="Delete what tests left").click()
+    await expect(page.get_by_role("button", name="Delete what tests left")).to_have_count(0)
+    assert await _left(stage) == []
 
 
 async def _left(stage: Stage) -> list[str]:

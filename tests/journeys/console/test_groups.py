@@ -111,6 +111,27 @@ async def test_tree_is_walked_and_a_branch_deleted(page: Page, stage: Stage) -> 
     assert (await stage.post({"authorization": f"Bearer {key}"}, json.dumps({"model": stage.slug}).encode()))[0] != 200
 
 
+async def test_usage_is_handed_out_as_a_link_and_as_html_that_embeds_it(page: Page, stage: Stage) -> None:
+    group = await stage.operator.group(stage.name, models(stage.slug))
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group}")
+
+    await page.get_by_role("button", name="Hand out usage").click()
+    await page.get_by_label("Valid for").select_option("1 day")
+    await page.get_by_label("Origins that may embed it").fill("https://portal.example\nhttp://[")
+    await page.get_by_role("button", name="Make the link").click()
+    await expect(page.get_by_role("alert")).to_be_visible()
+    await page.get_by_label("Origins that may embed it").fill("https://portal.example")
+    await page.get_by_role("button", name="Make the link").click()
+    link = await page.get_by_label("The link").inner_text()
+    await expect(page.get_by_label("HTML that embeds it")).to_contain_text(f'<iframe src="{link}"')
+    await assert_accessible(page)
+    await page.get_by_role("button", name="I have stored it").click()
+    assert link not in await page.content()
+    async with stage.session.get(link) as answer:
+        assert answer.status == 200
+        assert "frame-ancestors https://portal.example" in answer.headers["content-security-policy"]
+
+
 async def _groups(stage: Stage, entity: str) -> list[dict[str, Any]]:
     found = await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=entity)
     return list(found["items"])
