@@ -1,0 +1,77 @@
+// Webhooks: who is told of billing events, and what was delivered to them.
+
+import { send, withQuery } from "../api.mjs";
+import { openDialog } from "../dialog.mjs";
+import { h } from "../dom.mjs";
+import { ago } from "../format.mjs";
+import { copyable, field, form } from "../form.mjs";
+import { remark } from "../notice.mjs";
+import { pagedList, table } from "../table.mjs";
+import { drawWebhook } from "./webhooks_detail.mjs";
+
+/** Draws the page. */
+export async function draw(main, { query }) {
+  const id = query.get("id");
+  if (id) return drawWebhook(main, id);
+  const list = pagedList("/v1/gateway/webhooks", () => ({}), webhookTable, "No webhook yet. Create one to be told of billing events.");
+  const create = h("button.primary", { type: "button", onclick: () => createWebhook().then(list.reload) }, "Create a webhook");
+  main.append(
+    h("p.soft", {}, "Each webhook is sent every billing event of the workspace, in signed messages, until it answers 2xx or three days have passed."),
+    h("p.toolbar", {}, create),
+    list.element,
+  );
+  await list.reload();
+}
+
+function webhookTable(webhooks) {
+  return table(
+    "Webhooks",
+    [
+      { head: "URL", cell: (one) => h("a", { href: withQuery("/console/webhooks", { id: one.id }) }, one.url) },
+      { head: "Description", cell: (one) => h("bdi", {}, one.description ?? "–") },
+      { head: "State", cell: state },
+      { head: "Created", cell: (one) => ago(one.created_at) },
+    ],
+    webhooks,
+  );
+}
+
+/** Whether it is on, as a badge. */
+export const state = ({ enabled }) => (enabled ? h("span.badge.good", {}, "on") : h("span.badge.warn", {}, "off"));
+
+function createWebhook() {
+  return openDialog("Create a webhook", (close) => {
+    const { fields, url, description } = webhookFields();
+    const content = h("div");
+    const made = form(
+      "Create",
+      fields,
+      async () => {
+        const webhook = await send("POST", "/v1/gateway/webhooks", { url: url.value.trim(), description: description.value.trim() || null });
+        content.replaceChildren(
+          shownSecret(webhook.secret),
+          h("p.actions", {}, h("a.button", { href: withQuery("/console/webhooks", { id: webhook.id }) }, "Open the webhook"), h("button.primary", { type: "button", onclick: () => close() }, "I have stored it")),
+        );
+      },
+      { cancel: close },
+    );
+    content.append(made);
+    return content;
+  });
+}
+
+/** The controls of a webhook, with what they hold now. */
+export function webhookFields(webhook = { url: "", description: "" }) {
+  const url = h("input", { type: "url", name: "url", value: webhook.url, required: true, spellcheck: "false", placeholder: "https://example.com/billing" });
+  const description = h("input", { name: "description", value: webhook.description ?? "", maxlength: 255 });
+  return { url, description, fields: [field("URL", url, "A public https address. It answers 2xx to each message."), field("Description", description, "For people. May be empty.")] };
+}
+
+/** A secret that was just made; it is never shown again. */
+export const shownSecret = (secret) =>
+  h(
+    "div",
+    {},
+    remark("warn", h("p", {}, "This is the signing secret. It is shown once: store it where your receiver verifies signatures.")),
+    copyable(secret, "Signing secret"),
+  );
