@@ -134,7 +134,7 @@ function deliveryTable(items, path, reload) {
   return table(
     "Deliveries",
     [
-      { head: "Message", cell: (one) => h("code", {}, one.id) },
+      { head: "Message", cell: (one) => h("code.nowrap", {}, one.id) },
       { head: "Type", cell: (one) => one.type },
       { head: "Status", cell: (one) => h(`span.badge.${TONES[one.status]}`, {}, one.status) },
       { head: "Events", number: true, cell: (one) => count(one.event_count) },
