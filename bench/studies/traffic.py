@@ -61,9 +61,10 @@ async def fill(store: Store, workspace_id: str) -> None:
             )
             numbers = f"(SELECT CAST(value AS bigint) AS n FROM {each}) AS"
             figures = ", ".join("7" for _ in FIGURES)
+            length_ms = span.steps.length_ms
             insert = (
                 f"INSERT INTO traffic (workspace_id, step_s, start_ms, slug, {', '.join(FIGURES)})"
-                f" SELECT '{workspace_id}', {span.steps.length_s}, {span.first_ms} + at.n * {span.steps.length_ms}, 'acme/s' || s.n,"
+                f" SELECT '{workspace_id}', {length_ms // 1000}, {span.first_ms} + at.n * {length_ms}, 'acme/s' || s.n,"
                 f" {figures} FROM {numbers} s CROSS JOIN {numbers} at WHERE s.n < {SLUGS} AND at.n < {span.count}"
             )
             await tx.conn.execute(text(insert), {"places": places})
