@@ -5,7 +5,7 @@ import { h } from "../dom.mjs";
 import { field, form } from "../form.mjs";
 import { count } from "../format.mjs";
 import { announce, nothing, problemNotice, remark } from "../notice.mjs";
-import { Tree, addressOf, groupLink, ownerBadge } from "./groups_data.mjs";
+import { Tree, addressOf, groupLink, inParts, ownerBadge } from "./groups_data.mjs";
 
 const PAGE = 200;
 const OPEN_AT_FIRST = 60;
@@ -56,7 +56,7 @@ async function drawTree(container) {
   let cursor = null;
 
   function show() {
-    top.replaceChildren(...tree.roots.map((group) => branch(group, tree, opened)));
+    top.replaceChildren(...branches(tree.roots, tree, opened));
     told.textContent = `${count(tree.byId.size)} ${tree.byId.size === 1 ? "group" : "groups"}${cursor ? ", and there are more" : ""}`;
     more.hidden = cursor === null;
     bar.hidden = tree.below.size === 0;
@@ -91,6 +91,10 @@ async function drawTree(container) {
   container.append(bar, top, said, told, more);
 }
 
+function branches(groups, tree, opened) {
+  return inParts(groups, (part) => part.map((group) => branch(group, tree, opened)), (button) => h("li", {}, button));
+}
+
 /** A group and, when it is open, those below it. */
 function branch(group, tree, opened) {
   const children = tree.children(group.id);
@@ -104,7 +108,7 @@ function branch(group, tree, opened) {
   function set(isOpen) {
     if (isOpen) opened.add(group.id);
     else opened.delete(group.id);
-    list.replaceChildren(...(isOpen ? children.map((child) => branch(child, tree, opened)) : []));
+    list.replaceChildren(...(isOpen ? branches(children, tree, opened) : []));
     list.hidden = !isOpen;
     toggle.setAttribute("aria-expanded", String(isOpen));
     toggle.textContent = isOpen ? "▾" : "▸";

@@ -2,8 +2,10 @@
 
 import { read, readAll, route } from "../api.mjs";
 import { h } from "../dom.mjs";
+import { count } from "../format.mjs";
 
 const MOST = 5000;
+const PART = 100;
 
 /** The groups that were read: `add` more, ask for `children`, `descendants` and `roots`. */
 export class Tree {
@@ -19,7 +21,8 @@ export class Tree {
       this.byId.set(group.id, group);
       const parent = group.hierarchy.parent_group_id;
       if (parent === null) this.roots.push(group);
-      else this.below.set(parent, [...(this.below.get(parent) ?? []), group]);
+      else if (this.below.has(parent)) this.below.get(parent).push(group);
+      else this.below.set(parent, [group]);
     }
   }
 
@@ -48,6 +51,24 @@ export async function readAncestors(group) {
     found.push(await read(route`/v1/gateway/groups/${id}`));
   }
   return found;
+}
+
+/**
+ * The elements that `draw(part)` makes of the first 100 of `items`, and a button for 100 more: thousands take the browser
+ * seconds. `wrap`: puts the button into what may stand there.
+ */
+export function inParts(items, draw, wrap = (button) => button, at = 0) {
+  const end = at + PART;
+  const shown = draw(items.slice(at, end));
+  if (end >= items.length) return shown;
+  const text = `Show more of ${count(items.length - end)} others`;
+  function showMore() {
+    const next = inParts(items, draw, wrap, end);
+    more.replaceWith(...next);
+    next[0].querySelector("a")?.focus();
+  }
+  const more = wrap(h("button", { type: "button", onclick: showMore }, text));
+  return [...shown, more];
 }
 
 export const addressOf = (group) => `/console/groups?id=${encodeURIComponent(group.id)}`;

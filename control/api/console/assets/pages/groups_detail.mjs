@@ -7,7 +7,7 @@ import { actionButton, copyable } from "../form.mjs";
 import { count, time } from "../format.mjs";
 import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
-import { groupLink, ownerBadge, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
+import { groupLink, inParts, ownerBadge, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
 import { drawLimits } from "./groups_limits.mjs";
 import { handOutUsage } from "./groups_usage_link.mjs";
 import { keysOf } from "./keys.mjs";
@@ -97,7 +97,8 @@ async function drawBelow(container, group, tree) {
       { head: "Below it", number: true, cell: (child) => count(known.descendants(child.id).length) },
       { head: "Owner", cell: (child) => ownerBadge(child) ?? h("span.soft", {}, "none") },
     ];
-    container.append(children.length ? table("Groups directly below", columns, children) : nothing("No groups below this one."));
+    const draw = (part) => [table(`Groups directly below, from ${part[0].metadata.external_entity_id}`, columns, part)];
+    container.append(...(children.length ? inParts(children, draw) : [nothing("No groups below this one.")]));
     if (known.hasMore) container.append(h("p.soft", {}, `The ${count(known.byId.size)} oldest groups of the workspace were looked through; there may be newer ones below.`));
   } catch (error) {
     container.append(problemNotice(error));
