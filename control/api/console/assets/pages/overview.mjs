@@ -23,7 +23,7 @@ export async function draw(main, { session, query }) {
   const sort = { by: "Calls", descending: true, changed: () => fresh.now() };
   const load = () => read("/v1/gateway/traffic", { period, slug });
   const fresh = keepFresh(part, period === "hour" ? 5 : 30, load, (traffic) => {
-    if (traffic.items.length === 0) return slug ? noCalls(slug, period) : firstCall(session);
+    if (traffic.items.length === 0) return slug ? noCalls(slug, period) : firstCall(session, period);
     return [totals(traffic), charts(traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
   });
 }
@@ -156,15 +156,15 @@ function noCalls(slug, period) {
   return nothing("No call of ", h("code", {}, slug), ` in the ${PERIODS[period].toLowerCase()}.`);
 }
 
-function firstCall(session) {
+function firstCall(session, period) {
   const url = session.inference_url ?? "https://YOUR-GATEWAY";
   const body = `{"model": "${session.workspace.prefixes[0] ?? "acme"}/chat", "messages": [{"role": "user", "content": "Hello"}]}`;
   const command = `curl ${url}/v1/chat/completions -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" -d '${body}'`;
   return h(
     "section.card",
     {},
-    h("h2", {}, "No calls yet"),
-    h("p", {}, "This page shows calls within seconds. To make the first one:"),
+    h("h2", {}, `No calls in the ${PERIODS[period].toLowerCase()}`),
+    h("p", {}, "This page shows a call within seconds. To make one:"),
     h(
       "ol",
       {},
