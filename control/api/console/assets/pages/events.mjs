@@ -1,6 +1,6 @@
 // Events: the billing events of a window, in detail, as they come, and as a file.
 
-import { withQuery } from "../api.mjs";
+import { Problem, read, withQuery } from "../api.mjs";
 import { openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
 import { count, time } from "../format.mjs";
@@ -121,7 +121,7 @@ function showEvent(event) {
         "dl.facts",
         {},
         fact("Time", time(event.timestamp)),
-        fact("Group", h("a", { href: withQuery("/console/groups", { external_entity_id: event.externalEntityId }) }, h("bdi", {}, event.externalEntityId))),
+        fact("Group", [h("bdi", {}, event.externalEntityId), " ", actionButton("Open the group", () => openGroup(event.externalEntityId))]),
         fact("Slug", h("a", { href: withQuery("/console/endpoints", { slug: event.modelSlug }) }, event.modelSlug)),
         fact("Key", h("code", {}, event.apiKeyPrefix)),
         fact("Input tokens", `${count(event.tokens.inputTokens)}, of which ${count(event.tokens.cachedInputTokens)} were cached`),
@@ -136,6 +136,12 @@ function showEvent(event) {
       h("details", {}, h("summary", {}, "As the API answers it"), h("pre", { tabindex: 0 }, JSON.stringify(event, null, 2))),
     ),
   );
+}
+
+async function openGroup(external_entity_id) {
+  const { items } = await read("/v1/gateway/groups", { external_entity_id });
+  if (items.length === 0) throw new Problem(404, "NOT_FOUND", "The group was deleted. Its events stay.");
+  location.assign(withQuery("/console/groups", { id: items[0].id }));
 }
 
 const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];

@@ -1,7 +1,7 @@
 // Exports events into a file, in the formats of `tollgate events export`.
 
 import { openDialog } from "../dialog.mjs";
-import { h } from "../dom.mjs";
+import { h, redraw } from "../dom.mjs";
 import { count, time } from "../format.mjs";
 import { copyable, field, form, select } from "../form.mjs";
 import { remark } from "../notice.mjs";
@@ -17,6 +17,7 @@ const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/; // a spreadsheet would
 /** Ask for the format, then read all pages and offer the file. */
 export function exportEvents(filter) {
   const cancel = new AbortController();
+  let file = ""; // the address of what was exported
   return openDialog("Export events", (close) => {
     const state = h("div", { role: "status" });
     const format = select("format", [["csv", "CSV"], ["jsonl", "JSON Lines"]]);
@@ -29,8 +30,11 @@ export function exportEvents(filter) {
       const { blob, found, hasMore, window } = await collected(filter, name, cancel.signal, (so_far) =>
         state.replaceChildren(h("p", {}, `${count(so_far)} events so far …`)),
       );
-      const link = h("a.button", { href: URL.createObjectURL(blob), download: fileName(window, name) }, "Save the file");
-      state.replaceChildren(
+      URL.revokeObjectURL(file);
+      file = URL.createObjectURL(blob);
+      const link = h("a.button", { href: file, download: fileName(window, name) }, "Save the file");
+      redraw(
+        state,
         h("p", {}, `${count(found)} ${found === 1 ? "event" : "events"}, until `, time(window.end_time), "."),
         hasMore && remark("warn", h("p", {}, `There are more: this file ends after ${count(found)}. This command writes all of them, and goes on where it was interrupted:`), copyable(commandOf(filter, name), "Command")),
         h("p", {}, link),
@@ -39,7 +43,10 @@ export function exportEvents(filter) {
     }
 
     return h("div", {}, made, state);
-  }).finally(() => cancel.abort());
+  }).finally(() => {
+    cancel.abort();
+    setTimeout(() => URL.revokeObjectURL(file), 60_000); // a download may just have begun
+  });
 }
 
 async function collected(filter, format, signal, progress) {
