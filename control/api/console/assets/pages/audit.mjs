@@ -8,11 +8,13 @@ import { pagedList } from "../table.mjs";
 import { windowFields, windowOf } from "../time_window.mjs";
 import { differenceList } from "./audit_difference.mjs";
 
+const PAGE = 50; // an entry may hold two large resources
+
 /** Draws the page. */
 export async function draw(main, { query }) {
   const shown = windowOf(query, "");
   const actor = query.get("actor") ?? "";
-  const filters = { actor, start_time: shown.start_time, end_time: shown.end_time };
+  const filters = { limit: PAGE, actor, start_time: shown.start_time, end_time: shown.end_time };
   const list = pagedList("/v1/audit_events", () => filters, entries, "No change matches. Choose a longer time, or clear the filter.");
   main.append(
     h("p.soft", {}, "Every change of the workspace, newest first. An actor is the prefix of a key, or ", h("code", {}, "cli"), " for a command on the database itself."),
