@@ -1,5 +1,8 @@
 """The page of the audit trail: what a change changed, and who made it."""
 
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
 from playwright.async_api import Page, expect
 
 from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in
@@ -9,8 +12,11 @@ from tests.journeys.console.scene import Scene
 async def test_a_change_shows_the_members_that_differ(page: Page, scene: Scene) -> None:
     actor = scene.api_key.partition(".")[0]
     changes = (await scene.stage.operator.call("GET", "/v1/audit_events", actor=actor, limit=1000))["items"]
-    (change,) = [one for one in changes if one["action"] == "group.update"]
-    await signed_in(page, scene.api_key, "/console/audit?last=24h")
+    resource = f"groups/{scene.groups['support']}"
+    change = [one for one in changes if (one["action"], one["resource"]) == ("group.update", resource)][-1]
+    end = datetime.fromisoformat(change["timestamp"]) + timedelta(milliseconds=1)
+    window = urlencode({"start_time": change["timestamp"], "end_time": end.isoformat()})
+    await signed_in(page, scene.api_key, f"/console/audit?{window}")
     await page.get_by_label("Actor").fill(actor)
     await page.get_by_role("button", name="Show").click()
     await page.wait_for_url(f"**/console/audit?*actor={actor}")

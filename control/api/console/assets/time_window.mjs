@@ -47,7 +47,7 @@ export function windowFields(shown, unbounded = null) {
 function local(text) {
   if (!text || Number.isNaN(Date.parse(text))) return "";
   const at = new Date(text);
-  return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+  return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 23).replace(".000", "");
 }
 
 const utc = (value) => (value ? new Date(value).toISOString() : null);
