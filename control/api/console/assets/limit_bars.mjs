@@ -1,0 +1,30 @@
+// Limits as bars: what is used, which one refuses first, when room comes back.
+
+import { h } from "./dom.mjs";
+import { usageBar } from "./chart.mjs";
+import { duration } from "./format.mjs";
+import { table } from "./table.mjs";
+
+const UNITS = { REQUEST: "requests", TOKEN: "tokens" };
+
+/** A table of the items of `GET …/limits`. `source(item)`: where a limit is from, for those who may see it. */
+export function limitBars(caption, items, { source = null, key = caption } = {}) {
+  return table(
+    caption,
+    [
+      { head: "Slug", cell: ({ slug }) => h("code", {}, slug) },
+      { head: "Limit", cell: limitName },
+      { head: "Used", cell: (item) => usageBar(`${limitName(item)} of ${item.slug}`, item.current_usage, item.threshold) },
+      { head: "Room again", cell: ({ resets_in_s: left }) => (left === null || left === undefined ? "–" : `in ${duration(left)}`) },
+      { head: "Refuses", cell: ({ binds }) => binds && h("span.badge", {}, "first") },
+      source && { head: "From", cell: source },
+    ].filter(Boolean),
+    items,
+    { key },
+  );
+}
+
+/** "requests per minute" */
+export function limitName({ type, unit }) {
+  return `${UNITS[type] ?? type.toLowerCase()} per ${unit.toLowerCase()}`;
+}

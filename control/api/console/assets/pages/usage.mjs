@@ -1,0 +1,138 @@
+// A customer's usage: one group's own figures, limits and keys. Reached by the group's key, or embedded by a signed link.
+
+import { Problem, read } from "../api.mjs";
+import { chart } from "../chart.mjs";
+import { h } from "../dom.mjs";
+import { ago, brief, count, time } from "../format.mjs";
+import { drawPlainFrame } from "../layout.mjs";
+import { limitBars } from "../limit_bars.mjs";
+import { keepFresh } from "../live.mjs";
+import { nothing, remark } from "../notice.mjs";
+import { table } from "../table.mjs";
+
+const REFRESH_S = 10;
+const GONE = new Set([401, 403, 404, 410]);
+const dayName = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const monthName = new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "UTC" });
+
+/** Draws the page. `session`: null is the embedded page, which the address's token opens. */
+export async function draw(session) {
+  if (session && session.kind !== "FEDERATED") return drawForOperators(session);
+  const main = session ? drawPlainFrame("Usage", session) : drawEmbeddedFrame();
+  const path = session ? "/console/usage/data" : `${location.pathname}/data`;
+  try {
+    show(main, path, await read(path));
+  } catch (error) {
+    if (session || !(error instanceof Problem) || !GONE.has(error.status)) throw error;
+    main.append(remark("warn", h("p", {}, "This link has expired, or it was withdrawn."), h("p", {}, "Open the page again where you found it, or ask for a new link.")));
+  }
+}
+
+function show(main, path, first) {
+  const heading = main.querySelector("h1");
+  let loaded = first;
+  keepFresh(main, REFRESH_S, async () => {
+    const data = loaded ?? (await read(path));
+    loaded = null;
+    return data;
+  }, (data) => {
+    const name = data.group.name ?? data.group.external_entity_id;
+    heading.textContent = `Usage of ${name}`;
+    document.title = `Usage of ${name}`;
+    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data.days), limits(data.limits), days(data.days), slugs(data.slugs), keys(data.keys)];
+  });
+}
+
+/** Nothing but a title: the page around it says the rest. Its colours are the system's, as that page's are. */
+function drawEmbeddedFrame() {
+  document.documentElement.dataset.theme = "";
+  document.title = "Usage";
+  const main = h("main.alone", { id: "main" }, h("h1", {}, "Usage"));
+  document.body.replaceChildren(main);
+  return main;
+}
+
+function drawForOperators(session) {
+  const main = drawPlainFrame("Usage", session);
+  main.append(
+    remark(
+      "",
+      h("p", {}, "This page shows a customer the usage of their group. It opens with the group's key, or with a link that you make for the group."),
+      h("p", {}, "You are logged in with a workspace key: ", h("a", { href: "/console/groups" }, "Groups"), " shows the usage of every group, and makes links."),
+    ),
+  );
+}
+
+const tokensOf = (one) => one.uncached_input_tokens + one.cached_input_tokens + one.output_tokens;
+const sum = (all, of) => all.reduce((total, one) => total + of(one), 0);
+
+function figures(days) {
+  const today = days.at(-1);
+  const month = days.filter((day) => day.date.slice(0, 7) === today.date.slice(0, 7));
+  const ofMonth = `in ${monthName.format(new Date(`${today.date}T00:00:00Z`))}`;
+  return h(
+    "dl.figures-row",
+    {},
+    figure("Calls today", today.calls),
+    figure("Tokens today", tokensOf(today)),
+    figure(`Calls ${ofMonth}`, sum(month, (day) => day.calls)),
+    figure(`Tokens ${ofMonth}`, sum(month, tokensOf)),
+  );
+}
+
+const figure = (name, value) => h("div.figure", {}, h("dt", {}, name), h("dd", { title: count(value) }, brief(value)));
+
+function limits(items) {
+  return [h("h2", {}, "Limits"), items.length ? limitBars("Limits", items, { source: sourceOf(items) }) : nothing("No limit binds your calls.")];
+}
+
+// Only where some are of a group above: whose limits they are says nothing to others.
+function sourceOf(items) {
+  return items.some((item) => item.own === false) ? ({ own }) => (own === false ? "shared" : "own") : null;
+}
+
+function days(all) {
+  const labels = all.map((day) => dayName.format(new Date(`${day.date}T00:00:00Z`)));
+  const values = (of) => all.map(of);
+  return h(
+    "div.cards",
+    {},
+    h("div.card", {}, chart("Calls per day", labels, [{ name: "calls", tone: "a", values: values((day) => day.calls) }], { kind: "bars" })),
+    h(
+      "div.card",
+      {},
+      chart(
+        "Tokens per day",
+        labels,
+        [
+          { name: "input", tone: "a", values: values((day) => day.uncached_input_tokens) },
+          { name: "cached input", tone: "b", values: values((day) => day.cached_input_tokens) },
+          { name: "output", tone: "c", values: values((day) => day.output_tokens) },
+        ],
+        { kind: "bars" },
+      ),
+    ),
+  );
+}
+
+function slugs(items) {
+  const columns = [
+    { head: "Slug", cell: ({ slug }) => h("code", {}, slug) },
+    { head: "Calls", number: true, cell: ({ calls }) => count(calls) },
+    { head: "Input tokens", number: true, cell: (one) => count(one.uncached_input_tokens) },
+    { head: "Cached input tokens", number: true, cell: (one) => count(one.cached_input_tokens) },
+    { head: "Output tokens", number: true, cell: (one) => count(one.output_tokens) },
+  ];
+  return [h("h2", {}, "By slug, in 31 days"), items.length ? table("Usage by slug in 31 days", columns, items) : nothing("No calls in 31 days.")];
+}
+
+function keys(items) {
+  const columns = [
+    { head: "Key", cell: ({ prefix }) => h("code", {}, prefix) },
+    { head: "Name", cell: ({ name }) => name ?? "–" },
+    { head: "Created", cell: ({ created_at: at }) => time(at) },
+    { head: "Last used", cell: ({ last_used_at: at }) => (at ? ago(at) : "never") },
+    { head: "Calls in 31 days", number: true, cell: ({ calls }) => count(calls) },
+  ];
+  return [h("h2", {}, "Keys"), items.length ? table("Keys", columns, items) : nothing("The group has no keys.")];
+}
