@@ -1,0 +1,100 @@
+"""A customer's usage page: by the group's key, and in another site's frame by a link."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from playwright.async_api import BrowserContext, Page, expect
+
+from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, opened, signed_in
+from tests.journeys.console.scene import SLUGS, Scene
+from tests.ports import own_port
+
+
+async def test_a_customer_sees_its_own_usage_and_nothing_else(page: Page, scene: Scene) -> None:
+    await scene.stage.events_of("support", 12)
+    await signed_in(page, scene.keys["support"], "/console/usage")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of support")
+    by_slug = page.get_by_role("region", name="Usage by slug in 31 days")
+    await expect(by_slug).to_contain_text(SLUGS[0])
+    await expect(page.get_by_role("table", name="Limits")).to_contain_text("requests per minute")
+    prefix = scene.keys["support"].split(".")[0]
+    await expect(page.get_by_role("table", name="Keys")).to_contain_text(prefix)
+    text = await page.evaluate("() => document.body.innerText")
+    others = [
+        word
+        for name, key in scene.keys.items()
+        if name != "support"
+        for word in (scene.groups[name], key.split(".")[0])
+    ]
+    assert [word for word in (*others, "research", "night-shift") if word in text] == []
+    await assert_accessible(page)
+    await assert_fits(page)
+    await opened(page, "/console/groups")  # any other address shows the same
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of support")
+    assert await page.get_by_role("navigation").count() == 0
+
+
+async def test_a_workspace_key_is_sent_to_groups(page: Page, scene: Scene) -> None:
+    await signed_in(page, scene.api_key, "/console/usage")
+    await expect(page.get_by_text("You are logged in with a workspace key")).to_be_visible()
+    await expect(page.get_by_role("link", name="Groups")).to_have_attribute("href", "/console/groups")
+
+
+@asynccontextmanager
+async def portal(address: str) -> AsyncIterator[str]:
+    """The URL of a customer portal, whose page frames `address`."""
+    holder = {"address": address}
+
+    async def framing(_request: web.Request) -> web.Response:
+        text = (
+            f'<!doctype html><html lang=en><title>Portal</title><iframe title=usage src="{holder["address"]}"></iframe>'
+        )
+        return web.Response(text=text, content_type="text/html")
+
+    app, port = web.Application(), own_port()
+    app.router.add_get("/", framing)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://localhost:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, faults: Faults, scene: Scene) -> None:
+    path = f"/v1/gateway/groups/{scene.groups['partner']}/usage_links"
+    async with portal("") as unknown:
+        made = await scene.stage.operator.call("POST", path, {"frame_origins": [unknown.replace("http:", "https:")]})
+    page = await context.new_page()
+    await page.set_viewport_size({"width": 320, "height": 700})
+    await opened(page, made["url"])
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of partner")
+    await expect(page.get_by_role("region", name="Usage by slug in 31 days")).to_contain_text(SLUGS[2])
+    assert await page.locator("header, nav, a").count() == 0
+    await assert_accessible(page)
+    await assert_fits(page, 320)
+    async with portal(made["url"]) as stranger:  # not of the link's origins
+        other = await context.new_page()
+        await other.goto(stranger)
+        assert other.frames[1].url == "chrome-error://chromewebdata/"
+    faults.expect("another host", "console: ")
+
+
+async def test_a_link_that_is_over_says_so(page: Page, scene: Scene) -> None:
+    operator = scene.stage.operator
+    key = await operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})
+    async with scene.stage.session.post(
+        f"{scene.stage.product.control}/v1/gateway/groups/{scene.groups['partner']}/usage_links",
+        json={},
+        headers={"authorization": f"Bearer {key['api_key']}"},
+    ) as answer:
+        url = (await answer.json())["url"]
+    await opened(page, url)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of partner")
+    await operator.call("DELETE", f"/v1/api_keys/{key['prefix']}")
+    answered = await page.goto(url)
+    assert answered is not None
+    assert answered.status == 404
+    assert "Usage of partner" not in await page.evaluate("() => document.body.innerText")
