@@ -10,6 +10,7 @@ from playwright.async_api import Browser, BrowserContext, Page
 from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import COOKIE, Faults, assert_accessible, assert_fits, call, signed_in
 from tests.ports import own_port
+from tests.waiting import eventually
 
 
 @asynccontextmanager
@@ -133,7 +134,9 @@ async def test_another_origin_can_neither_read_write_nor_frame(
             document.body.append(frame);
         })"""
         await other.evaluate(frame, f"{stage.product.control}/console/overview")
-        assert other.frames[1].url == "chrome-error://chromewebdata/"
+        (framed,) = other.frames[1:]
+        await eventually(lambda: framed.url, "the frame has an address")  # Playwright may learn it after the page
+        assert framed.url == "chrome-error://chromewebdata/"
     faults.expect("another host", "console: ")
     assert await stage.operator.call("GET", "/v1/gateway/groups") == groups
 
