@@ -21,8 +21,8 @@ from tests.upstream import ScriptedUpstream
 # What may be in a page: what pages make themselves.
 _ELEMENTS = set(
     """html head meta title link script body noscript a abbr article aside b bdi button caption code col colgroup
-    datalist dd details dialog div dl dt em fieldset figcaption figure footer form h1 h2 h3 h4 header hr i img input kbd label
-    legend li main meter nav ol optgroup option output p pre progress section select small span strong sub summary
+    datalist dd details dialog div dl dt em fieldset figcaption figure footer form h1 h2 h3 h4 header hr i img input kbd
+    label legend li main meter nav ol optgroup option output p pre progress section select small span strong sub summary
     sup table tbody td textarea tfoot th thead time tr ul svg circle g line path polygon polyline rect text
     defs use desc""".split()  # noqa: SIM905
 )
