@@ -19,7 +19,7 @@ from control.api.protocol.reports import items
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.edges.sql.traffic.tables import FIGURES
-from control.resources.traffic.figures import add_traffic, read_traffic
+from control.resources.traffic.figures import TrafficQuery, add_traffic, read_traffic
 from control.resources.traffic.steps import Period, span_of
 from control.resources.workspaces import create_workspace
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
@@ -89,7 +89,7 @@ async def study(database: str, url: str) -> None:
     for period in Period:
 
         async def show(period: Period = period) -> None:
-            chart = await read_traffic(store, workspace_id, period, None)
+            chart = await read_traffic(store, workspace_id, TrafficQuery(period))
             assert all(one.figures() for one in chart.slugs)
 
         await cost(f"{database}: reading the {period.value} of {SLUGS} slugs", 3, show)

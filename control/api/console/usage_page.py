@@ -89,10 +89,11 @@ def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
 
 
 def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
-    """As the management API shows a limit, but no other group: of a group above, that it is not the customer's own."""
+    """As the management API shows a limit, but of this group alone: what a shared limit counts is others' usage, too."""
     shown = shown_limit(use).model_dump()
     del shown["source_group"], shown["counting_group"]
-    return shown | {"own": use.bound.counting_group == group.id}
+    own = use.bound.counting_group == group.id
+    return shown | {"own": own} | ({} if own else {"current_usage": None, "resets_in_s": None})
 
 
 def _sums(usage: Usage) -> dict[str, int]:

@@ -14,7 +14,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter
 from control.resources.times import time_text
-from control.resources.traffic.figures import SlugTraffic, read_traffic
+from control.resources.traffic.figures import MAX_SLUGS, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period
 from control.time_slices import each, pause
@@ -28,6 +28,10 @@ class TrafficQueryV1(RequestV1):
     """Selects a period, and perhaps one slug."""
 
     period: Literal["hour", "day", "month"] = "hour"
+    limit: Annotated[int, Field(ge=1, le=MAX_SLUGS)] = Field(
+        MAX_SLUGS, description="Slugs with an item of their own; the others are one item together."
+    )
+    series: Literal["true", "false"] = Field("true", description="`false`: items have their sums alone.")
     end_time: TimeParameter | None = Field(None, description="When the period ends. Omitted: now.")
     slug: Annotated[str | None, Field(min_length=1, max_length=257, json_schema_extra=NO_NUL)] = Field(
         None, description="Only this slug, or the direct calls of the model with this id."
@@ -80,20 +84,21 @@ class TrafficResponseV1(ResponseV1):
 async def _get(request: ApiRequest) -> Encoded:
     query = request.query_as(TrafficQueryV1)
     end_ms = None if query.end_time is None else query.end_time // 1_000_000
-    chart = await read_traffic(request.store, request.workspace_id, Period(query.period), query.slug, end_ms)
+    wanted = TrafficQuery(Period(query.period), end_ms, query.slug, query.limit)
+    chart = await read_traffic(request.store, request.workspace_id, wanted)
     span, steps = chart.span, chart.span.steps
     starts = range(span.first_ms, span.end_ms + 1, steps.length_ms)
     texts = await each(starts, time_text)
     times = dict(zip(starts[:-1], texts[:-1], strict=True))
     items: list[Pieces] = []
     for one in chart.slugs:
-        items.append(await _item(one, times))
+        items.append(await _item(one, times if query.series == "true" else {}))
     head = {"period": query.period, "start_time": texts[0], "end_time": texts[-1], "step_s": steps.length_s}
     return Encoded(encode_object({**head, "items": Array(items)}))
 
 
 async def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
-    """`times`: the starts of all steps, and how they are written."""
+    """`times`: the starts of the steps to show, and how they are written."""
     await pause()
     found = traffic.figures()
     totals = [sum(column) for column in zip(*found.values(), strict=True)]

@@ -22,6 +22,16 @@ Figures = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficQuery:
+    """Which traffic. `end_ms`: of the period; None is now. `slug`: this one alone; None is the busiest `most`."""
+
+    period: Period
+    end_ms: int | None = None
+    slug: str | None = None
+    most: int = MAX_SLUGS
+
+
+@dataclass(frozen=True, slots=True)
 class SlugTraffic:
     """The traffic of one slug. `slug`: None for all calls that have no item of their own."""
 
@@ -52,14 +62,13 @@ async def add_traffic(store: Store, sender: str, number: int, rows: Sequence[Tra
     await store.transact(add)
 
 
-async def read_traffic(
-    store: Store, workspace_id: str, period: Period, slug: str | None, end_ms: int | None = None
-) -> Chart:
-    """The traffic of the busiest slugs and of the rest; or of one slug alone. `end_ms`: of the period; None is now."""
+async def read_traffic(store: Store, workspace_id: str, query: TrafficQuery) -> Chart:
+    """The traffic of the busiest slugs and of the rest; or of one slug alone."""
+    slug = query.slug
     async with store.read() as conn:
-        span = span_of(period, end_ms, await database_ms(conn))
+        span = span_of(query.period, query.end_ms, await database_ms(conn))
         where = (conn, workspace_id, span)
-        names = [slug] if slug is not None else await traffic_rows.busiest_slugs(*where, MAX_SLUGS)
+        names = [slug] if slug is not None else await traffic_rows.busiest_slugs(*where, query.most)
         points = await traffic_rows.points_of(*where, names)
         rest = await traffic_rows.points_of_others(*where, names) if slug is None else None
     found = [SlugTraffic(name, points[name]) for name in names if name in points]

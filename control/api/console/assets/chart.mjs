@@ -111,7 +111,7 @@ function asTable(title, labels, series, format, key) {
     const rows = labels.map((label, at) =>
       h("tr", {}, h("th", { scope: "row" }, label), series.map(({ values }) => h("td.number", {}, values[at] === null ? "–" : format(values[at])))),
     );
-    details.append(h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Figures of ${title}` }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))));
+    details.append(h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Figures of ${title}` }, h("table", {}, h("caption.hidden", {}, `Figures of ${title}`), h("thead", {}, head), h("tbody", {}, rows))));
   });
   return details;
 }

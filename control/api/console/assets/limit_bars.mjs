@@ -2,7 +2,7 @@
 
 import { h } from "./dom.mjs";
 import { usageBar } from "./chart.mjs";
-import { duration } from "./format.mjs";
+import { count, duration } from "./format.mjs";
 import { table } from "./table.mjs";
 
 const UNITS = { REQUEST: "requests", TOKEN: "tokens" };
@@ -14,7 +14,7 @@ export function limitBars(caption, items, { source = null, key = caption } = {})
     [
       { head: "Slug", cell: ({ slug }) => h("code", {}, slug) },
       { head: "Limit", cell: limitName },
-      { head: "Used", cell: (item) => usageBar(`${limitName(item)} of ${item.slug}`, item.current_usage, item.threshold) },
+      { head: "Used", cell: usedOf },
       { head: "Room again", cell: ({ resets_in_s: left }) => (left === null || left === undefined ? "–" : `in ${duration(left)}`) },
       { head: "Refuses", cell: ({ binds }) => binds && h("span.badge", {}, "first") },
       source && { head: "From", cell: source },
@@ -22,6 +22,12 @@ export function limitBars(caption, items, { source = null, key = caption } = {})
     items,
     { key },
   );
+}
+
+/** Null: a shared limit, whose use would tell of others. */
+function usedOf(item) {
+  if (item.current_usage === null) return `at most ${count(item.threshold)}, with others`;
+  return usageBar(`${limitName(item)} of ${item.slug}`, item.current_usage, item.threshold);
 }
 
 /** "requests per minute" */

@@ -96,9 +96,10 @@ async def test_usage_page_shows_every_limit_and_names_no_other_group(plane: Cont
     shown = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
     found = [(limit["type"], limit["unit"], limit["threshold"], limit["own"]) for limit in shown["limits"]]
     assert found == [("REQUEST", "MINUTE", 5, False), ("TOKEN", "DAY", 4, True)]
-    for limit in shown["limits"]:
-        del limit["type"], limit["unit"], limit["threshold"], limit["own"], limit["resets_in_s"]
-        assert limit == {"slug": "acme/chat", "current_usage": 0, "binds": True}
+    shared, own = shown["limits"]
+    assert (shared["current_usage"], shared["resets_in_s"], shared["binds"]) == (None, None, True)
+    assert (own["current_usage"], own["binds"]) == (0, True)
+    assert own["resets_in_s"] > 0
     for hidden in (company["id"], "company", "red", plane.workspace_id, plane.key.partition(".")[0]):
         assert hidden not in str(shown)
 

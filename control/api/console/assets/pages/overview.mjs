@@ -1,9 +1,9 @@
 // Overview: what the gateway does now: calls, errors, tokens and times, by slug.
 
-import { read } from "../api.mjs";
+import { read, withQuery } from "../api.mjs";
 import { timeChart } from "../chart.mjs";
 import { h } from "../dom.mjs";
-import { brief, count, milliseconds, percent } from "../format.mjs";
+import { brief, count, milliseconds, percent, time } from "../format.mjs";
 import { copyable } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { nothing } from "../notice.mjs";
@@ -14,17 +14,26 @@ const TONES = ["a", "b", "c", "d"];
 const WARN_SHARE = 0.01;
 const BAD_SHARE = 0.05;
 
-/** Draws the page. `?period=`, and `?slug=` for one slug. */
+/** Draws the page. `?period=`; `?slug=` for one slug; `?end=` for a period that is over. */
 export async function draw(main, { session, query }) {
   const period = Object.hasOwn(PERIODS, query.get("period") ?? "") ? query.get("period") : "hour";
   const slug = query.get("slug");
+  const end = query.get("end");
   const part = h("div");
   main.append(toolbar(period, slug), part);
   const sort = { by: "Calls", descending: true, changed: () => fresh.now() };
-  const load = () => read("/v1/gateway/traffic", { period, slug });
-  const fresh = keepFresh(part, period === "hour" ? 5 : 30, load, (traffic) => {
-    if (traffic.items.length === 0) return slug ? noCalls(slug, period) : firstCall(session, period);
-    return [totals(traffic), charts(traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
+  const load = async () => {
+    const asked = { period, slug, end_time: end };
+    const [all, busiest] = await Promise.all([
+      read("/v1/gateway/traffic", { ...asked, series: false }),
+      read("/v1/gateway/traffic", { ...asked, limit: TONES.length }), // a series has 7 kB
+    ]);
+    return { ...all, busiest: busiest.items };
+  };
+  const fresh = keepFresh(part, period === "hour" && !end ? 5 : 30, load, (traffic) => {
+    const moves = steps(traffic, period, slug, end);
+    if (traffic.items.length === 0) return [moves, slug || end ? noCalls(slug, period, end) : firstCall(session, period)];
+    return [moves, totals(traffic), charts(traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
   });
 }
 
@@ -42,6 +51,18 @@ function toolbar(period, slug) {
   );
 }
 
+/** Which time is shown, and the way to earlier ones. A month is as much as is kept. */
+function steps({ start_time, end_time }, period, slug, end) {
+  if (period === "month") return null;
+  return h(
+    "p.toolbar",
+    {},
+    h("a.button", { href: address(period, slug, start_time), "data-key": "earlier" }, "← Earlier"),
+    end && h("span", {}, time(start_time), " to ", time(end_time)),
+    end && h("a.button", { href: address(period, slug), "data-key": "now" }, "Now →"),
+  );
+}
+
 /** A slug has a `/`; anything else is the id of a model that is called directly. */
 function linksOf(slug) {
   if (!slug) return null;
@@ -54,8 +75,8 @@ function linksOf(slug) {
   ];
 }
 
-function address(period, slug) {
-  return `/console/overview?period=${period}${slug ? `&slug=${encodeURIComponent(slug)}` : ""}`;
+function address(period, slug, end = null) {
+  return withQuery("/console/overview", { period, slug, end });
 }
 
 function totals({ items, start_time, end_time }) {
@@ -103,7 +124,8 @@ export function shareBadge(errors, calls) {
   return h(`span.badge.${kind}`, {}, `${percent(errors, calls)} errors, ${word}`);
 }
 
-function charts({ items }) {
+/** `busiest`: the busiest slugs, and the sum of all others. */
+function charts({ busiest: items }) {
   const times = items[0].series.map((step) => new Date(step.start_time));
   const sums = (value) => times.map((_, at) => items.reduce((sum, { series }) => sum + value(series[at]), 0));
   const calls = [
@@ -112,9 +134,9 @@ function charts({ items }) {
     { name: "failed", tone: "bad", values: sums((step) => step.errors) },
   ];
   const tokens = [{ name: "tokens", tone: "b", values: sums((step) => step.tokens) }];
-  const busiest = items.slice(0, TONES.length);
-  const waits = busiest.map(({ slug, series }, at) => ({ name: nameOf({ slug }), tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
-  const title = items.length > busiest.length ? "Time to first byte (p50), busiest slugs" : "Time to first byte (p50)";
+  const slugs = items.slice(0, TONES.length);
+  const waits = slugs.map(({ slug, series }, at) => ({ name: nameOf({ slug }), tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
+  const title = items.length > slugs.length ? "Time to first byte (p50), busiest slugs" : "Time to first byte (p50)";
   return h(
     "div.cards",
     {},
@@ -147,13 +169,13 @@ function bySlug({ items }, period, sort) {
   return table("Traffic by slug: calls, tokens, and time to first byte", columns, items, { key: "traffic", sort });
 }
 
-/** Of calls without a slug of their own, such as lists of models, and of the slugs beyond the busiest 100: their sum. */
+/** Of calls without a slug of their own, such as lists of models, and of the slugs beyond the busiest: their sum. */
 function nameOf({ slug }) {
   return slug ?? "Everything else";
 }
 
-function noCalls(slug, period) {
-  return nothing("No call of ", h("code", {}, slug), ` in the ${PERIODS[period].toLowerCase()}.`);
+function noCalls(slug, period, end) {
+  return nothing("No call", slug && [" of ", h("code", {}, slug)], end ? " in this time." : ` in the ${PERIODS[period].toLowerCase()}.`);
 }
 
 function firstCall(session, period) {
