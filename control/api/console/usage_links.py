@@ -20,9 +20,9 @@ _ORIGINS = "Scheme, host and optional port of each site whose pages may frame th
 class CreateUsageLinkRequestV1(RequestV1):
     """A new link to the group's usage page."""
 
-    expires_in_s: Annotated[
-        int | None, INTEGRAL, Field(ge=60, le=2_592_000, description=f"{DEFAULT_EXPIRY_S} by default.")
-    ] = None
+    expires_in_s: Annotated[int, Field(ge=60, le=2_592_000), INTEGRAL] | None = Field(
+        None, description=f"{DEFAULT_EXPIRY_S} by default."
+    )
     frame_origins: Annotated[list[_Origin] | None, Field(max_length=MAX_ORIGINS, description=_ORIGINS)] = None
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import NO_NUL, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter
 from control.resources.times import time_text
 from control.resources.traffic.figures import MAX_SLUGS, SlugTraffic, TrafficQuery, read_traffic
@@ -28,9 +28,9 @@ class TrafficQueryV1(RequestV1):
     """Selects a period, and perhaps one slug."""
 
     period: Literal["hour", "day", "month"] = "hour"
-    limit: Annotated[int, Field(ge=1, le=MAX_SLUGS)] = Field(
-        MAX_SLUGS, description="Slugs with an item of their own; the others are one item together."
-    )
+    limit: Annotated[
+        int, Field(ge=1, le=MAX_SLUGS, description="Slugs with an item of their own; all others are one."), DECIMAL
+    ] = MAX_SLUGS
     series: Literal["true", "false"] = Field("true", description="`false`: items have their sums alone.")
     end_time: TimeParameter | None = Field(None, description="When the period ends. Omitted: now.")
     slug: Annotated[str | None, Field(min_length=1, max_length=257, json_schema_extra=NO_NUL)] = Field(

@@ -34,9 +34,10 @@ def test_demo_succeeds_from_the_installed_wheel(tollgate: Path, environment: dic
         [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 20 steps held" in done.stdout
+    assert "all 21 steps held" in done.stdout
 
 
+@pytest.mark.soak
 def test_up_becomes_ready_from_the_installed_wheel(
     tollgate: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
