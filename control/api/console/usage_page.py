@@ -89,7 +89,7 @@ def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
 
 
 def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
-    """As the management API shows a limit, but of this group alone: what a shared limit counts is others' usage, too."""
+    """As the management API shows a limit, without other groups: what a shared limit counts tells of their usage."""
     shown = shown_limit(use).model_dump()
     del shown["source_group"], shown["counting_group"]
     own = use.bound.counting_group == group.id
