@@ -9,6 +9,7 @@ from playwright.async_api import BrowserContext, Page, expect
 from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 from tests.ports import own_port
+from tests.waiting import eventually
 
 
 async def test_a_customer_sees_its_own_usage_and_nothing_else(page: Page, scene: Scene) -> None:
@@ -42,17 +43,14 @@ async def test_a_workspace_key_is_sent_to_groups(page: Page, scene: Scene) -> No
 
 
 @asynccontextmanager
-async def portal(address: str) -> AsyncIterator[str]:
-    """The URL of a customer portal, whose page frames `address`."""
-    holder = {"address": address}
+async def portal(port: int, address: str) -> AsyncIterator[str]:
+    """The URL of a customer portal at `http://localhost:{port}`, whose page frames `address`."""
 
     async def framing(_request: web.Request) -> web.Response:
-        text = (
-            f'<!doctype html><html lang=en><title>Portal</title><iframe title=usage src="{holder["address"]}"></iframe>'
-        )
+        text = f'<!doctype html><html lang=en><title>Portal</title><iframe title=usage src="{address}"></iframe>'
         return web.Response(text=text, content_type="text/html")
 
-    app, port = web.Application(), own_port()
+    app = web.Application()
     app.router.add_get("/", framing)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
@@ -65,8 +63,8 @@ async def portal(address: str) -> AsyncIterator[str]:
 
 async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, faults: Faults, scene: Scene) -> None:
     path = f"/v1/gateway/groups/{scene.groups['partner']}/usage_links"
-    async with portal("") as unknown:
-        made = await scene.stage.operator.call("POST", path, {"frame_origins": [unknown.replace("http:", "https:")]})
+    port = own_port()
+    made = await scene.stage.operator.call("POST", path, {"frame_origins": [f"http://localhost:{port}"]})
     page = await context.new_page()
     await page.set_viewport_size({"width": 320, "height": 700})
     await opened(page, made["url"])
@@ -75,10 +73,17 @@ async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, f
     assert await page.locator("header, nav, a").count() == 0
     await assert_accessible(page)
     await assert_fits(page, 320)
-    async with portal(made["url"]) as stranger:  # not of the link's origins
+    async with portal(port, made["url"]) as named:
+        framing = await context.new_page()
+        await framing.goto(named)
+        heading = framing.frame_locator("iframe").get_by_role("heading", level=1)
+        await expect(heading).to_have_text("Usage of partner")
+    async with portal(own_port(), made["url"]) as stranger:  # not of the link's origins
         other = await context.new_page()
         await other.goto(stranger)
-        assert other.frames[1].url == "chrome-error://chromewebdata/"
+        (framed,) = other.frames[1:]
+        await eventually(lambda: framed.url, "the frame has an address")  # Playwright may learn it after the page
+        assert framed.url == "chrome-error://chromewebdata/"
     faults.expect("another host", "console: ")
 
 

@@ -45,9 +45,11 @@ async def test_parents_limit_refuses_exactly_the_calls_above_it(stage: Stage) ->
 
     (group,) = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=f"{stage.name}-0"))["items"]
     own, shared = (await stage.operator.call("GET", f"/v1/gateway/groups/{group['id']}/limits"))["items"]
-    assert (shared["current_usage"], shared["threshold"], shared["binds"]) == (10, 10, True)
+    assert (shared["current_usage"], shared["threshold"]) == (10, 10)
     assert shared["counting_group"] == group["hierarchy"]["parent_group_id"]
-    assert (own["counting_group"], own["binds"], own["current_usage"] in range(2, 9)) == (group["id"], False, True)
+    assert (own["counting_group"], own["current_usage"] in range(2, 9)) == (group["id"], True)
+    has_room = own["current_usage"] < 8  # of the ten admitted calls this group may have made all that it may
+    assert (own["binds"], shared["binds"]) == (not has_room, has_room)
     assert 0 < shared["resets_in_s"] <= 61
 
 
