@@ -74,17 +74,20 @@ class Job:
         return await eventually(look, lambda: f"{statuses}\n{self.training.product.log_tail()}", within_s, 0.05)
 
     async def log(self) -> str:
-        """The whole log, oldest line first."""
-        wanted = {"direction": "asc", "limit": 1000}
-        lines = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
-        return "\n".join(line["message"] for line in lines)
+        """The log's first 1000 lines, oldest first."""
+        return "\n".join(await self.lines())
+
+    async def lines(self, text: str | None = None) -> list[str]:
+        """The first 1000 lines that contain `text`, oldest first: a job on a slow machine may write many before it."""
+        wanted = {"direction": "asc", "limit": 1000, "search_pattern": text}
+        found = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
+        return [line["message"] for line in found]
 
     async def logged(self, text: str) -> str:
         """The log, once it contains `text`."""
 
         async def look() -> str | None:
-            log = await self.log()
-            return log if text in log else None
+            return await self.log() if await self.lines(text) else None
 
         return str(await eventually(look, lambda: f"{text!r} in the log\n{self.training.product.log_tail()}", 30, 0.05))
 
