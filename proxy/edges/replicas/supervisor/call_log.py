@@ -8,9 +8,13 @@ import logging
 from collections import deque
 from typing import Any
 
-from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
+from proxy.edges.replicas.supervisor.control_reports import (
+    ControlReports,
+    ReportNotTakenError,
+    ReportRejectedError,
+    send_periodically,
+)
 from proxy.replicas.replica_calls import CallEnded
-from runtime.backoff import pause_s
 
 INTERVAL_S = 1.0
 LONGEST_PAUSE_S = 5.0
@@ -38,15 +42,7 @@ class CallLog:
         self._kept.append((deployment_id, replica, call))
 
     async def run(self) -> None:
-        failures = 0
-        while True:
-            await asyncio.sleep(pause_s(failures, INTERVAL_S, LONGEST_PAUSE_S) if failures else INTERVAL_S)
-            try:
-                await self.send()
-            except ReportNotTakenError:  # logged by the client
-                failures += 1
-            else:
-                failures = 0
+        await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
 
     async def send(self) -> None:
         """Send all lines. Raises `ReportNotTakenError`; the lines that were not taken are kept."""

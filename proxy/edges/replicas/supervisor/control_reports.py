@@ -4,13 +4,17 @@ A return means that control has taken it. One outage of control is logged once, 
 Errors never carry the token.
 """
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import aiohttp
 import orjson
+
+from runtime.backoff import pause_s
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
 _MALFORMED = (400, 413, 422)
@@ -38,6 +42,19 @@ class ReportNotTakenError(Exception):
 
 class ReportRejectedError(Exception):
     """Control calls the report malformed. Sending it again would not help."""
+
+
+async def send_periodically(send: Callable[[], Awaitable[None]], interval_s: float, longest_pause_s: float) -> None:
+    """Call `send` for ever, with growing pauses while control does not take what it sends."""
+    failures = 0
+    while True:
+        await asyncio.sleep(pause_s(failures, interval_s, longest_pause_s) if failures else interval_s)
+        try:
+            await send()
+        except ReportNotTakenError:  # logged by the client
+            failures += 1
+        else:
+            failures = 0
 
 
 class ControlReports:

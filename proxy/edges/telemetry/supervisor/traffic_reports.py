@@ -16,8 +16,12 @@ from itertools import islice
 from typing import Any
 
 from policy.traffic import BUCKETS, MINUTE_MS, SUMS, TrafficRow, is_error, is_refusal
-from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
-from runtime.backoff import pause_s
+from proxy.edges.replicas.supervisor.control_reports import (
+    ControlReports,
+    ReportNotTakenError,
+    ReportRejectedError,
+    send_periodically,
+)
 
 INTERVAL_S = 5.0
 LONGEST_PAUSE_S = 20.0
@@ -67,15 +71,7 @@ class TrafficReports:
                     figures[place] += count
 
     async def run(self) -> None:
-        failures = 0
-        while True:
-            await asyncio.sleep(pause_s(failures, INTERVAL_S, LONGEST_PAUSE_S) if failures else INTERVAL_S)
-            try:
-                await self.send()
-            except ReportNotTakenError:  # logged by the client
-                failures += 1
-            else:
-                failures = 0
+        await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
 
     async def send(self) -> None:
         """Send all figures. Raises `ReportNotTakenError`; what was not taken is kept."""

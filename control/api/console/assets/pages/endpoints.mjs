@@ -28,9 +28,9 @@ export async function draw(main, { session, query }) {
   main.append(remark("warn", h("p", {}, "No endpoint has the slug ", h("code", {}, slug), "."), h("p", {}, h("a", { href: `/console/endpoints?new=1&slug=${encodeURIComponent(slug)}` }, "Create it"), " or look at ", h("a", { href: "/console/endpoints" }, "all endpoints"), ".")));
 }
 
-/** Names of secrets and models by id, and the last hour's traffic by slug; what is not known is left out. */
+/** Names of secrets and models by id, and the last hour's traffic by slug. */
 async function readNames() {
-  const traffic = read("/v1/gateway/traffic", { period: "hour" }).catch(() => ({ items: [] }));
+  const traffic = read("/v1/gateway/traffic", { period: "hour", series: false });
   const [secrets, models, { items }] = await Promise.all([readAll("/v1/secrets"), readAll("/v1/models"), traffic]);
   const byId = (list) => new Map(list.items.map((one) => [one.id, one.name]));
   return { secrets: byId(secrets), models: byId(models), traffic: new Map(items.map((one) => [one.slug, one])) };
