@@ -7,6 +7,7 @@ a test chose it could be taken before its product listened. These ranges lie bel
 
 import os
 import random
+import socket
 from collections.abc import Iterator
 
 from runtime.child_process import can_bind
@@ -38,3 +39,20 @@ _next = _round_and_round(
 def own_port() -> int:
     """A free port. It is given out again only after all others of this process were."""
     return next(_next)
+
+
+def is_held(port: int) -> bool:
+    """Whether this process has a socket at the port, of a listener or of one of its connections, even a broken one."""
+    return any(_port_of(int(descriptor)) == port for descriptor in os.listdir("/proc/self/fd"))
+
+
+def _port_of(descriptor: int) -> int | None:
+    try:
+        looked_at = socket.socket(fileno=descriptor)
+    except OSError:
+        return None  # closed meanwhile, or no socket
+    try:
+        address = looked_at.getsockname()
+    finally:
+        looked_at.detach()  # its owner closes it
+    return int(address[1]) if looked_at.family in (socket.AF_INET, socket.AF_INET6) else None

@@ -12,7 +12,8 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from tests.fakes.throwaway_ca import ThrowawayCa
-from tests.ports import own_port
+from tests.ports import is_held, own_port
+from tests.waiting import eventually
 
 DOMAIN = "hooks.example.com"
 
@@ -79,7 +80,8 @@ class Receiver:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
-        await asyncio.sleep(0.2)  # asyncio closes TLS connections of a killed peer only in later loop iterations
+        # asyncio closes TLS connections, and those that were being made, only in later turns of the loop
+        await eventually(lambda: not is_held(self.port), f"every connection of {self.name} is closed")
 
     async def _receive(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}

@@ -187,12 +187,12 @@ async def _calls(scene: Scene) -> None:
 
 
 async def _asynchronous(scene: Scene, model: ModelServer, receiver: Receiver) -> None:
-    """A platform model, and asynchronous requests that succeed, fail and wait."""
+    """A platform model that runs two at once, and asynchronous requests that succeed, fail and go on."""
     operator = scene.stage.operator
     secret = (await operator.call("GET", "/v1/async/webhook_secret"))["secrets"][0]
     id = (await operator.call("POST", "/v1/models", {"name": "transcriber"}))["id"]
-    settings = {"name": "blue", "max_concurrent_requests": 2}
-    deployment = (await operator.call("POST", f"/v1/models/{id}/deployments", {"name": settings["name"]}))["id"]
+    bounded = {"name": "blue", "max_concurrency": 2}
+    deployment = (await operator.call("POST", f"/v1/models/{id}/deployments", bounded))["id"]
     await operator.call("PUT", f"/v1/models/{id}/environments/production", {"deployment_id": deployment})
     found = AsyncScene(scene.stage, model, receiver, id, deployment, secret)
     await found.replicas(model.url)

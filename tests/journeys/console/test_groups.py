@@ -126,6 +126,7 @@ async def test_usage_is_handed_out_as_a_link_and_as_html_that_embeds_it(page: Pa
     await expect(page.get_by_label("HTML that embeds it")).to_contain_text(f'<iframe src="{link}"')
     await assert_accessible(page)
     await page.get_by_role("button", name="I have stored it").click()
+    await expect(page.locator("dialog")).to_have_count(0)
     assert link not in await page.content()
     async with stage.session.get(link) as answer:
         assert answer.status == 200

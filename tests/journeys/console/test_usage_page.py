@@ -47,7 +47,8 @@ async def portal(port: int, address: str) -> AsyncIterator[str]:
     """The URL of a customer portal at `http://localhost:{port}`, whose page frames `address`."""
 
     async def framing(_request: web.Request) -> web.Response:
-        text = f'<!doctype html><html lang=en><title>Portal</title><iframe title=usage src="{address}"></iframe>'
+        no_icon = "<link rel=icon href=data:,>"  # otherwise Chromium asks for one, now or when the portal is gone
+        text = f'<!doctype html><html lang=en><title>Portal</title>{no_icon}<iframe src="{address}"></iframe>'
         return web.Response(text=text, content_type="text/html")
 
     app = web.Application()
@@ -84,7 +85,10 @@ async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, f
         (framed,) = other.frames[1:]
         await eventually(lambda: framed.url, "the frame has an address")  # Playwright may learn it after the page
         assert framed.url == "chrome-error://chromewebdata/"
-    faults.expect("another host", "console: ")
+        await eventually(
+            lambda: [one for one in faults.seen if "frame-ancestors" in one], "the refusal is on the console"
+        )
+    faults.expect("another host", "frame-ancestors")
 
 
 async def test_a_link_that_is_over_says_so(page: Page, scene: Scene) -> None:
