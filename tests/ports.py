@@ -47,12 +47,12 @@ def is_held(port: int) -> bool:
 
 
 def _port_of(descriptor: int) -> int | None:
+    """The local port of this descriptor; None if it is no socket of IP."""
     try:
         looked_at = socket.socket(fileno=descriptor)
     except OSError:
-        return None  # closed meanwhile, or no socket
+        return None  # no socket, or closed meanwhile
     try:
-        address = looked_at.getsockname()
+        return int(looked_at.getsockname()[1]) if looked_at.family in (socket.AF_INET, socket.AF_INET6) else None
     finally:
         looked_at.detach()  # its owner closes it
-    return int(address[1]) if looked_at.family in (socket.AF_INET, socket.AF_INET6) else None

@@ -80,7 +80,7 @@ class Receiver:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
-        # asyncio closes TLS connections, and those that were being made, only in later turns of the loop
+        # A TLS connection is open until its peer has closed it too, and on a busy machine the product does so late.
         await eventually(lambda: not is_held(self.port), f"every connection of {self.name} is closed")
 
     async def _receive(self, request: web.Request) -> web.Response:

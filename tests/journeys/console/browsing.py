@@ -20,6 +20,7 @@ from playwright.async_api import (
     Response,
     WebError,
     async_playwright,
+    expect,
 )
 
 CHROMIUM = "/usr/bin/chromium"
@@ -131,6 +132,11 @@ async def opened(page: Page, path: str) -> None:
     """Open a page of the console, and wait until it has drawn what it asked for."""
     await page.goto(path, wait_until="load")
     await page.wait_for_function("() => document.readyState === 'complete' && document.body.innerText.trim() !== ''")
+
+
+async def until_dialog_is_gone(page: Page) -> None:
+    """What a dialog showed is in the page a moment longer than a user sees it: it is removed once it has closed."""
+    await expect(page.locator("dialog")).to_have_count(0)
 
 
 async def assert_accessible(page: Page, besides: Sequence[str] = ()) -> None:

@@ -187,7 +187,7 @@ async def _calls(scene: Scene) -> None:
 
 
 async def _asynchronous(scene: Scene, model: ModelServer, receiver: Receiver) -> None:
-    """A platform model that runs two at once, and asynchronous requests that succeed, fail and go on."""
+    """A platform model that runs two requests at once; requests that succeeded, that failed, and one that runs on."""
     operator = scene.stage.operator
     secret = (await operator.call("GET", "/v1/async/webhook_secret"))["secrets"][0]
     id = (await operator.call("POST", "/v1/models", {"name": "transcriber"}))["id"]

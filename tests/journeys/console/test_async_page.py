@@ -4,7 +4,7 @@ import re
 
 from playwright.async_api import Page, expect
 
-from tests.journeys.console.browsing import assert_accessible, assert_fits, opened, signed_in
+from tests.journeys.console.browsing import assert_accessible, assert_fits, opened, signed_in, until_dialog_is_gone
 from tests.journeys.console.scene import Scene
 
 _LEAVES_AT_ONCE = {"initial_delay_ms": 0, "max_attempts": 2}
@@ -15,7 +15,7 @@ async def test_an_operator_follows_requests_and_cancels_one(page: Page, scene: S
     assert asynchronous is not None
     failed = await asynchronous.submit({"status": 500, "times": 2}, inference_retry_config=_LEAVES_AT_ONCE)
     await asynchronous.until_status(failed, "FAILED")
-    running = await asynchronous.submit({"wait": True})  # with that of the scene the most at once
+    running = await asynchronous.submit({"wait": True})  # the scene has one running, and two are the most
     await asynchronous.until_status(running, "IN_PROGRESS")
     waiting = await asynchronous.submit({"wait": True}, priority=2)
 
@@ -42,6 +42,7 @@ async def test_an_operator_follows_requests_and_cancels_one(page: Page, scene: S
     await assert_fits(page)
     await opened(page, "/console/async?request=areq_none")
     await expect(page.get_by_text("There is no such request")).to_be_visible()
+    # Both run on: let later tests call the model.
     await scene.stage.operator.call("PATCH", asynchronous.deployment_path, {"max_concurrency": None})
 
 
@@ -52,7 +53,7 @@ async def test_the_signing_secret_is_shown_on_demand_and_rotated(page: Page, sce
     await page.get_by_role("button", name="Show").click()
     await expect(page.get_by_role("dialog")).to_contain_text(before[0])
     await page.get_by_role("button", name="Done").click()
-    await expect(page.locator("dialog")).to_have_count(0)
+    await until_dialog_is_gone(page)
     assert before[0] not in await page.content()
     await page.get_by_role("button", name="Rotate").click()
     await page.get_by_role("dialog").get_by_role("button", name="Rotate").click()

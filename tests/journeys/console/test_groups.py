@@ -6,7 +6,7 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in
+from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in, until_dialog_is_gone
 from tests.journeys.product import models
 
 HOSTILE = '<img src=x onerror="fail()">\u202e'
@@ -126,7 +126,7 @@ async def test_usage_is_handed_out_as_a_link_and_as_html_that_embeds_it(page: Pa
     await expect(page.get_by_label("HTML that embeds it")).to_contain_text(f'<iframe src="{link}"')
     await assert_accessible(page)
     await page.get_by_role("button", name="I have stored it").click()
-    await expect(page.locator("dialog")).to_have_count(0)
+    await until_dialog_is_gone(page)
     assert link not in await page.content()
     async with stage.session.get(link) as answer:
         assert answer.status == 200

@@ -48,8 +48,8 @@ async def portal(port: int, address: str) -> AsyncIterator[str]:
 
     async def framing(_request: web.Request) -> web.Response:
         no_icon = "<link rel=icon href=data:,>"  # otherwise Chromium asks for one, now or when the portal is gone
-        text = f'<!doctype html><html lang=en><title>Portal</title>{no_icon}<iframe src="{address}"></iframe>'
-        return web.Response(text=text, content_type="text/html")
+        head = f"<!doctype html><html lang=en><title>Portal</title>{no_icon}"
+        return web.Response(text=f'{head}<iframe title=usage src="{address}"></iframe>', content_type="text/html")
 
     app = web.Application()
     app.router.add_get("/", framing)
