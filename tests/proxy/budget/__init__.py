@@ -1,0 +1,1 @@
+"""What one governed call costs a worker, counted: Python calls by part, and user-space instructions."""

@@ -1,0 +1,160 @@
+"""Transports without sockets: a caller that sends one request after another, an upstream and a Redis that answer.
+
+They call the product's protocols as uvloop does, and give each peer's bytes back in the next turn of the loop, so that
+eight callers meet in each tick, as they do in a busy worker.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+import uvloop
+
+from proxy.edges.redis.scripts import Script
+from proxy.edges.upstream.connection import UpstreamConnection
+from proxy.edges.upstream.egress import Origin
+
+TakeReply = Callable[[int], bytes]
+"""What take.lua replies when it admits that many calls."""
+_BEFORE_ESTIMATES = len(("EVALSHA", "script", "1", "key", "layout", "values", "incarnation"))
+_GROUPS_AT = 6
+"""Where take.lua's packed values have the number of groups."""
+
+
+class CannedTransport(asyncio.Transport):
+    """Hands what the product writes to `sent`. Never full, and open until the end."""
+
+    def __init__(self, sent: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self.sent = sent
+
+    def write(self, data: Any) -> None:
+        self.sent(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.sent(b"".join(list_of_data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        raise AssertionError("a canned request is small")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+
+class CannedCaller:
+    """Sends the request again with each complete answer, until `calls` are answered."""
+
+    def __init__(self, buffer: memoryview, connection: asyncio.BufferedProtocol, request: bytes, calls: int) -> None:
+        self._request, self._left = request, calls
+        self._buffer, self._connection = buffer, connection
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+        self.answers: list[bytes] = []
+        """The first and the last one."""
+        connection.connection_made(CannedTransport(self._answered))
+        self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        size = len(self._request)
+        self._buffer[:size] = self._request
+        self._connection.buffer_updated(size)
+
+    def _answered(self, data: bytes) -> None:
+        self._left -= 1
+        if not self.answers or not self._left:
+            self.answers.append(data)
+        if self._left:
+            self._loop.call_soon(self._send)
+        else:
+            self.done.set_result(None)
+
+
+class CannedEgress:
+    """Connects to an upstream that answers each request with the same bytes. Stands in for `Egress`."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.requests: list[bytes] = []
+        """The first one of each connection."""
+
+    async def connect(
+        self, origin: Origin, protocol: Callable[[socket.socket], UpstreamConnection], deadline: float
+    ) -> UpstreamConnection:
+        """A connection of the product's client on a canned transport."""
+        loop, answer = asyncio.get_running_loop(), self._answer
+        with socket.socket() as unused:
+            connection = protocol(unused)
+        buffer, size = connection.get_buffer(-1), len(answer)
+
+        def arrive() -> None:
+            buffer[:size] = answer
+            connection.buffer_updated(size)
+
+        def first(data: bytes) -> None:
+            self.requests.append(data)
+            transport.sent = then
+            loop.call_soon(arrive)
+
+        def then(data: bytes) -> None:
+            loop.call_soon(arrive)
+
+        transport = CannedTransport(first)
+        connection.connection_made(transport)
+        return connection
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CannedRedis:
+    """Admits every take, and confirms every settlement."""
+
+    def __init__(self, protocol: asyncio.Protocol, take: Script, take_reply: TakeReply) -> None:
+        self._protocol, self._take, self._take_reply = protocol, (take.sha, take.text), take_reply
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader()
+        self.takes = self.settlements = 0
+
+    def received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        replies = b""
+        while (command := self._reader.gets()) is not False:
+            replies += self._reply(command)
+        self._loop.call_soon(self._protocol.data_received, replies)
+
+    def _reply(self, command: list[bytes]) -> bytes:
+        if command[0] not in (b"EVALSHA", b"EVAL"):
+            return b"+PONG\r\n"
+        if command[1] in self._take:
+            admitted = len(command) - _BEFORE_ESTIMATES - command[5][_GROUPS_AT]
+            self.takes += admitted
+            return self._take_reply(admitted)
+        self.settlements += 1
+        return b":1\r\n"
+
+
+class CannedLoop(uvloop.Loop):
+    """A loop whose only outgoing connection is to a `CannedRedis`."""
+
+    def __init__(self, take: Script, take_reply: TakeReply) -> None:
+        super().__init__()
+        self._take = (take, take_reply)
+        self.redis: CannedRedis
+
+    async def create_connection(self, protocol_factory: Any, *place: Any, **options: Any) -> Any:
+        protocol = protocol_factory()
+        self.redis = CannedRedis(protocol, *self._take)
+        transport = CannedTransport(self.redis.received)
+        protocol.connection_made(transport)
+        return transport, protocol

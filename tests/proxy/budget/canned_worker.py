@@ -1,0 +1,173 @@
+"""A whole worker on canned wires, for counting: `python -m tests.proxy.budget.canned_worker CALLS`, of each caller.
+
+Everything between the wires is the product's and works for real: policy replica, counters with three levels of groups,
+journal on disk, metrics, access log. Two numbers of calls and their difference give the cost of one.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.sealing import seal
+from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from proxy.accounting.output_estimates import OutputEstimates
+from proxy.dialects.registry import Dialects
+from proxy.edges.http.connection import Connection
+from proxy.edges.http.server import HttpServer
+from proxy.edges.journal.writer import JournalWriter
+from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
+from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
+from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.scripts import Scripts
+from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.metrics import WorkerMetrics
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.pipeline import Pipeline, PipelineDependencies
+from proxy.stages.dispatch import DispatchSettings
+from proxy.supervisor.refresher import ReplicaVersion
+from tests.proxy.budget.canned_wires import CannedCaller, CannedEgress, CannedLoop
+
+CALLERS = 8
+KEY = "tg_" + "k" * 40
+SLUG = "acme/chat"
+_SEALING_KEY = b"k" * 32
+_BODY = (
+    b'{"model":"%b","messages":[{"role":"user","content":"What does the quick brown fox do? What does the quick"}],'
+    b'"max_tokens":64}' % SLUG.encode()
+)
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer %b\r\n"
+    b"content-type: application/json\r\naccept: application/json\r\nuser-agent: OpenAI/Python 2.8.1\r\n"
+    b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(_BODY), _BODY)
+)
+_ANSWER_BODY = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1764000000,"model":"gpt","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"It jumps over the lazy dog, as it always does."},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":8,"total_tokens":20,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}'
+)
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(_ANSWER_BODY),
+    _ANSWER_BODY,
+)
+
+
+class NoSupervisor:
+    """Takes the counts, as the channel to the supervisor does."""
+
+    congested = False
+
+    def counted(self, counts: dict[str, Any]) -> None:
+        """The supervisor's part is not counted."""
+
+
+def rows() -> Iterator[Row]:
+    """A workspace, an endpoint of VENDOR_B, and a key of the lowest of three groups, each with four limits."""
+    yield Row("workspace", "ws_1", 1, WorkspaceRow("ws_1", "active", "pro", True).to_wire())
+    yield Row(
+        "secret", "sec_1", 1, SecretRow("sec_1", "ws_1", seal((_SEALING_KEY,), "sec_1", "sk-1", bytes(12))).to_wire()
+    )
+    target = Target("VENDOR_B", secret_id="sec_1", target_model="gpt")
+    yield Row("endpoint", SLUG, 1, EndpointRow(SLUG, "ep_1", "ws_1", target).to_wire())
+    limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
+    day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
+    models = (SlugLimits(SLUG, limits, day),)
+    for level, above in ((0, None), (1, "grp_0"), (2, "grp_1")):
+        group = Group(f"grp_{level}", "ws_1", above, f"customer-{level}", Enforcement.CASCADING, models)
+        yield Row("group", group.id, 1, group_to_wire(group))
+    key = KeyRow(sha256(KEY.encode()).hexdigest(), KEY[:12], KeyKind.FEDERATED, "ws_1", "grp_2")
+    yield Row("key", key.digest, 1, key.to_wire())
+
+
+def take_reply(admitted: int) -> bytes:
+    """take.lua's reply: admitted now, tightest limits of the first level, a minute to reset."""
+    values = (int(time() * 1000), admitted, 0, 0, 0, 0, 1, 10**9 - 1, 60_000, 2, 10**12 - 90, 60_000)
+    return b"*%d\r\n%b" % (len(values), b"".join(b":%d\r\n" % value for value in values))
+
+
+class CannedWorker:
+    """One worker's parts, put together as `proxy/worker/app.py` does. `serve` answers calls."""
+
+    def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path) -> None:
+        self.loop = loop
+        path = scratch / "replica.db"
+        self._fill_replica(stack, path)
+        self.egress = CannedEgress(ANSWER)
+        self.meters = WorkerMetrics(NoSupervisor())
+        stack.callback(self.meters.close)
+        self.journal = JournalWriter(scratch / "journal", "w1")
+        self.journal.start()
+        stack.callback(self.journal.stop)
+        options = CountersOptions(on_round_trip=self.meters.redis_round_trip)
+        self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
+        access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
+        access_log.start()
+        stack.callback(access_log.close)
+        stamp = ReplicaStamp(stamp_path(path))
+        dependencies = PipelineDependencies(
+            directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),
+            counters=self.counters,
+            journal=self.journal,
+            upstream=HttpUpstream(self.egress),  # type: ignore[arg-type]  # it only connects
+            replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),
+            dialects=Dialects(monotonic),
+            output_estimates=OutputEstimates(),
+            meters=self.meters,
+            access_log=access_log,
+            dispatch=DispatchSettings({"VENDOR_B": "http://127.0.0.1:9999"}),
+        )
+        self.server = HttpServer(Pipeline(dependencies).handle)
+        self.server.loop = loop
+
+    def _fill_replica(self, stack: ExitStack, path: Path) -> None:
+        replica = PolicyReplica(path)
+        update = replica.begin_update(reset=True)
+        update.add(list(rows()))
+        update.commit(ReplicaVersion("epoch", 1))
+        stack.callback(replica.close)
+
+    async def serve(self, calls: int) -> list[CannedCaller]:
+        """Answer `calls` calls of each of eight callers."""
+        callers = [CannedCaller(self.server.buffer, Connection(self.server), REQUEST, calls) for _ in range(CALLERS)]
+        for caller in callers:
+            await caller.done
+        return callers
+
+
+@contextmanager
+def canned_worker() -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
+    """A worker, and the runner to run it with."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-budget-") as scratch, ExitStack() as stack:
+        loop = CannedLoop(Scripts.load().take, take_reply)
+        runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
+
+        async def build() -> CannedWorker:
+            worker = CannedWorker(loop, stack, Path(scratch))
+            await worker.counters.start()
+            return worker
+
+        yield runner, runner.run(build())
+
+
+def main(arguments: list[str]) -> None:
+    with canned_worker() as (runner, worker):
+        runner.run(worker.serve(int(arguments[0])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
