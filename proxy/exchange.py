@@ -6,12 +6,10 @@ The protocols `Incoming`, `Outgoing` and `UpstreamAnswer` hide the servers and c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from policy.billing import Tokens
-from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
 from policy.groups import Group
 from policy.hosts import Reach
 from policy.limits.effective import Plan
@@ -21,6 +19,7 @@ from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
 from proxy.forms.upload import Upload
+from proxy.head_facts import HeadFacts, Purpose
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
 from proxy.replicas.direct_call import DirectCall
@@ -45,6 +44,8 @@ class Incoming(Protocol):
     """Time spent waiting for the body."""
     fault: Exception | None
     """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
+    kept: dict[str, Any]
+    """What was found out from the head alone. Requests with equal heads may share it, but for `content-length`."""
 
     @property
     def headers(self) -> Headers:
@@ -152,21 +153,6 @@ class UpstreamAnswer(Protocol):
         ...
 
 
-class Purpose(Enum):
-    """What a path is for, and which kinds of key may use it."""
-
-    INFER = "infer", SLUG_CALLERS
-    COUNT = "count", SLUG_CALLERS
-    """Count the tokens of a request to come: takes and costs none."""
-    LIST = "list", SLUG_CALLERS
-    INVOKE = "invoke", MODEL_CALLERS
-    UNKNOWN = "unknown", tuple(KeyKind)
-
-    def __init__(self, _name: str, users: tuple[KeyKind, ...]) -> None:
-        """`_name` keeps members with the same users distinct."""
-        self.users = users
-
-
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
     """What policy says about the holder of a key."""
@@ -179,11 +165,25 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What the calls with one head and one route have in common on their way upstream."""
+
+    attempt: Attempt
+    credential: str | None
+    url: str
+    reach: Reach
+    headers: Mapping[str, str]
+    """All but `x-request-id`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlugRoute:
     """Where a slug leads for a group, and the limits that bind its calls there."""
 
     endpoint: EndpointRow
     plan: Plan
+    shapes: dict[HeadFacts, Shape] = field(default_factory=dict, compare=False, repr=False)
+    """Of heads that repeat. Dropped with the route, when policy changes."""
 
 
 @dataclass(slots=True)
@@ -195,10 +195,11 @@ class RequestHead:
     path: str
     """Without the query."""
     purpose: Purpose
-    cors_lines: str = ""
+    cors_lines: str
     """The fields for a browser, encoded; each answer gets them."""
-    host_model: str | None = None
+    host_model: str | None
     """The model that the request's host names, if it names one."""
+    facts: HeadFacts
 
 
 @dataclass(slots=True)
@@ -239,6 +240,7 @@ class Routed:
 
     identified: Identified
     received: Received
+    route: SlugRoute
     endpoint: EndpointRow
     plan: Plan
     attempt: Attempt
@@ -292,8 +294,10 @@ class RequestContext:
 
     head: RequestHead
     outgoing: Outgoing
-    reached: Identified | Routed | Admitted | Answering | None = None
-    """The latest stage's value. It leads to the values before it."""
+    identified: Identified | None = None
+    routed: Routed | None = None
+    admitted: Admitted | None = None
+    answering: Answering | None = None
     load: Load | None = None
     """What the request takes of the worker's capacity."""
     upload: Upload | None = None
@@ -326,27 +330,6 @@ class RequestContext:
     """Time spent waiting for the upstream."""
     first_byte_s: float | None = None
     request_bytes: int = 0
-
-    @property
-    def admitted(self) -> Admitted | None:
-        reached = self.reached
-        if isinstance(reached, Answering):
-            return reached.admitted
-        return reached if isinstance(reached, Admitted) else None
-
-    @property
-    def routed(self) -> Routed | None:
-        admitted = self.admitted
-        if admitted is not None:
-            return admitted.routed
-        return self.reached if isinstance(self.reached, Routed) else None
-
-    @property
-    def identified(self) -> Identified | None:
-        routed = self.routed
-        if routed is not None:
-            return routed.identified
-        return self.reached if isinstance(self.reached, Identified) else None
 
 
 class CallerGoneError(Exception):

@@ -18,7 +18,8 @@ from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.exchange import Answered, Answering, CallerGoneError, Identified, Incoming, Outgoing, Purpose, RequestContext
+from proxy.exchange import Answered, CallerGoneError, Identified, Incoming, Outgoing, RequestContext
+from proxy.head_facts import Purpose
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
 from proxy.refusals import BUG, render, row_of
@@ -121,18 +122,19 @@ class Pipeline:
         head = self._receive.valid(context.head)  # 400
         if head.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(head)) is not None:
             return preflight
-        context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
+        identified = self._authenticate.known(head) or await self._authenticate.confirmed(head)  # 400 401 402 403 503
+        context.identified = identified
         load.claim(identified.key.workspace_id, identified.turn)  # 529
         if head.purpose is _INVOKE:
             return await self._direct_steps(context, identified)
         if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
             return self._route.models(head, identified)  # 404
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
-        context.reached = routed = await self._route(identified, received)  # 400 404
-        context.reached = admitted = await self._admit(context, routed)  # 429 503
+        context.routed = routed = await self._route(identified, received)  # 400 404
+        context.admitted = admitted = await self._admit(context, routed)  # 429 503
         if head.purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
-        context.reached = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
+        context.answering = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
         return await self._relay(context, answering)  # 499 502 504
 
     async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:
@@ -193,8 +195,8 @@ class Pipeline:
         try:
             self._settle.journal_end(context)
         finally:
-            if isinstance(context.reached, Answering):
-                context.reached.upstream.close()
+            if context.answering is not None:
+                context.answering.upstream.close()
             if context.direct_answer is not None:
                 context.direct_answer.close()
             if context.replica_call is not None:

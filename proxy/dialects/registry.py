@@ -49,6 +49,7 @@ _PATH_DIALECTS = {
     token_count.PATH: MESSAGES,
 }
 """The caller's dialect by path. Other paths serve no inference."""
+_MARK = MARK.encode()
 _TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
     chat_completions.COMPLETIONS_PATH: chat_texts
 }
@@ -83,7 +84,7 @@ class Dialects:
         if known is not None and path == _DIALECTS[caller_dialect].path:
             return _attempt(request, target, caller_dialect, (known,))
         attempt = self._passing.get((path, target.provider))
-        if attempt is not None and not _has_sealed(request):
+        if attempt is not None and (_MARK not in request.body or not _has_sealed(request)):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
@@ -123,6 +124,10 @@ class Dialects:
             return _upstream_request(request, target, credential, attempt)
         except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
             raise UntranslatableError("body", "nested too deeply to be written anew") from error
+
+    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+        """The body of `build_request`, of a call that passes unchanged."""
+        return _body(request, target, attempt)
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:
         """The JSON that answers the request without its target; None if the target is asked."""
@@ -252,7 +257,7 @@ def _translating_reader(attempt: Attempt, call: Request, form: str, source: Answ
 
 def _has_sealed(request: Received) -> bool:
     """Whether the caller returns reasoning that another target's translation sealed. Looks only where reasoning is."""
-    return MARK.encode() in request.body if has_reasoning(request.json) else False
+    return _MARK in request.body if has_reasoning(request.json) else False
 
 
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:

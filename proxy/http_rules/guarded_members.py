@@ -12,22 +12,22 @@ from typing import Any
 
 from proxy.refusals import MalformedRequestError
 
-_TYPES: tuple[tuple[str, type], ...] = (
-    ("stream", bool),
-    ("stream_options", dict),
-    ("metadata", dict),
-    ("n", int),
-    ("max_tokens", int),
-    ("max_completion_tokens", int),
-    ("max_output_tokens", int),
-)
+_KINDS: dict[str, type] = {
+    "stream": bool,
+    "stream_options": dict,
+    "metadata": dict,
+    "n": int,
+    "max_tokens": int,
+    "max_completion_tokens": int,
+    "max_output_tokens": int,
+}
 """Without `model`, which is required and checked where it is read."""
 _TYPE_NAMES = {
     bool: "true or false",
     dict: "a JSON object",
     int: "a whole number, written as an integer of at most 64 bits",
 }
-_GUARDED = frozenset(("model", *(name for name, _ in _TYPES)))
+_GUARDED = frozenset(("model", *_KINDS))
 _USAGE = "include_usage"
 _GUARDED_OPTIONS = frozenset((_USAGE,))
 _KNOWN_OPTIONS = frozenset((_USAGE, "include_obfuscation"))
@@ -53,10 +53,10 @@ def check_members(body: dict[str, Any]) -> None:
     """Raise `MalformedRequestError` for the first member that another server could read differently."""
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
-    for name, kind in _TYPES:
-        value = body.get(name)
-        if value is not None and type(value) is not kind:
-            raise MalformedRequestError(f"{name} must be {_TYPE_NAMES[kind]}")
+    for name in body.keys() & _KINDS.keys():
+        value = body[name]
+        if value is not None and type(value) is not _KINDS[name]:
+            raise MalformedRequestError(_first_type_error(body))
     if not _KNOWN.issuperset(body):
         _check_names(body, _KNOWN, _GUARDED, "")
     options = body.get("stream_options")
@@ -68,6 +68,16 @@ def check_members(body: dict[str, Any]) -> None:
             raise MalformedRequestError(f"stream_options.{_USAGE} must be {_TYPE_NAMES[bool]}")
         if not _KNOWN_OPTIONS.issuperset(options):
             _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
+
+
+def _first_type_error(body: dict[str, Any]) -> str:
+    """Always the same one of several."""
+    wrong = (
+        f"{name} must be {_TYPE_NAMES[kind]}"
+        for name, kind in _KINDS.items()
+        if body.get(name) is not None and type(body[name]) is not kind
+    )
+    return next(wrong)
 
 
 def _check_names(names: Iterable[str], known: frozenset[str], guarded: frozenset[str], where: str) -> None:

@@ -15,7 +15,21 @@ RESTORED_MEMBERS = ("model", "metadata", "stop_sequences")
 MAX_RESTORED_BYTES = 512 << 10
 """Most bytes of each of these members, as sent."""
 
+SHORT_BODY_BYTES = 8 << 10
+"""Bodies up to this size are parsed in one step, without looking for long strings."""
+
 RequestJson = tuple[dict[str, Any], Outline | None]
+
+
+def short_request_json(body: bytes) -> dict[str, Any]:
+    """The object of a body of at most `SHORT_BODY_BYTES`. Raises `MalformedRequestError`."""
+    try:
+        json = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise MalformedRequestError("the body is not valid JSON") from None
+    if not isinstance(json, dict):
+        raise MalformedRequestError("the body must be a JSON object")
+    return json
 
 
 async def request_json(body: bytes, slices: Slices) -> RequestJson:

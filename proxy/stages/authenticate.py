@@ -5,7 +5,7 @@ An unknown key is refused only after control has confirmed the policy replica. A
 See docs/reference/management-api.md#federated-keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
@@ -37,37 +37,55 @@ class Authenticate:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    async def __call__(self, head: RequestHead) -> Identified:
-        incoming = head.incoming
-        x_api_key = () if incoming.header("x-api-key") is None else incoming.header_values("x-api-key")
-        credentials = credentials_in(incoming.header_values("authorization"), x_api_key)
-        if not credentials:
+    def known(self, head: RequestHead) -> Identified | None:
+        """The caller, by what the policy replica knows. None: control has to be asked."""
+        digests = head.facts.digests
+        if digests is None:
+            digests = head.facts.digests = tuple(map(digest_of, _credentials(head)))
+        if len(digests) == 1:  # nearly every call
+            holder = self._directory.key_holder(digests[0])
+            return None if holder is None else _identified(head, holder)
+        if not digests:
             raise NoCredentialError
-        holders = self._key_holders(credentials) or await self._confirmed_key_holders(credentials)
-        if len(holders) > 1:
-            raise AmbiguousCredentialError
+        holders = self._key_holders(digests)
+        return _identified(head, _only(holders)) if holders else None
+
+    async def confirmed(self, head: RequestHead) -> Identified:
+        """The same for a caller who is not known, after control has confirmed the policy replica."""
+        if not any(map(prefix_of, _credentials(head))):  # keys have no other form, so there is nothing to confirm
+            raise BadCredentialError
+        await self._directory.confirm_unknown()
+        holders = self._key_holders(map(digest_of, _credentials(head)))
         if not holders:
             raise BadCredentialError
-        holder = holders[0]
-        key, workspace, group = holder.key, holder.workspace, holder.group
-        if workspace is None or key.kind not in head.purpose.users:
-            raise BadCredentialError
-        if not workspace.onboarded:
-            raise NotOnboardedError
-        if workspace.billing == "suspended":
-            raise BillingSuspendedError
-        if group is None and key.group_id is not None:
-            raise BadCredentialError  # deleting a group revokes its keys
-        return Identified(key, workspace, group)
+        return _identified(head, _only(holders))
 
-    def _key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
+    def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""
-        found = (self._directory.key_holder(digest_of(credential)) for credential in credentials)
+        found = (self._directory.key_holder(digest) for digest in digests)
         return [holder for holder in found if holder is not None]
 
-    async def _confirmed_key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
-        """The same, after control has confirmed the policy replica."""
-        if not any(map(prefix_of, credentials)):  # keys have no other form, so there is nothing to confirm
-            return []
-        await self._directory.confirm_unknown()
-        return self._key_holders(credentials)
+
+def _credentials(head: RequestHead) -> tuple[str, ...]:
+    incoming = head.incoming
+    x_api_key = () if incoming.header("x-api-key") is None else incoming.header_values("x-api-key")
+    return credentials_in(incoming.header_values("authorization"), x_api_key)
+
+
+def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
+    if len(holders) > 1:
+        raise AmbiguousCredentialError
+    return holders[0]
+
+
+def _identified(head: RequestHead, holder: KeyHolder) -> Identified:
+    key, workspace, group = holder.key, holder.workspace, holder.group
+    if workspace is None or key.kind not in head.purpose.users:
+        raise BadCredentialError
+    if not workspace.onboarded:
+        raise NotOnboardedError
+    if workspace.billing == "suspended":
+        raise BillingSuspendedError
+    if group is None and key.group_id is not None:
+        raise BadCredentialError  # deleting a group revokes its keys
+    return Identified(key, workspace, group)

@@ -23,11 +23,12 @@ from proxy.exchange import (
     Received,
     RequestContext,
     Routed,
+    Shape,
     UpstreamAnswer,
     UpstreamCall,
 )
 from proxy.http_rules.headers import forwarded_headers, forwarded_query
-from proxy.json_text.segmented_body import RestoredBody
+from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
 from proxy.replicas.replica_calls import Replicas, Wanted
@@ -35,6 +36,8 @@ from proxy.replicas.replica_sending import send_to_replica
 from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
+MAX_SHAPES = 64
+"""Shapes kept of a route. They hold its credential, as the route's policy does."""
 VENDOR_C = "VENDOR_C"
 
 
@@ -75,6 +78,10 @@ class Dialects(Protocol):
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
         """Raises `UntranslatableError`."""
+        ...
+
+    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+        """The body of `build_request`, of a call that passes unchanged."""
         ...
 
     def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
@@ -149,6 +156,24 @@ class Dispatch:
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""
+        routed = admitted.routed
+        shape = routed.route.shapes.get(routed.received.head.facts)
+        if shape is None or shape.attempt is not routed.attempt or shape.credential != credential:
+            return await self._ask_first(context, admitted, credential)
+        received = routed.received
+        outbound = UpstreamCall(
+            shape.url,
+            "POST",
+            {"x-request-id": received.head.request_id, **shape.headers},
+            self._parts.dialects.build_body(received, routed.endpoint.target, shape.attempt),
+            context.deadline,
+            self._parts.settings.stream_idle_timeout_s,
+            shape.reach,
+        )
+        return Answering(admitted, await self._send(context, admitted, outbound), credential, shape.url)
+
+    async def _ask_first(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
+        """The same for a call whose shape is not known. It is kept if such a call comes again."""
         parts, routed = self._parts, admitted.routed
         received, target, attempt = routed.received, routed.endpoint.target, routed.attempt
         asked = parts.dialects.build_request(received, target, credential, attempt)
@@ -172,6 +197,8 @@ class Dispatch:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
+            if received.upload is None and attempt.json is None and not attempt.is_translated:
+                _keep_shape(routed, credential, outbound)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -239,6 +266,17 @@ class Dispatch:
             return await send_to_replica(call, send)
         finally:
             context.upstream_s += call.waited_s - waited_s
+
+
+def _keep_shape(routed: Routed, credential: str | None, outbound: UpstreamCall) -> None:
+    """Keep what the next call with this head and route can use again."""
+    facts, shapes = routed.received.head.facts, routed.route.shapes
+    if not facts.repeats:
+        return
+    if len(shapes) >= MAX_SHAPES:
+        shapes.clear()
+    headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
+    shapes[facts] = Shape(routed.attempt, credential, outbound.url, outbound.reach, headers)
 
 
 def _wanted(routed: Routed) -> Wanted:

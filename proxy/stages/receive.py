@@ -15,9 +15,17 @@ from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
-from proxy.exchange import MODELS_PATH, Answered, Incoming, Purpose, Received, RequestContext, RequestHead
+from proxy.exchange import (
+    MODELS_PATH,
+    Answered,
+    Incoming,
+    Received,
+    RequestContext,
+    RequestHead,
+)
 from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload
+from proxy.head_facts import BodyFacts, HeadFacts, Purpose
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES
@@ -25,7 +33,7 @@ from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
-from proxy.json_text.request_json import request_json
+from proxy.json_text.request_json import SHORT_BODY_BYTES, request_json, short_request_json
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -43,6 +51,7 @@ _PURPOSES = {
     MODELS_PATH: _LIST,
 }
 _FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
+_FACTS = "facts"
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = (PREFIX, ASYNC_REQUEST_PREFIX)
 
@@ -64,8 +73,16 @@ class Receive:
 
     def head(self, incoming: Incoming) -> RequestHead:
         """Read the head of a request, which may be a malformed one."""
+        facts: HeadFacts | None = incoming.kept.get(_FACTS)
+        if facts is None:
+            facts = incoming.kept[_FACTS] = self._facts(incoming)
+        else:
+            facts.repeats = True
+        request_id = facts.request_id or self._ulids()
+        return RequestHead(incoming, request_id, facts.path, facts.purpose, facts.cors_lines, facts.host_model, facts)
+
+    def _facts(self, incoming: Incoming) -> HeadFacts:
         given = incoming.header("x-request-id")
-        request_id = (valid_request_id(given) if given is not None else None) or self._ulids()
         suffix = self._model_host_suffix
         host_model = model_of_host(incoming.header("host"), suffix) if suffix else None
         path = incoming.target
@@ -74,7 +91,8 @@ class Receive:
             path = path.partition("?")[0]
             purpose = _purpose(path) if host_model is None else Purpose.INVOKE
         cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
-        return RequestHead(incoming, request_id, path, purpose, cors_lines, host_model)
+        request_id = valid_request_id(given) if given is not None else None
+        return HeadFacts(request_id, path, purpose, cors_lines, host_model)
 
     def valid(self, head: RequestHead) -> RequestHead:
         """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
@@ -91,16 +109,12 @@ class Receive:
 
         Not a coroutine function itself, because it awaits nothing.
         """
-        head, incoming = context.head, context.head.incoming
-        if head.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
-            raise _unserved(head)
-        _check_encoding(incoming)
-        described = incoming.header("x-request-metadata")
-        metadata = _header_metadata(described) if described is not None else None
-        _check_declared(incoming, self._max_body_bytes)
-        if head.path in _FORM_PATHS and is_form(incoming.header("content-type")):
-            return self._form(context, metadata)
-        return self._json(context, metadata)
+        head = context.head
+        facts = head.facts.body
+        if facts is None:
+            facts = head.facts.body = _body_facts(head)
+        _check_declared(head.incoming, self._max_body_bytes)
+        return self._form(context, facts.metadata) if facts.is_form else self._json(context, facts.metadata)
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
         """Read all of a direct call's body, which may be anything.
@@ -125,7 +139,11 @@ class Receive:
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
         body = await self._whole(context, self._max_body_bytes)
-        json, outline = await request_json(body, self._slices)
+        outline = None
+        if len(body) <= SHORT_BODY_BYTES:  # nearly all bodies
+            json = short_request_json(body)
+        else:
+            json, outline = await request_json(body, self._slices)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
@@ -159,6 +177,17 @@ async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -
         part = await incoming.read()
         load.hold(len(part))
     return whole.getvalue()
+
+
+def _body_facts(head: RequestHead) -> BodyFacts:
+    """Check what the head says about the body."""
+    incoming = head.incoming
+    if head.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
+        raise _unserved(head)
+    _check_encoding(incoming)
+    described = incoming.header("x-request-metadata")
+    metadata = _header_metadata(described) if described is not None else None
+    return BodyFacts(head.path in _FORM_PATHS and is_form(incoming.header("content-type")), metadata)
 
 
 def _check_declared(incoming: Incoming, max_bytes: int) -> None:

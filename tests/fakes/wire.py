@@ -27,6 +27,7 @@ class FakeIncoming:
         self.declared_bytes: int | None = None
         self.body_wait_s = 0.0
         self.fault: Exception | None = None
+        self.kept: dict[str, Any] = {}
         self.parts: deque[Part] = deque()
         self.reads = 0
         self.waiting = asyncio.Event()

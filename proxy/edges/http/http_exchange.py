@@ -91,6 +91,7 @@ class HttpExchange:
         "fault",
         "header",
         "keep_alive",
+        "kept",
         "method",
         "read_bytes",
         "received_at",
@@ -111,6 +112,7 @@ class HttpExchange:
         self._chunked = self._bodiless = self._aborted = self._broken = self._continued = False
         # Called a dozen times per call, so it is the dictionary's own method.
         self.header: Callable[[str], str | None] = head.first.get
+        self.kept = head.kept
         self.method = head.method
         self.target = head.target
         self.fault: Exception | None = None

@@ -6,6 +6,7 @@ or missing Host fields, and heads of any size: those are refused here. A refusal
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import httptools
 
@@ -38,8 +39,8 @@ class ParsedHead:
     """Method, target and fields of one request."""
 
     __slots__ = (
-        *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "method", "modern"),
-        "target",
+        *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "kept", "method"),
+        *("modern", "target"),
     )
 
     def __init__(self, method: str, target: str) -> None:
@@ -53,6 +54,8 @@ class ParsedHead:
         """Why the request must be refused; "" if it is valid."""
         self.first: dict[str, str] = {}
         """The first value of each field."""
+        self.kept: dict[str, Any] = {}
+        """What the stages keep with the head."""
         self.chunked = False
         self.declared_bytes: int | None = None
         self._names = _NO_NAMES

@@ -1,7 +1,7 @@
 """Inputs for the dialect tests: a received request, targets, and streams split at any offsets."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,8 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.exchange import Headers, Purpose, Received, RequestHead
+from proxy.exchange import Headers, Received, RequestHead
+from proxy.head_facts import HeadFacts, Purpose
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"
@@ -41,6 +42,7 @@ class FakeIncoming:
     declared_bytes: int | None = None
     body_wait_s: float = 0.0
     fault: Exception | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key == name), None)
@@ -55,8 +57,9 @@ class FakeIncoming:
 def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = ()) -> Received:
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     parsed = orjson.loads(raw)
+    facts = HeadFacts("r", path, Purpose.INFER, "", None)
     return Received(
-        head=RequestHead(FakeIncoming(headers), "r", path, Purpose.INFER),
+        head=RequestHead(FakeIncoming(headers), "r", path, Purpose.INFER, "", None, facts),
         body=raw,
         json=parsed,
         slug=parsed["model"],

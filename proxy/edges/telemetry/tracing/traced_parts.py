@@ -17,6 +17,7 @@ from proxy.edges.telemetry.access_log import TracedReport
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
+from proxy.json_text.segmented_body import RequestBody
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Replicas, Wanted
 from proxy.stages.settle import RequestReport
 from runtime.tracing.current import CURRENT
@@ -123,10 +124,18 @@ class TracedDialects(Dialects):
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
-        call = current_call()
-        if call is not None and call.is_recorded:
-            call.asks(target, request)
+        _note_target(request, target)
         return super().build_request(request, target, credential, attempt)
+
+    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+        _note_target(request, target)
+        return super().build_body(request, target, attempt)
+
+
+def _note_target(request: Received, target: Target) -> None:
+    call = current_call()
+    if call is not None and call.is_recorded:
+        call.asks(target, request)
 
 
 class TracedReplicas:

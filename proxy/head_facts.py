@@ -1,0 +1,49 @@
+"""What follows from a request's head alone: heads repeat, and what was found out once is kept with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
+
+
+class Purpose(Enum):
+    """What a path is for, and which kinds of key may use it."""
+
+    INFER = "infer", SLUG_CALLERS
+    COUNT = "count", SLUG_CALLERS
+    """Count the tokens of a request to come: takes and costs none."""
+    LIST = "list", SLUG_CALLERS
+    INVOKE = "invoke", MODEL_CALLERS
+    UNKNOWN = "unknown", tuple(KeyKind)
+
+    def __init__(self, _name: str, users: tuple[KeyKind, ...]) -> None:
+        """`_name` keeps members with the same users distinct."""
+        self.users = users
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """What a valid head says about the body of an inference call."""
+
+    is_form: bool
+    metadata: Mapping[str, Any] | None
+
+
+@dataclass(slots=True, eq=False)
+class HeadFacts:
+    """What follows from a request's head alone, whoever sends it when. Kept with the head, if that is kept."""
+
+    request_id: str | None
+    """The caller's own, if it is valid."""
+    path: str
+    purpose: Purpose
+    cors_lines: str
+    host_model: str | None
+    repeats: bool = False
+    """Another request had this head before: what is kept for it will be of use."""
+    digests: tuple[str, ...] | None = None
+    """Of the credentials. None: not computed yet."""
+    body: BodyFacts | None = None
+    """None: not checked yet."""
