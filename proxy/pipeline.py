@@ -105,10 +105,25 @@ class Pipeline:
         self._settle = settle.Settle(_settle_dependencies(given))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
-        """Serve one request to its end."""
+        """Serve one request to its end: take the steps, journal the call's end, then send the last bytes."""
         context = RequestContext(self._receive.head(incoming), outgoing)
         try:
-            await self._answer(context)
+            try:
+                answered = await self._steps(context)
+                context.status = answered.status
+                self._settle.journal_end(context)
+            except CallerGoneError:
+                raise
+            # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table
+            # of refusals, the call is journaled, and an unknown error is logged with its traceback.
+            except Exception as error:  # noqa: BLE001
+                answered = self._refused(context, error)
+                if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
+                    outgoing.abort()
+                    return
+            if not outgoing.started:
+                begin(context, answered)
+            await outgoing.finish(answered.final)
         except (CancelledError, CallerGoneError) as gone:
             _mark(context, CallerGoneError())
             if isinstance(gone, CancelledError):
@@ -161,26 +176,6 @@ class Pipeline:
         max_bytes = requests.max_body_bytes(identified.workspace)
         call.body = await self._receive.submission(context, max_bytes)  # 400 408 413 415 529
         return await requests.submit(context, call)  # 400 429 503
-
-    async def _answer(self, context: RequestContext) -> None:
-        """Take the steps, journal the call's end, then send the last bytes."""
-        outgoing = context.outgoing
-        try:
-            answered = await self._steps(context)
-            context.status = answered.status
-            self._settle.journal_end(context)
-        except CallerGoneError:
-            raise
-        # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table of
-        # refusals, the call is journaled, and an unknown error is logged with its traceback.
-        except Exception as error:  # noqa: BLE001
-            answered = self._refused(context, error)
-            if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
-                outgoing.abort()
-                return
-        if not outgoing.started:
-            begin(context, answered)
-        await outgoing.finish(answered.final)
 
     def _refused(self, context: RequestContext, error: Exception) -> Answered:
         request_id = context.head.request_id

@@ -8,6 +8,7 @@ See docs/reference/inference.md#dialects.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 
@@ -33,7 +34,7 @@ from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.exchange import Headers, Received
-from proxy.json_text.json_edit import Json, edit_members
+from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
 from proxy.json_text.segmented_body import RequestBody
 
 MANY_OBJECTS = 500
@@ -127,6 +128,11 @@ class Dialects:
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         """The body of `build_request`, of a call that passes unchanged."""
+        model = target.target_model
+        if model is not None and not request.streaming and len(request.body) < LONG_BYTES:  # only the name changes
+            renamed = edit_only_occurrence(request.body, "model", _json_text(model))
+            if renamed is not None:
+                return renamed
         return _body(request, target, attempt)
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:
@@ -227,6 +233,11 @@ def _upstream_request(request: Received, target: Target, credential: str | None,
     if config is None:
         return UpstreamRequest(path, headers, body)
     return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
+
+
+@lru_cache(maxsize=4096)
+def _json_text(model: str) -> bytes:
+    return orjson.dumps(model)
 
 
 def _body(request: Received, target: Target, attempt: Attempt) -> RequestBody:

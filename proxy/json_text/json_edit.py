@@ -72,7 +72,7 @@ def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline
 
 def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     """`edit_members` for a single change, as nearly every answer needs."""
-    if len(raw) < LONG_BYTES and name in parsed and (edited := _edit_only_occurrence(raw, name, text)) is not None:
+    if len(raw) < LONG_BYTES and name in parsed and (edited := edit_only_occurrence(raw, name, text)) is not None:
         return edited
     change = _locate_change(raw, parsed, name, text, b"," if parsed else b"")
     if change is None:
@@ -83,7 +83,7 @@ def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     return b"".join((raw[:start], text, memoryview(raw)[end:]))  # copies a long text once, not twice
 
 
-def _edit_only_occurrence(raw: bytes, name: str, text: bytes) -> bytes | None:
+def edit_only_occurrence(raw: bytes, name: str, text: bytes) -> bytes | None:
     """Edit a short text that contains the key once and a plain string after it; None for any other text.
 
     If the quoted name occurs only once at any depth, and no key is written in escapes, it can only be the member's key.

@@ -18,7 +18,7 @@ from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
-OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+OUTPUT_CAPS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 BYTES_PER_TOKEN = 4
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
@@ -102,15 +102,10 @@ class Admit:
             self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
             raise limit_refusal(plan, answer)
         self._meters.limit_decision("admitted", "", "")
-        estimate = Tokens(input=asked, output=reserved - asked)
-        return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)
+        return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
 
 
 def output_cap(json: dict[str, Any]) -> int | None:
     """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
-    largest: int | None = None
-    for name in OUTPUT_CAPS:
-        cap = json.get(name)
-        if type(cap) is int and cap >= 0 and (largest is None or cap > largest):
-            largest = cap
-    return largest
+    caps = [json[name] for name in json.keys() & OUTPUT_CAPS if type(json[name]) is int and json[name] >= 0]
+    return max(caps, default=None)

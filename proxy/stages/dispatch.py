@@ -4,11 +4,11 @@ Accepts nothing but an `Admitted`. Journals the call before anything is sent. Se
 no byte of it reached the first. Asks again in another dialect where a compatible server lacks the path.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 from policy.deployments import Where
 from policy.endpoints import Target
@@ -37,7 +37,7 @@ from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
 MAX_SHAPES = 64
-"""Shapes kept of a route. They hold its credential, as the route's policy does."""
+"""Shapes kept of a route. They hold its credential, as the directory does, and are dropped when it is."""
 VENDOR_C = "VENDOR_C"
 
 
@@ -125,7 +125,40 @@ class Dispatch:
         self._parts = parts
         self._slices = slices
 
-    async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
+    def __call__(self, context: RequestContext, admitted: Admitted) -> Coroutine[Any, Any, Answering]:
+        """Not a coroutine function itself, because it awaits nothing."""
+        routed = admitted.routed
+        shape = routed.route.shapes.get(routed.received.head.facts)
+        if shape is not None and shape.attempt is routed.attempt:
+            return self._send_shaped(context, admitted, shape)
+        return self._send_first(context, admitted)
+
+    async def _send_shaped(self, context: RequestContext, admitted: Admitted, shape: Shape) -> Answering:
+        """Send a call like one that was sent before."""
+        parts, routed = self._parts, admitted.routed
+        received, settings = routed.received, parts.settings
+        outbound = UpstreamCall(
+            shape.url,
+            "POST",
+            {"x-request-id": received.head.request_id, **shape.headers},
+            parts.dialects.build_body(received, routed.endpoint.target, shape.attempt),
+            0.0,
+            settings.stream_idle_timeout_s,
+            shape.reach,
+        )
+        parts.journal.open(_open_call(admitted))
+        context.journaled = True
+        started = perf_counter()
+        context.deadline = outbound.deadline = started + settings.request_timeout_s
+        try:
+            upstream = await parts.upstream.send(outbound)
+        finally:
+            context.upstream_s = perf_counter() - started
+            context.dispatched = outbound.written
+        return Answering(admitted, upstream, shape.credential, shape.url)
+
+    async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
+        """Send any other call, and ask again in another dialect if the target lacks the path."""
         routed, dialects = admitted.routed, self._parts.dialects
         target = routed.endpoint.target
         credential = await self._credential(context, target)
@@ -156,24 +189,6 @@ class Dispatch:
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""
-        routed = admitted.routed
-        shape = routed.route.shapes.get(routed.received.head.facts)
-        if shape is None or shape.attempt is not routed.attempt or shape.credential != credential:
-            return await self._ask_first(context, admitted, credential)
-        received = routed.received
-        outbound = UpstreamCall(
-            shape.url,
-            "POST",
-            {"x-request-id": received.head.request_id, **shape.headers},
-            self._parts.dialects.build_body(received, routed.endpoint.target, shape.attempt),
-            context.deadline,
-            self._parts.settings.stream_idle_timeout_s,
-            shape.reach,
-        )
-        return Answering(admitted, await self._send(context, admitted, outbound), credential, shape.url)
-
-    async def _ask_first(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
-        """The same for a call whose shape is not known. It is kept if such a call comes again."""
         parts, routed = self._parts, admitted.routed
         received, target, attempt = routed.received, routed.endpoint.target, routed.attempt
         asked = parts.dialects.build_request(received, target, credential, attempt)
@@ -197,8 +212,7 @@ class Dispatch:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
-            if received.upload is None and attempt.json is None and not attempt.is_translated:
-                _keep_shape(routed, credential, outbound)
+            _keep_shape(routed, credential, outbound)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -269,9 +283,14 @@ class Dispatch:
 
 
 def _keep_shape(routed: Routed, credential: str | None, outbound: UpstreamCall) -> None:
-    """Keep what the next call with this head and route can use again."""
-    facts, shapes = routed.received.head.facts, routed.route.shapes
-    if not facts.repeats:
+    """Keep what the next call with this head and route can use again.
+
+    Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and not
+    of an access token, which expires.
+    """
+    facts, shapes, attempt = routed.received.head.facts, routed.route.shapes, routed.attempt
+    varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
+    if not facts.repeats or varies or routed.endpoint.target.provider == VENDOR_C:
         return
     if len(shapes) >= MAX_SHAPES:
         shapes.clear()

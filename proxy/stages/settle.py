@@ -166,7 +166,11 @@ class Settle:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
         head, incoming = context.head, context.head.incoming
         identified, routed = context.identified, context.routed
-        key, group = (identified.key, identified.group) if identified is not None else (None, None)
+        workspace_id = entity_id = group_id = key_prefix = ""
+        if identified is not None:
+            key, group = identified.key, identified.group
+            workspace_id, group_id, key_prefix = key.workspace_id, key.group_id or "", key.prefix
+            entity_id = group.external_entity_id if group is not None else ""
         duration_s = perf_counter() - incoming.received_at
         ours_s = duration_s - context.upstream_s - incoming.body_wait_s - context.outgoing.room_wait_s
         report = RequestReport(
@@ -176,10 +180,10 @@ class Settle:
             path=head.path,
             status=context.status,
             cause=context.cause,
-            workspace_id=key.workspace_id if key is not None else "",
-            external_entity_id=group.external_entity_id if group is not None else "",
-            group_id=key.group_id or "" if key is not None else "",
-            key_prefix=key.prefix if key is not None else "",
+            workspace_id=workspace_id,
+            external_entity_id=entity_id,
+            group_id=group_id,
+            key_prefix=key_prefix,
             slug=routed.plan.slug if routed is not None else "",
             model_id=context.direct.wanted.model_id if context.direct is not None else "",
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
