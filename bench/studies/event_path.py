@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.processes import BenchError, free_port, treat_sigterm_as_interrupt
@@ -109,11 +110,11 @@ class Scene:
             raise BenchError(f"{self.written} events were written; listed are {count}, of {len(keys)} keys")
         return count
 
-    def _get(self, path: str) -> Mapping[str, Mapping[str, str]]:
+    def _get(self, path: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.gateway.control_port}{path}"
         request = urllib.request.Request(url, headers={"authorization": f"Bearer {self.api_key}"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            found: Mapping[str, Mapping[str, str]] = json.load(answer)
+            found: dict[str, Any] = json.load(answer)
         return found
 
 

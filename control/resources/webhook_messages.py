@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from standardwebhooks import Webhook
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
+from control.edges.sql.events.ingest import NewEvent
 from control.edges.sql.store import WriteTx
 from control.resources.ids import new_id
 from control.resources.records import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
@@ -47,13 +49,15 @@ class Attempt:
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
-async def outbox(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
+async def outbox(tx: WriteTx, rows: Sequence[NewEvent]) -> None:
     """Write the messages that carry these new events to their webhooks, in the transaction that writes the events."""
-    by_workspace: dict[str, list[dict[str, Any]]] = {}
+    receivers = await webhook_rows.enabled_webhooks(tx, sorted({row.workspace_id for row in rows}))
+    if not receivers:
+        return
+    by_workspace: dict[str, list[NewEvent]] = {}
     for row in rows:
-        by_workspace.setdefault(row["workspace_id"], []).append(row)
-    receivers = await webhook_rows.enabled_webhooks(tx, sorted(by_workspace))
-    now_ms = await database_ms(tx.conn) if receivers else 0
+        by_workspace.setdefault(row.workspace_id, []).append(row)
+    now_ms = await database_ms(tx.conn)
     messages = [
         new_delivery(webhook_id, EVENT_TYPE, keys, now_ms)
         for workspace_id, webhook_id in receivers
@@ -62,16 +66,16 @@ async def outbox(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
     await webhook_rows.insert_deliveries(tx, messages)
 
 
-def _messages_of(rows: Iterable[dict[str, Any]]) -> list[list[str]]:
+def _messages_of(rows: Iterable[NewEvent]) -> list[list[str]]:
     """The keys of the events of each message, in the order of the list of events."""
     messages: list[list[str]] = []
     size = METADATA_CHARS_PER_MESSAGE + 1
-    for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["idempotency_key"])):
-        size += len(row["request_metadata"] or "")
+    for row in sorted(rows, key=attrgetter("timestamp_ms", "idempotency_key")):
+        size += len(row.request_metadata or "")
         if not messages or size > METADATA_CHARS_PER_MESSAGE or len(messages[-1]) >= EVENTS_PER_MESSAGE:
             messages.append([])
-            size = len(row["request_metadata"] or "")
-        messages[-1].append(row["idempotency_key"])
+            size = len(row.request_metadata or "")
+        messages[-1].append(row.idempotency_key)
     return messages
 
 

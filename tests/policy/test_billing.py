@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from policy.billing import MAX_COUNT, BillingEvent, Tokens
+from policy.billing import MAX_COUNT, BillingEvent, Tokens, events_from_wires
 
 EVENT = BillingEvent(
     idempotency_key="01J",
@@ -51,32 +51,50 @@ def test_a_missing_field_is_named_in_the_error(field: str) -> None:
         BillingEvent.from_wire({name: value for name, value in WIRE.items() if name != field})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("tokens", [1, 2]),
-        ("tokens", [1, 2, 3, 4]),
-        ("tokens", [1, -1, 0]),
-        ("tokens", [1, 1.5, 0]),
-        ("tokens", ["1", 2, 3]),
-        ("tokens", [True, 2, 3]),
-        ("tokens", None),
-        ("tokens", "123"),
-        ("workspace_id", 1),
-        ("idempotency_key", None),
-        ("request_id", ["r"]),
-        ("ended_at_ms", "1"),
-        ("ended_at_ms", -1),
-        ("ended_at_ms", 1.0),
-        ("status", None),
-        ("status", True),
-        ("request_metadata", "text"),
-        ("request_metadata", [1]),
-    ],
-)
+WRONG: list[tuple[str, Any]] = [
+    ("tokens", [1, 2]),
+    ("tokens", [1, 2, 3, 4]),
+    ("tokens", [1, -1, 0]),
+    ("tokens", [1, 1.5, 0]),
+    ("tokens", ["1", 2, 3]),
+    ("tokens", [True, 2, 3]),
+    ("tokens", None),
+    ("tokens", "123"),
+    ("workspace_id", 1),
+    ("idempotency_key", None),
+    ("request_id", ["r"]),
+    ("ended_at_ms", "1"),
+    ("ended_at_ms", -1),
+    ("ended_at_ms", 1.0),
+    ("status", None),
+    ("status", True),
+    ("request_metadata", "text"),
+    ("request_metadata", [1]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
 def test_a_field_of_the_wrong_type_is_refused(field: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         BillingEvent.from_wire(WIRE | {field: value})
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"a": {"b": None}}])
+def test_events_that_are_read_together_equal_those_read_one_by_one(metadata: Any) -> None:
+    wires = [WIRE, WIRE | {"request_metadata": metadata, "tokens": [MAX_COUNT, 0, 0], "shiny": 1}]
+    assert events_from_wires(wires) == [BillingEvent.from_wire(wire) for wire in wires]
+
+
+@pytest.mark.parametrize(("field", "value"), [*WRONG, ("tokens", [MAX_COUNT + 1, 0, 0]), ("status", MAX_COUNT + 1)])
+def test_events_are_not_read_together_if_one_must_be_looked_at(field: str, value: Any) -> None:
+    assert events_from_wires([WIRE, WIRE | {field: value}]) is None
+
+
+@pytest.mark.parametrize(
+    "wire", [[], None, "x", 1, {}, *({k: v for k, v in WIRE.items() if k != name} for name in WIRE)]
+)
+def test_events_are_not_read_together_if_one_lacks_a_field(wire: Any) -> None:
+    assert events_from_wires([WIRE, wire]) is None
 
 
 @pytest.mark.parametrize("wire", [[], None, "x", 1])

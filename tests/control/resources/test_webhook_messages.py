@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from control.edges.sql.events.ingest import NewEvent
 from control.resources.webhook_messages import (
     EVENTS_PER_MESSAGE,
     FIRST_DELAY_MS,
@@ -85,21 +86,22 @@ def test_standardwebhooks_verifies_with_either_secret_and_no_other() -> None:
         Webhook(new).verify(body, {**headers, "webhook-id": "msg_2"})
 
 
+def new_event(key: str, timestamp_ms: int, metadata: str | None) -> NewEvent:
+    return NewEvent(key, "ws", "grp", "customer", "tg_x", "r", "a/b", timestamp_ms, 1, 1, 0, 200, metadata, 0)
+
+
 @given(st.lists(st.integers(0, METADATA_CHARS_PER_MESSAGE * 2), max_size=300))
 def test_messages_are_bounded_and_hold_every_event_once(sizes: list[int]) -> None:
-    rows = [
-        {"timestamp_ms": n // 3, "idempotency_key": f"k{n:04d}", "request_metadata": "x" * size or None}
-        for n, size in enumerate(size // 1000 for size in sizes)
-    ]
+    rows = [new_event(f"k{n:04d}", n // 3, "x" * (size // 1000) or None) for n, size in enumerate(sizes)]
     shuffled = rows.copy()
     random.Random(1).shuffle(shuffled)
     messages = _messages_of(shuffled)
-    assert [key for keys in messages for key in keys] == [one["idempotency_key"] for one in rows]
+    assert [key for keys in messages for key in keys] == [one.idempotency_key for one in rows]
     assert all(0 < len(keys) <= EVENTS_PER_MESSAGE for keys in messages)
 
 
 def test_events_with_large_metadata_are_split_into_more_messages() -> None:
-    rows = [{"timestamp_ms": n, "idempotency_key": f"k{n}", "request_metadata": "x" * 200_000} for n in range(3)]
+    rows = [new_event(f"k{n}", n, "x" * 200_000) for n in range(3)]
     assert _messages_of(rows) == [["k0"], ["k1"], ["k2"]]
 
 

@@ -8,9 +8,10 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import bindparam, or_, select, text, update
@@ -30,10 +31,32 @@ SHORTEST_HOLDBACK_S = 0.2
 """With a shorter holdback no transaction meets its deadline of a quarter. It gives no guarantee; only tests use one."""
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
-_COLUMNS = [str(column.name) for column in events.columns]
+_PORTION = 50
+"""Events that are stamped between two pauses."""
 
-Outbox = Callable[[WriteTx, Sequence[dict[str, Any]]], Awaitable[None]]
-"""Called with the rows of new events, inside the transaction that stores them."""
+
+class NewEvent(NamedTuple):
+    """A row of `events` that is being stored: its columns by name."""
+
+    idempotency_key: str
+    workspace_id: str
+    group_id: str
+    external_entity_id: str
+    api_key_prefix: str
+    request_id: str
+    model_slug: str
+    timestamp_ms: int
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    status: int
+    request_metadata: str | None
+    ingested_at_ms: int
+
+
+_COLUMNS = NewEvent._fields
+Outbox = Callable[[WriteTx, Sequence[NewEvent]], Awaitable[None]]
+"""Called with new events, inside the transaction that stores them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +109,11 @@ class Ingest:
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
         now_ms = (await self.clock.read_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
-        made = await each(batch, lambda event: _row(event, earliest_ms, now_ms))
-        rows = {row["idempotency_key"]: row for row in made}
+        portions = (batch[start : start + _PORTION] for start in range(0, len(batch), _PORTION))
+        made = await each(portions, lambda portion: _stamped(portion, earliest_ms, now_ms))
+        rows = {row.idempotency_key: row for row in chain.from_iterable(made)}
         # Ordered by key, so that two transactions with the same events cannot deadlock.
-        sent = _encoded([rows[key] for key in sorted(rows)], tx.conn.dialect.name)
-        inserted = await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": sent})
-        new = [rows[key] for key in inserted.scalars()]
+        new = await _INSERTS[tx.conn.dialect.name](tx.conn, [rows[key] for key in sorted(rows)])
         if new:
             await _mark_keys_used(tx, new)
             if self.outbox is not None:
@@ -108,38 +130,48 @@ async def _find(conn: Connection, key: str | None) -> None:
         raise EventsLostError
 
 
-def _row(event: BillingEvent, earliest_ms: int, now_ms: int) -> dict[str, Any]:
-    """In the order of the table's columns."""
-    metadata = event.request_metadata
-    return {
-        "idempotency_key": event.idempotency_key,
-        "workspace_id": event.workspace_id,
-        "group_id": event.group_id,
-        "external_entity_id": event.external_entity_id,
-        "api_key_prefix": event.api_key_prefix,
-        "request_id": event.request_id,
-        "model_slug": event.model_slug,
-        "timestamp_ms": max(event.ended_at_ms, earliest_ms),
-        "input_tokens": event.tokens.input,
-        "output_tokens": event.tokens.output,
-        "cached_input_tokens": event.tokens.cached_input,
-        "status": event.status,
-        "request_metadata": None if metadata is None else orjson.dumps(metadata).decode(),
-        "ingested_at_ms": now_ms,
+def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int) -> list[NewEvent]:
+    """The rows of these events, column by column."""
+    columns: dict[str, Iterable[Any]] = dict(zip(BillingEvent._fields, zip(*batch, strict=True), strict=True))
+    tokens = [event.tokens for event in batch]
+    columns |= {
+        "timestamp_ms": [max(event.ended_at_ms, earliest_ms) for event in batch],
+        "input_tokens": [counts.input for counts in tokens],
+        "output_tokens": [counts.output for counts in tokens],
+        "cached_input_tokens": [counts.cached_input for counts in tokens],
+        "request_metadata": [_text_of(event.request_metadata) for event in batch],
+        "ingested_at_ms": [now_ms] * len(batch),
     }
+    return list(map(NewEvent._make, zip(*(columns[name] for name in _COLUMNS), strict=True)))
 
 
-def _encoded(rows: Sequence[dict[str, Any]], dialect: str) -> str:
-    """As JSON: arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value."""
-    return orjson.dumps([list(row.values()) for row in rows] if dialect == "sqlite" else rows).decode()
+def _text_of(metadata: Mapping[str, Any] | None) -> str | None:
+    return None if metadata is None else orjson.dumps(metadata).decode()
 
 
-def _insert_text(values: Iterable[str], source: str) -> str:
-    """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
-    return (
-        f"INSERT INTO events ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM {source} WHERE true"  # noqa: S608
-        " ON CONFLICT (idempotency_key) DO NOTHING RETURNING idempotency_key"
-    )
+async def _insert_in_sqlite(conn: Connection, rows: Sequence[NewEvent]) -> Sequence[NewEvent]:
+    """Insert those that are new. This transaction is the only writer, so it may look first.
+
+    Binding values costs less than SQLite's JSON: 4.2 µs a row instead of 6.6.
+    """
+    keys = orjson.dumps([row.idempotency_key for row in rows]).decode()
+    known = set((await conn.execute(_KNOWN, {"keys": keys})).scalars())
+    new = [row for row in rows if row.idempotency_key not in known] if known else rows
+    if new:
+        await conn.exec_driver_sql(_INSERT_VALUES, list(new))
+    return new
+
+
+_KNOWN = text("SELECT idempotency_key FROM events WHERE idempotency_key IN (SELECT value FROM json_each(:keys))")
+_INSERT_VALUES = f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
+
+
+async def _insert_in_postgresql(conn: Connection, rows: Sequence[NewEvent]) -> Sequence[NewEvent]:
+    """Insert those that are new, whatever other transactions insert. One parameter for any number of rows, of objects:
+    PostgreSQL reads an object once, and an array once per value."""
+    sent = orjson.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows]).decode()
+    inserted = set((await conn.execute(_INSERT_OBJECTS, {"rows": sent})).scalars())
+    return rows if len(inserted) == len(rows) else [row for row in rows if row.idempotency_key in inserted]
 
 
 def _type_of(name: str) -> str:
@@ -147,17 +179,19 @@ def _type_of(name: str) -> str:
 
 
 _TYPED = ", ".join(f"{name} {_type_of(name)}" for name in _COLUMNS)
-_INSERTS = {
-    "sqlite": _insert_text((f"json_extract(value, '$[{n}]')" for n in range(len(_COLUMNS))), "json_each(:rows)"),
-    "postgresql": _insert_text(_COLUMNS, f"json_to_recordset(CAST(:rows AS json)) AS r({_TYPED})"),
-}
+_INSERT_OBJECTS = text(
+    f"INSERT INTO events ({', '.join(_COLUMNS)}) SELECT {', '.join(_COLUMNS)}"  # noqa: S608 (ours)
+    f" FROM json_to_recordset(CAST(:rows AS json)) AS r({_TYPED}) WHERE true"
+    " ON CONFLICT (idempotency_key) DO NOTHING RETURNING idempotency_key"
+)
+_INSERTS = {"sqlite": _insert_in_sqlite, "postgresql": _insert_in_postgresql}
 
 
-async def _mark_keys_used(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
+async def _mark_keys_used(tx: WriteTx, rows: Sequence[NewEvent]) -> None:
     """Update `last_used_at` with a tolerance of ten seconds, so that transactions do not queue for a busy key's row."""
     used: dict[str, int] = {}
     for row in rows:
-        used[row["api_key_prefix"]] = max(used.get(row["api_key_prefix"], 0), row["timestamp_ms"])
+        used[row.api_key_prefix] = max(used.get(row.api_key_prefix, 0), row.timestamp_ms)
     stale = or_(api_keys.c.last_used_at_ms.is_(None), api_keys.c.last_used_at_ms < tx.now_ms - LAST_USED_TOLERANCE_MS)
     query = select(api_keys.c.prefix).where(one_of(api_keys.c.prefix, used), stale).order_by(api_keys.c.prefix)
     prefixes = (await tx.conn.execute(query.with_for_update(key_share=True))).scalars().all()

@@ -76,7 +76,7 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
     stamps: list[int] = []
 
     async def slow_at_first(tx: WriteTx, rows: Any) -> None:
-        stamps.append(rows[0]["timestamp_ms"])
+        stamps.append(rows[0].timestamp_ms)
         if len(stamps) == 1:
             await asyncio.sleep(1.1)
 
@@ -100,7 +100,7 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
     told: list[list[str]] = []
 
     async def outbox(tx: WriteTx, rows: Any) -> None:
-        told.append(sorted(row["idempotency_key"] for row in rows))
+        told.append(sorted(row.idempotency_key for row in rows))
         if len(told) == 2:
             raise ZeroDivisionError
 
