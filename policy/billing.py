@@ -166,14 +166,29 @@ def join_event(start: bytes, end: bytes) -> bytes:
 class EventRow(Protocol):
     """An event as control's database holds it. Its columns have these names."""
 
-    idempotency_key: str
-    request_id: str
-    model_slug: str
-    external_entity_id: str
-    api_key_prefix: str
-    input_tokens: int
-    output_tokens: int
-    cached_input_tokens: int
+    @property
+    def idempotency_key(self) -> str: ...
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def model_slug(self) -> str: ...
+
+    @property
+    def external_entity_id(self) -> str: ...
+
+    @property
+    def api_key_prefix(self) -> str: ...
+
+    @property
+    def input_tokens(self) -> int: ...
+
+    @property
+    def output_tokens(self) -> int: ...
+
+    @property
+    def cached_input_tokens(self) -> int: ...
 
 
 def public_event(row: EventRow, timestamp: str) -> dict[str, Any]:

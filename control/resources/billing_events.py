@@ -7,12 +7,11 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Store
-from control.resources.records import EventPosition, Window
+from control.resources.records import EventPosition, ShownEvent, Window
 
 NOTE_SHARE_OF_HOLDBACK = 8
 """The noted clock may lag by holdback / 8: stamps are up to holdback / 2 behind it, windows end a holdback behind."""
@@ -24,7 +23,7 @@ class EventPage:
 
     window: Window
     limit: int
-    rows: Sequence[Any]
+    rows: Sequence[ShownEvent]
     next: EventPosition | None
 
 

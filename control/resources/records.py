@@ -4,6 +4,7 @@ Values only; times are epoch milliseconds.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from policy.credentials import KeyKind
 from policy.deployments import DEFAULT_MAX_QUEUED, HealthCheck
@@ -14,6 +15,20 @@ PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
 """The statuses of a delivery."""
 EventPosition = tuple[int, str]
 """(timestamp, idempotency key) of an event: where a page of events ended."""
+
+
+class ShownEvent(NamedTuple):
+    """An event as lists show it. These tuples sort as pages do, because no two events have the same key."""
+
+    timestamp_ms: int
+    idempotency_key: str
+    request_id: str
+    model_slug: str
+    external_entity_id: str
+    api_key_prefix: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,16 @@ from sqlalchemy import values as value_rows
 from control.edges.sql.events.partitions import Part, partitions_of, parts_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import Id
-from control.resources.records import EventPosition, Window
+from control.resources.records import EventPosition, ShownEvent, Window
 
 _WIDTHS = (1, 4, 32)
 """The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at
 100 kB per range."""
-_SHOWN = (
-    "timestamp_ms, idempotency_key, request_id, model_slug, external_entity_id, api_key_prefix,"
-    " input_tokens, output_tokens, cached_input_tokens"
-)
 _ORDER = "ORDER BY timestamp_ms, idempotency_key LIMIT :limit"
 _EQUAL = ("external_entity_id", "api_key_prefix")
+
+
+_SHOWN = ", ".join(ShownEvent._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ Range = tuple[str, ...]
 """The values that all its events share besides the workspace: none; the entity; entity and key."""
 
 
-async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[Any]:
+async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[ShownEvent]:
     """The first `limit` rows after `after`, in order."""
-    rows: list[Any] = []
+    rows: list[ShownEvent] = []
     start_ms = window.start_ms if after is None else after[0]
     for part in parts_of(await partitions_of(conn), start_ms, window.end_ms):
         behind = after if after is not None and part.start_ms == after[0] else None
@@ -56,11 +55,11 @@ async def page_of_events(conn: Connection, window: Window, after: EventPosition 
 
 async def _page_of_part(
     conn: Connection, window: Window, part: Part, after: EventPosition | None, limit: int
-) -> list[Any]:
-    rows: list[Any] = []
+) -> list[ShownEvent]:
+    rows: list[ShownEvent] = []
     for query in await queries_of(conn, window, part, after, limit):
-        rows += (await conn.execute(text(query.sql), query.values)).all()
-        rows.sort(key=lambda row: (row.timestamp_ms, row.idempotency_key))
+        rows += map(ShownEvent._make, await conn.execute(text(query.sql), query.values))
+        rows.sort()
         del rows[limit:]  # per statement: a thousand ranges may have a million rows
     return rows
 
