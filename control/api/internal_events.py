@@ -21,7 +21,7 @@ from control.time_slices import each, pause
 from policy import exact_json
 from policy.billing import BillingEvent, events_from_wires
 
-MAX_EVENTS = 1000
+MAX_EVENTS = 4000
 _PORTION = 50
 """Events that are read between two pauses."""
 _MAX_STATUS = 999

@@ -157,8 +157,8 @@ async def _insert_in_sqlite(conn: Connection, rows: Sequence[NewEvent]) -> Seque
     keys = orjson.dumps([row.idempotency_key for row in rows]).decode()
     known = set((await conn.execute(_KNOWN, {"keys": keys})).scalars())
     new = [row for row in rows if row.idempotency_key not in known] if known else rows
-    if new:
-        await conn.exec_driver_sql(_INSERT_VALUES, list(new))
+    if new:  # sqlite3 binds plain tuples in half the time of named ones
+        await conn.exec_driver_sql(_INSERT_VALUES, list(map(tuple, new)))
     return new
 
 

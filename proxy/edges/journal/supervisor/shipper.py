@@ -50,8 +50,8 @@ class SettlementReplayer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShipperOptions:
-    batch_events: int = 1000
-    batch_bytes: int = 1_000_000
+    batch_events: int = 4000
+    batch_bytes: int = 1_500_000
     poll_interval_s: float = 0.5
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0

@@ -217,7 +217,7 @@ async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPla
     assert (rows[event_key(2)].input_tokens, rows[event_key(2)].output_tokens) == (2**53 - 1, 2**53 - 1)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 1001})])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 4001})])
 async def test_what_is_no_batch_is_refused(sqlite_plane: ControlPlane, body: bytes) -> None:
     status, _ = await post(sqlite_plane, body)
     assert status == 400
