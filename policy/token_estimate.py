@@ -7,6 +7,7 @@ It takes linear time and is additive, so a stream can be estimated as it comes.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 IMAGE_TOKENS = 765
 """Tokens of an image in a request, whatever its size: the cost of 1024 × 1024 pixels at full detail."""
@@ -99,32 +100,58 @@ def weight_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Texts, or slices of them if they are long together. `size`: characters of all texts."""
+    """Texts, or slices of them if they are long together. They are read when the weight is asked for, which is rare."""
 
-    text: str
-    size: int
+    parts: Sequence[str | bytes] = ()
+    """Bytes are raw parts of JSON strings: UTF-8 with escapes."""
+    given_size: int = 0
+    """Characters, or bytes of raw parts, of all texts."""
+    is_whole: bool = True
+    """Whether the parts are all of the texts."""
+    seen: Fraction = Fraction(1)
+    """The share of all texts that was given."""
+
+    @property
+    def text(self) -> str:
+        """The parts. A space between them weighs nothing and separates words."""
+        return " ".join(map(_read, self.parts))
+
+    @property
+    def size(self) -> int:
+        """Characters of all texts; estimated unless the sample is whole."""
+        return self._size(self.text)
 
     @property
     def weight(self) -> int:
         """The weight of all texts, extrapolated from the sample."""
-        return weight_of(self.text) * self.size // len(self.text) if self.text else 0
+        text = self.text
+        return weight_of(text) * self._size(text) // len(text) if text else 0
+
+    def _size(self, text: str) -> int:
+        if self.is_whole:
+            size = len(text)
+        else:
+            read = len(text) - len(self.parts) + 1  # without the spaces
+            size = self.given_size * read // sum(map(len, self.parts))
+        return int(size / self.seen)
 
 
 def sample_of(texts: Sequence[str | bytes | memoryview]) -> Sample:
     """Sample about `SAMPLE_CHARACTERS` of the texts, which bounds the cost of weighing them.
 
-    Bytes are raw parts of JSON strings: UTF-8 with escapes. A longer text's weight is accurate to some percent.
+    Bytes are raw parts of JSON strings: UTF-8 with escapes. A longer text's weight is accurate to some percent. Keeps
+    no view of a text.
     """
     size = sum(map(len, texts))
     whole = size <= SAMPLE_CHARACTERS
-    taken = texts if whole else list(_cut(texts, size))
-    parts = [part if isinstance(part, str) else _read(bytes(part)) for part in taken]
-    text = " ".join(parts)  # a space weighs nothing and separates words
-    return Sample(text, len(text) if whole else size * sum(map(len, parts)) // sum(map(len, taken)))
+    parts = [bytes(part) if isinstance(part, memoryview) else part for part in (texts if whole else _cut(texts, size))]
+    return Sample(parts, size, whole)
 
 
-def _read(part: bytes) -> str:
+def _read(part: str | bytes) -> str:
     """Decode a slice. A character or escape that the slice cuts in two is dropped or miscounted; that is negligible."""
+    if isinstance(part, str):
+        return part
     text = part.decode("utf-8", "ignore")
     return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
 

@@ -6,6 +6,8 @@ See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -47,7 +49,7 @@ class RequestTokens:
         self._members = members
         self._tokens: int | None = None
         self._media_tokens = 0
-        self._sample = Sample("", 0)
+        self._sample = Sample()
         self._json: Json | None = None
         if len(request.body) <= KEPT_BYTES:
             self._json = request.json
@@ -60,7 +62,7 @@ class RequestTokens:
             if self._json is not None:
                 self._read(self._json, None, KEPT_BYTES)
             self._tokens = self._media_tokens + tokens_of(self._sample.weight)
-            self._json, self._sample = None, Sample("", 0)
+            self._json, self._sample = None, Sample()
         return self._tokens
 
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:
@@ -75,7 +77,7 @@ class RequestTokens:
         self._media_tokens, self._sample = collected.tokens, sample_of(texts)
         if max(collected.values, len(texts)) >= MAX_VALUES:
             seen = sum(map(len, texts)) + collected.values * _VALUE_BYTES
-            self._sample = Sample(self._sample.text, self._sample.size * max(size_bytes, seen) // seen)
+            self._sample = replace(self._sample, seen=Fraction(seen, max(size_bytes, seen)))
 
 
 class _TextCollector:
