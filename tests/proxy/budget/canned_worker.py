@@ -34,6 +34,7 @@ from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
 from proxy.edges.process.channel import SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
@@ -115,7 +116,8 @@ class CannedWorker:
         self.journal = JournalWriter(scratch / "journal", "w1")
         self.journal.start()
         stack.callback(self.journal.stop)
-        options = CountersOptions(on_round_trip=self.meters.redis_round_trip)
+        patient = RedisClientOptions(deadline_s=60)  # valgrind takes fifty times as long
+        options = CountersOptions(on_round_trip=self.meters.redis_round_trip, client=patient)
         self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
         access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
         access_log.start()
