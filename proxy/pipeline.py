@@ -111,13 +111,14 @@ class Pipeline:
             try:
                 answered = await self._steps(context)
                 context.status = answered.status
-                self._settle.journal_end(context)
+                if (recorded := self._settle.journal_end(context)) is not None:
+                    await recorded
             except CallerGoneError:
                 raise
             # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table
             # of refusals, the call is journaled, and an unknown error is logged with its traceback.
             except Exception as error:  # noqa: BLE001
-                answered = self._refused(context, error)
+                answered = await self._refused(context, error)
                 if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
                     outgoing.abort()
                     return
@@ -177,12 +178,13 @@ class Pipeline:
         call.body = await self._receive.submission(context, max_bytes)  # 400 408 413 415 529
         return await requests.submit(context, call)  # 400 429 503
 
-    def _refused(self, context: RequestContext, error: Exception) -> Answered:
+    async def _refused(self, context: RequestContext, error: Exception) -> Answered:
         request_id = context.head.request_id
         if row_of(error) is BUG:
             log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
         _mark(context, error)
-        self._settle.journal_end(context)
+        if (recorded := self._settle.journal_end(context)) is not None:
+            await recorded
         return render(error, request_id)
 
     def _end(self, context: RequestContext) -> None:

@@ -50,8 +50,11 @@ class Directory(Protocol):
 class Journal(Protocol):
     """Records a call before it is dispatched."""
 
-    def open(self, call: OpenCall) -> None:
-        """Raises `JournalUnavailableError`."""
+    def open(self, call: OpenCall) -> Awaitable[None] | None:
+        """Returns None if the call is recorded; else it must be awaited before anything is sent.
+
+        Both raise `JournalUnavailableError`. Only a call that raises here must not be closed.
+        """
         ...
 
 
@@ -146,8 +149,10 @@ class Dispatch:
             settings.stream_idle_timeout_s,
             shape.reach,
         )
-        parts.journal.open(_open_call(admitted))
+        recorded = parts.journal.open(_open_call(admitted))
         context.journaled = True
+        if recorded is not None:
+            await recorded
         started = perf_counter()
         context.deadline = outbound.deadline = started + settings.request_timeout_s
         try:
@@ -250,8 +255,10 @@ class Dispatch:
         """
         parts = self._parts
         if not context.journaled:
-            parts.journal.open(_open_call(admitted))
+            recorded = parts.journal.open(_open_call(admitted))
             context.journaled = True
+            if recorded is not None:
+                await recorded
         started = perf_counter()
         if not context.dispatched:
             context.deadline = outbound.deadline = started + parts.settings.request_timeout_s

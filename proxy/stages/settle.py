@@ -1,10 +1,11 @@
 """Step 7: journal and settle the call, then report it. Runs once per request, however the request ended.
 
 `journal_end` runs before the last byte leaves: it writes the close record and settles the reservations. `report` runs
-after: access log and metrics. Neither awaits, because both also run in cancelled tasks.
+after: access log and metrics. Neither awaits, because both also run in cancelled tasks; who sends the last bytes does.
 """
 
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from time import perf_counter, time_ns
 from typing import Protocol
@@ -23,7 +24,9 @@ LOG_INTERVAL_S = 1.0
 class Journal(Protocol):
     """Records the end of a call."""
 
-    def close(self, call: CloseCall) -> None: ...
+    def close(self, call: CloseCall) -> Awaitable[None] | None:
+        """Returns None if the end is recorded; else await it before the last bytes leave. Never lost if cancelled."""
+        ...
 
 
 class Counters(Protocol):
@@ -118,17 +121,21 @@ class Settle:
         self._access_log = dependencies.access_log
         self._rejections = _Rejections()
 
-    def journal_end(self, context: RequestContext) -> None:
-        """Journal how an admitted call ended, and settle what it reserved. Does nothing the second time."""
+    def journal_end(self, context: RequestContext) -> Awaitable[None] | None:
+        """Journal how an admitted call ended, and settle what it reserved. Does nothing the second time.
+
+        Returns what must be awaited before the last bytes leave, if anything. The record is written without that, too.
+        """
         admitted = context.admitted
         if admitted is None or context.ended:
-            return
+            return None
         context.ended = True
         reported = context.reader.reported.tokens if context.reader is not None else None
         context.billed = tokens = reported if reported is not None else self._unreported(context)
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple([counters.next_number(one.key) for one in reservations]) if context.dispatched else ()
+        recorded = None
         try:
             if context.journaled:
                 ended = CloseCall(
@@ -138,7 +145,7 @@ class Settle:
                     ended_at_ms=time_ns() // 1_000_000,
                     numbers=numbers,
                 )
-                self._journal.close(ended)
+                recorded = self._journal.close(ended)
         finally:
             if context.dispatched:
                 for reservation, number in zip(reservations, numbers, strict=True):
@@ -148,6 +155,7 @@ class Settle:
         if reported is not None:
             plan = admitted.routed.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
+        return recorded
 
     def _unreported(self, context: RequestContext) -> Tokens:
         """What to bill without a plausible usage report: what was delivered, else zero."""

@@ -146,7 +146,7 @@ async def _dependencies(
     journal = JournalWriter(settings.journal_dir, launch.incarnation)
     journal.start()
     stack.callback(journal.stop)
-    counters = await _counters(settings, launch.incarnation, meters)
+    counters = await _counters(settings, launch.incarnation, meters, journal)
     link.health = lambda: {
         "limits": counters.decides,
         "journal": list(journal.troubles),
@@ -189,13 +189,16 @@ def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.Async
     return directory
 
 
-async def _counters(settings: Settings, incarnation: str, meters: WorkerMetrics) -> RedisCounters:
+async def _counters(
+    settings: Settings, incarnation: str, meters: WorkerMetrics, journal: JournalWriter
+) -> RedisCounters:
     options = CountersOptions(
         on_loss=settings.limits_on_redis_loss,
         request_timeout_s=settings.request_timeout_s,
         client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
         on_round_trip=meters.redis_round_trip,
         on_local_decision=meters.decided_alone,
+        before_settling=journal.write_now,
     )
     counters = RedisCounters(settings.redis_url, incarnation, options=options)
     await counters.start()

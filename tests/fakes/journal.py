@@ -1,5 +1,6 @@
 """The journal in memory: a fake of `proxy/edges/journal/writer.py`. `entries`: the records, in order."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from policy.billing import Tokens
@@ -17,11 +18,12 @@ class FakeJournal:
     entries: list[str] = field(default_factory=list)
     full: bool = False
 
-    def open(self, call: OpenCall) -> None:
+    def open(self, call: OpenCall) -> Awaitable[None] | None:
         if self.full:
             raise JournalUnavailableError
         self.opened.append(call)
         self.entries.append("open")
+        return None
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         self.progressed.append((event_key, tokens))
@@ -31,6 +33,7 @@ class FakeJournal:
         self.progressed.append((event_key, tokens))
         self.entries.append("progress")
 
-    def close(self, call: CloseCall) -> None:
+    def close(self, call: CloseCall) -> Awaitable[None] | None:
         self.closed.append(call)
         self.entries.append("close")
+        return None

@@ -1,17 +1,15 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-Each method writes the whole record before it returns, so `kill -9` loses none. A thread syncs records to disk within
-100 ms. Segments are allocated before use and every open call has room reserved for its `close`, so a full disk or a
-full backlog makes the journal refuse new calls but never loses the end of an open one.
+Opens and closes of one event-loop tick are one write, for which their calls wait (decision 0050): `kill -9` loses none
+of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every open call has
+room reserved for its `close`: a full disk or backlog refuses new calls but never loses the end of an open one.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
 
+import asyncio
 import contextlib
-import fcntl
-import logging
 import os
-import shutil
 import threading
 import time
 from dataclasses import dataclass
@@ -20,12 +18,18 @@ from pathlib import Path
 from policy.billing import Tokens
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
 from proxy.accounting.recovery import CloseCall, OpenCall, close_record, open_record, progress_record
+from proxy.edges.journal.segment_files import (
+    SEGMENT_SUFFIX,
+    allocate,
+    backlog_bytes,
+    claim,
+    sync_directory,
+    write_at,
+)
+from proxy.edges.journal.troubles import Troubles
+from proxy.edges.journal.waiting_record import WaitingRecord
 from proxy.exchange import JournalUnavailableError
 
-log = logging.getLogger(__name__)
-
-LOCK_NAME = "lock"
-SEGMENT_SUFFIX = ".journal"
 END_ROOM_BYTES = 512
 """Room reserved for one open call: its first progress record and its `close`."""
 _MAX_RECORD_BYTES = HEAD_BYTES + MAX_PAYLOAD_BYTES
@@ -83,9 +87,11 @@ class JournalWriter:
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
+        self._group: list[WaitingRecord] = []  # the tick's opens and closes; they fit into the current segment
+        self._group_bytes = 0
+        self._refused = set[str]()  # calls whose open was refused with its group, until they end
         self._dirty = False
-        self._troubles: dict[str, str] = {}
-        self._logged_at: dict[str, float] = {}
+        self._troubles = Troubles(self._options.log_interval_s)
         self._retry_write_at = 0.0
         self._stopping = False
         self._wake = threading.Event()
@@ -103,24 +109,33 @@ class JournalWriter:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Why new calls are refused, or soon will be. Empty when the journal works."""
-        return tuple(self._troubles.values())
+        return tuple(self._troubles.texts.values())
 
     def start(self) -> None:
         """Start the thread that syncs records to disk."""
         self._thread.start()
 
-    def open(self, call: OpenCall) -> None:
-        """Record a call before dispatch. On `JournalUnavailableError` nothing was written: do not dispatch."""
+    def open(self, call: OpenCall) -> asyncio.Future[None] | None:
+        """Record a call before dispatch. The call must be closed, unless this raises.
+
+        Returns None if the record is written; else a future that the call must await before anything of it is sent. It
+        raises `JournalUnavailableError`, as this does: do not dispatch.
+        """
         record = open_record(call)
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
-        if self._troubles:
+        if self._troubles.texts:
             self._refuse_if_troubled()
         reserved = self._reserved + END_ROOM_BYTES
-        if size + reserved > self._usable - self._current.used:
+        if size + reserved > self._left:
             self._ensure_room(size, reserved)
-        self._append_new(record)
-        self._reserved = reserved
+        written = None
+        if self._reserved or self._group:
+            written = self._join(call.event_key, record, is_open=True)
+        else:  # no other call is open: there is nobody to share a write with
+            self._append_new(record)
+        self._reserved += END_ROOM_BYTES
+        return written
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """Record that the answer's first bytes are about to leave. An orphan is then billed its last progress."""
@@ -129,22 +144,31 @@ class JournalWriter:
     def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """Record how much has been delivered. Skipped when only the room reserved for ends of calls is left."""
         record = progress_record(event_key, tokens, now_ms)
-        if self._troubles:
+        if self._troubles.texts:
             return
-        if len(record) + self._reserved > self._usable - self._current.used:
+        if len(record) + self._reserved > self._left:
             try:
                 self._ensure_room(len(record), self._reserved)
             except JournalUnavailableError:
                 return
         self._append(record)
 
-    def close(self, call: CloseCall) -> None:
-        """Record the end of a call before its last bytes leave."""
-        self._append(close_record(call))
+    def close(self, call: CloseCall) -> asyncio.Future[None] | None:
+        """Record the end of a call. Its last bytes may leave when the future is done; None: at once."""
+        if call.event_key in self._refused:
+            self._refused.remove(call.event_key)
+            return None
+        record, written = close_record(call), None
+        if self._group or self._reserved > END_ROOM_BYTES:
+            written = self._join(call.event_key, record, is_open=False)
+        else:
+            self._append(record)
         self._reserved -= END_ROOM_BYTES
+        return written
 
     def stop(self) -> None:
         """Sync everything and release the lock. The supervisor then treats the journal as that of a dead worker."""
+        self.write_now()
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -155,31 +179,116 @@ class JournalWriter:
             if fd >= 0:
                 os.close(fd)
 
-    # Called on the event loop: one write per record, after the room has been checked.
+    # Called on the event loop: one write per group or record, after the room has been checked.
+
+    @property
+    def _left(self) -> int:
+        """The room that is left in the current segment once the group is written."""
+        return self._usable - self._current.used - self._group_bytes
+
+    def _join(self, event_key: str, record: bytes, *, is_open: bool) -> asyncio.Future[None]:
+        """Add a record to the tick's group."""
+        if len(record) > self._left:
+            self.write_now()
+            self._rotate()
+        loop = asyncio.get_running_loop()
+        if not self._group:
+            loop.call_soon(self.write_now)
+        written = loop.create_future()
+        self._group.append(WaitingRecord(event_key, record, is_open, written))
+        self._group_bytes += len(record)
+        return written
+
+    def write_now(self) -> None:
+        """Write what waits and wake the calls, at the end of the tick or earlier. Settlements must not leave before the
+        ends of their calls are written."""
+        group, self._group, self._group_bytes = self._group, [], 0
+        if not group:
+            return
+        taken, failure = self._write(b"".join([one.record for one in group]))
+        if failure is not None:
+            self._write_after_failure(group, taken, failure)
+            return
+        self._advance(taken)
+        for one in group:
+            one.tell()
+        if "write" in self._troubles.texts:
+            self._troubles.clear("write")
+
+    def _write_after_failure(self, group: list[WaitingRecord], taken: int, failure: OSError) -> None:
+        """Keep the whole records among the `taken` bytes, refuse the other opens, and try the other closes alone."""
+        self._write_failed(failure)
+        for one in group:
+            if (size := len(one.record)) <= taken:
+                taken -= size
+                self._advance(size)
+                one.tell()
+                continue
+            taken = 0
+            if one.is_open:
+                self._erase(size)
+                self._refused.add(one.event_key)
+                self._reserved -= END_ROOM_BYTES
+                one.tell(JournalUnavailableError(*self.troubles))
+            elif one.event_key in self._refused:  # cancelled while it waited for its open
+                self._refused.remove(one.event_key)
+                self._reserved += END_ROOM_BYTES
+                one.tell()
+            else:
+                try:
+                    self._append(one.record)
+                except OSError as error:
+                    self._erase(size)
+                    one.tell(error)
+                else:
+                    one.tell()
 
     def _append(self, record: bytes) -> None:
-        segment, size = self._current, len(record)
-        if segment.used + size > self._usable:
-            segment = self._rotate()
-        if (written := os.pwrite(segment.fd, record, segment.used)) < size:
-            _write_at(segment.fd, record[written:], segment.used + written)
-        segment.used += size
-        if not self._dirty:
-            self._dirty = True
-            self._wake.set()
+        """Write one record now. Raises OSError."""
+        if len(record) > self._left:
+            self.write_now()
+            self._rotate()
+        taken, failure = self._write(record)
+        if failure is not None:
+            raise failure
+        self._advance(taken)
 
     def _append_new(self, record: bytes) -> None:
         """Append; refuse the call if that fails: copy-on-write file systems can fail within allocated space."""
         try:
             self._append(record)
         except OSError as error:
-            with contextlib.suppress(OSError):  # part of a record would look like damage
-                _write_at(self._current.fd, bytes(len(record)), self._current.used)
-            self._retry_write_at = time.monotonic() + self._options.log_interval_s
-            self._set_trouble("write", f"the journal cannot be written: {error.strerror}")
+            self._erase(len(record))
+            self._write_failed(error)
             raise JournalUnavailableError(*self.troubles) from None
-        if "write" in self._troubles:
-            self._clear_trouble("write")
+        if "write" in self._troubles.texts:
+            self._troubles.clear("write")
+
+    def _write(self, data: bytes) -> tuple[int, OSError | None]:
+        """Write after the last record. Returns how many bytes the disk took, and why not all of them."""
+        segment, taken = self._current, 0
+        try:
+            while taken < len(data):  # a signal or a disk that fills up can make the kernel write only a part
+                taken += os.pwrite(segment.fd, data[taken:], segment.used + taken)
+        except OSError as error:
+            return taken, error
+        return taken, None
+
+    def _advance(self, size: int) -> None:
+        """`size` more bytes are whole records."""
+        self._current.used += size
+        if not self._dirty:
+            self._dirty = True
+            self._wake.set()
+
+    def _erase(self, size: int) -> None:
+        """Erase a partly written record, which would look like damage."""
+        with contextlib.suppress(OSError):
+            write_at(self._current.fd, bytes(size), self._current.used)
+
+    def _write_failed(self, error: OSError) -> None:
+        self._retry_write_at = time.monotonic() + self._options.log_interval_s
+        self._troubles.set("write", f"the journal cannot be written: {error.strerror}")
 
     def _rotate(self) -> _Segment:
         """Switch to the spare segment. The thread syncs and closes the full one, and allocates the next spare."""
@@ -189,7 +298,7 @@ class JournalWriter:
         if following is None:
             raise JournalUnavailableError(*self.troubles)
         if self._current.fd >= 0:
-            _write_at(self._current.fd, _END, self._current.used)
+            write_at(self._current.fd, _END, self._current.used)
             self._retired.append(self._current)
         self._current = following
         self._wake.set()
@@ -197,8 +306,8 @@ class JournalWriter:
 
     def _ensure_room(self, size: int, reserved: int) -> None:
         """Raise unless this record fits together with the ends of all open calls and of this one."""
-        left = self._usable - self._current.used
-        if self._spare is None and "allocate" not in self._troubles:
+        left = self._left
+        if self._spare is None and "allocate" not in self._troubles.texts:
             self._make_spare()
         spare = self._usable if self._spare is not None else 0
         needed = size + reserved + END_ROOM_BYTES - (left if size <= left else 0)
@@ -210,7 +319,7 @@ class JournalWriter:
 
         After a failed write one call per `log_interval_s` is let through: only a write shows that the disk is back.
         """
-        for kind, trouble in list(self._troubles.items()):
+        for kind, trouble in list(self._troubles.texts.items()):
             if kind == "allocate" or (kind == "write" and time.monotonic() >= self._retry_write_at):
                 continue
             raise JournalUnavailableError(trouble)
@@ -241,9 +350,9 @@ class JournalWriter:
                 os.fdatasync(self._current.fd)
         except OSError as error:
             self._dirty = True
-            self._set_trouble("sync", f"the journal cannot be synced to disk: {error.strerror}")
+            self._troubles.set("sync", f"the journal cannot be synced to disk: {error.strerror}")
         else:
-            self._clear_trouble("sync")
+            self._troubles.clear("sync")
 
     def _make_spare(self) -> None:
         """Allocate the spare segment. The loop calls this only when the thread has not done it in time."""
@@ -255,7 +364,7 @@ class JournalWriter:
             except OSError as error:
                 self._cannot_allocate(error)
             else:
-                self._clear_trouble("allocate")
+                self._troubles.clear("allocate")
 
     def _new_segment(self) -> _Segment:
         if self._lock_fd < 0:
@@ -264,7 +373,7 @@ class JournalWriter:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             allocate(fd, self._options.segment_bytes)
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError:
             os.close(fd)
             path.unlink()
@@ -274,80 +383,9 @@ class JournalWriter:
 
     def _measure_backlog(self) -> None:
         if backlog_bytes(self._root) > self._options.max_backlog_bytes:
-            self._set_trouble("backlog", "the journal's backlog is full: control has not taken events for too long")
+            self._troubles.set("backlog", "the journal's backlog is full: control has not taken events for too long")
         else:
-            self._clear_trouble("backlog")
+            self._troubles.clear("backlog")
 
     def _cannot_allocate(self, error: OSError) -> None:
-        self._set_trouble("allocate", f"the journal cannot allocate a segment: {error.strerror}")
-
-    def _set_trouble(self, kind: str, text: str) -> None:
-        if kind not in self._troubles and self._may_log(kind):
-            log.error(
-                "Journal trouble: %s; new calls are answered 503 while their records cannot be written. Free space on"
-                " the disk of TOLLGATE_JOURNAL_DIR or replace it. For a full backlog, check that control is reachable.",
-                text,
-            )
-        self._troubles[kind] = text
-
-    def _clear_trouble(self, kind: str) -> None:
-        if self._troubles.pop(kind, None) and self._may_log(f"{kind} recovered"):
-            log.warning("The journal has recovered from its %s trouble; new calls are accepted again.", kind)
-
-    def _may_log(self, line: str) -> bool:
-        """Limit each line to one per `log_interval_s`: a nearly full disk fails and recovers with every call."""
-        now = time.monotonic()
-        if now - self._logged_at.get(line, -self._options.log_interval_s) < self._options.log_interval_s:
-            return False
-        self._logged_at[line] = now
-        return True
-
-
-def claim(directory: Path) -> int:
-    """Create an incarnation's directory, locked before others can see it. Return the lock's file descriptor."""
-    place = directory.with_name(f".{directory.name}")
-    place.mkdir(parents=True, mode=0o700)
-    fd = -1
-    try:
-        fd = os.open(place / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        place = place.rename(directory)
-        _sync_directory(directory.parent)
-    except OSError:
-        if fd >= 0:
-            os.close(fd)
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    return fd
-
-
-def backlog_bytes(root: Path) -> int:
-    """The size of all journals below `root`. Ignores segments that are removed meanwhile."""
-    total = 0
-    for path in root.glob(f"*/*{SEGMENT_SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
-
-
-def _write_at(fd: int, data: bytes, offset: int) -> None:
-    """Write all of `data`. A signal or a disk that fills up can make the kernel write only part of it."""
-    written = os.pwrite(fd, data, offset)
-    while written < len(data):
-        written += os.pwrite(fd, data[written:], offset + written)
-
-
-def allocate(fd: int, size: int) -> None:
-    """Allocate disk space that reads as zeros, so that later writes to it cannot find the disk full."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.pwrite(fd, bytes(size), 0)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        self._troubles.set("allocate", f"the journal cannot allocate a segment: {error.strerror}")

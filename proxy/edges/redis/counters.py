@@ -50,6 +50,7 @@ class CountersOptions:
 
     `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
     seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.
+    `before_settling`: called before settlements are sent; it writes to the journal what they settle.
     """
 
     on_loss: str = "closed"
@@ -60,6 +61,7 @@ class CountersOptions:
     scripts: Scripts = field(default_factory=Scripts.load)
     on_round_trip: Callable[[float], None] | None = None
     on_local_decision: Callable[[], None] | None = None
+    before_settling: Callable[[], None] = lambda: None
 
 
 class RedisCounters:
@@ -73,7 +75,7 @@ class RedisCounters:
         self._nodes = nodes_of(RedisUrl.parse(redis_url), self._options.client)
         self._nodes.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
-        self._settlements = SettlementSender(self._nodes, scripts.settle, self._lease_ms)
+        self._settlements = SettlementSender(self._nodes, scripts.settle, self._lease_ms, self._options.before_settling)
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}

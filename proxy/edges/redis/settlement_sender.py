@@ -70,8 +70,9 @@ class _Batch(RedisCommand):
 class SettlementSender:
     """Queues settlements synchronously, and keeps each until Redis has confirmed it."""
 
-    def __init__(self, nodes: Nodes, script: Script, lease_ms: int) -> None:
+    def __init__(self, nodes: Nodes, script: Script, lease_ms: int, before_sending: Callable[[], None]) -> None:
         self._nodes = nodes
+        self._before_sending = before_sending
         self._script = script
         self._lease_ms = lease_ms
         self._queues: dict[tuple[str, str], _Queue] = {}
@@ -173,6 +174,7 @@ class SettlementSender:
     def _send(self, queue: _Queue) -> None:
         """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
         overtaken by later commands."""
+        self._before_sending()
         batch = queue.settlements if len(queue.settlements) == 1 else _first_batch(queue.settlements)
         node, buckets = self._nodes.of(queue.slot), batch[0].reservation.buckets
         if not node.has_settle or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.edges.journal.writer import allocate
+from proxy.edges.journal.segment_files import allocate
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

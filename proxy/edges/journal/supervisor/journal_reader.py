@@ -18,7 +18,7 @@ import orjson
 
 from proxy.accounting.journal_records import HEAD_BYTES, MAGIC, MAX_PAYLOAD_BYTES, count_closes, frame_at, resume_at
 from proxy.accounting.recovery import Halves, Ledger
-from proxy.edges.journal.writer import LOCK_NAME, SEGMENT_SUFFIX
+from proxy.edges.journal.segment_files import LOCK_NAME, SEGMENT_SUFFIX
 
 log = logging.getLogger(__name__)
 

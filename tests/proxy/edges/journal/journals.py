@@ -63,6 +63,18 @@ def end(number: int, output: int = 7) -> CloseCall:
     )
 
 
+def open_call(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> None:
+    """Open a call and end the tick: the record is in the file."""
+    journal.open(call(number, metadata=metadata))
+    journal.write_now()
+
+
+def end_call(journal: JournalWriter, number: int) -> None:
+    """Close a call and end the tick."""
+    journal.close(end(number))
+    journal.write_now()
+
+
 def begin_answer(journal: JournalWriter, number: int) -> None:
     """Record that the first bytes of the call's answer leave."""
     journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
@@ -71,9 +83,9 @@ def begin_answer(journal: JournalWriter, number: int) -> None:
 def write_calls(journal: JournalWriter, *numbers: int) -> None:
     """Write complete calls, from `open` to `close`."""
     for number in numbers:
-        journal.open(call(number))
+        open_call(journal, number)
         begin_answer(journal, number)
-        journal.close(end(number))
+        end_call(journal, number)
 
 
 def kill(journal: JournalWriter) -> None:

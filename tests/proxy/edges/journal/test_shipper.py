@@ -29,10 +29,10 @@ from tests.proxy.edges.journal.journals import (
     FakeIngest,
     all_settled,
     begin_answer,
-    call,
-    end,
+    end_call,
     key,
     kill,
+    open_call,
     reservation,
     ship_all,
     silent,
@@ -51,12 +51,12 @@ async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) ->
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(300))
-    journal.open(call(300))
+    open_call(journal, 300)
     await eventually(lambda: len(ingest.events) == 300)
     assert ingest.events[key(7)]["tokens"] == [11, 7, 3]
     await eventually(lambda: shipper.pending == 0)
     await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
-    journal.close(end(300))
+    end_call(journal, 300)
     await eventually(lambda: key(300) in ingest.events)
     journal.stop()
     assert await shipper.drain(10)
@@ -90,8 +90,8 @@ async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path)
     ingest, counters = FakeIngest(), FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(120))
-    journal.open(call(500))
-    journal.open(call(501))
+    open_call(journal, 500)
+    open_call(journal, 501)
     begin_answer(journal, 501)
     journal.progress(key(501), Tokens(input=90, output=33), OPENED_AT_MS + 9000)
     kill(journal)
@@ -191,7 +191,7 @@ async def test_dead_workers_reservations_are_settled_while_control_is_unreachabl
     ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, 1)
-    journal.open(call(2))
+    open_call(journal, 2)
     kill(journal)
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(tuple, silent)
@@ -279,7 +279,7 @@ async def test_each_settlement_is_made_once_wherever_a_worker_dies(
     shipper = Shipper(directory, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
     write_calls(journal, *range(100))
-    journal.open(call(100))
+    open_call(journal, 100)
     await eventually(lambda: len(ingest.events) == 100)
     for _ in range(data.draw(st.integers(0, 3))):
         await asyncio.sleep(0.01)
@@ -318,13 +318,13 @@ async def test_rejected_event_is_moved_to_a_file_and_blocks_no_other(tmp_path: P
 async def test_call_that_spans_many_segments_is_billed_by_its_close(tmp_path: Path) -> None:
     ingest, counters = FakeIngest(), FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    journal.open(call(9000))
+    open_call(journal, 9000)
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     write_calls(journal, *range(300))
     await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3 and len(ingest.events) == 300)
     assert not await shipper.drain(0.01)  # the supervisor dies; its successor finds the call in the saved position
-    journal.close(end(9000))
+    end_call(journal, 9000)
     kill(journal)
     await ship_all(tmp_path, ingest, counters)
     assert ingest.events[key(9000)]["status"] == 200
@@ -410,14 +410,18 @@ async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) 
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of several segments, of a worker that was killed with calls open."""
     directory = tmp_path_factory.mktemp("written")
-    journal = JournalWriter(directory, "w1", SMALL)
-    for number in range(60):
-        journal.open(call(number))
-        if number % 2:
-            begin_answer(journal, number)
-        if number % 3:
-            journal.close(end(number))
-    kill(journal)
+
+    async def write() -> None:
+        journal = JournalWriter(directory, "w1", SMALL)
+        for number in range(60):
+            open_call(journal, number)
+            if number % 2:
+                begin_answer(journal, number)
+            if number % 3:
+                end_call(journal, number)
+        kill(journal)
+
+    asyncio.run(write())
     return directory / "w1"
 
 

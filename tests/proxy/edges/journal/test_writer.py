@@ -22,7 +22,17 @@ from proxy.edges.journal.writer import (
     RecordTooLargeError,
 )
 from proxy.exchange import JournalUnavailableError
-from tests.proxy.edges.journal.journals import OPENED_AT_MS, SMALL, begin_answer, call, end, key, write_calls
+from tests.proxy.edges.journal.journals import (
+    OPENED_AT_MS,
+    SMALL,
+    begin_answer,
+    call,
+    end,
+    end_call,
+    key,
+    open_call,
+    write_calls,
+)
 
 
 @pytest.fixture
@@ -48,7 +58,7 @@ def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
     """Open calls of many sizes. Return the numbers of those that were accepted."""
     for number in range(10_000):
         try:
-            journal.open(call(number, metadata={"m": "x" * (number * 37 % 700)}))
+            open_call(journal, number, metadata={"m": "x" * (number * 37 % 700)})
         except JournalUnavailableError as refusal:
             reason = str(refusal)
             break
@@ -95,7 +105,7 @@ def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Jou
     assert len(closes) == 200
 
 
-def test_full_disk_refuses_new_calls_and_loses_no_close(
+async def test_full_disk_refuses_new_calls_and_loses_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
@@ -103,7 +113,7 @@ def test_full_disk_refuses_new_calls_and_loses_no_close(
     assert len(opened) > 5
     for number in opened:
         begin_answer(journal, number)
-        journal.close(end(number))
+        end_call(journal, number)
     assert kinds(segments(tmp_path)[0]).count(Kind.CLOSE) == len(opened)
     monkeypatch.undo()
     journal._make_spare()  # the thread calls this every second
@@ -111,7 +121,7 @@ def test_full_disk_refuses_new_calls_and_loses_no_close(
     assert journal.troubles == ()
 
 
-def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
+async def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open calls until the journal refuses, with nothing left to allocate; then end all of them."""
@@ -121,23 +131,23 @@ def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
     assert len(opened) > 25  # the spare segment was used
     for number in opened:
         begin_answer(journal, number)
-        journal.close(end(number))
+        end_call(journal, number)
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == len(opened)
 
 
-def test_progress_never_uses_the_room_reserved_for_closes(
+async def test_progress_never_uses_the_room_reserved_for_closes(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is skipped instead, so that all calls can end, with a full disk and with a spare segment."""
     journal._make_spare()
     monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     for number in range(20):
-        journal.open(call(number))
+        open_call(journal, number)
         begin_answer(journal, number)
     for count in range(2000):
         journal.progress(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)
     for number in range(20):
-        journal.close(end(number))
+        end_call(journal, number)
     written = [kind for data in segments(tmp_path) for kind in kinds(data)]
     assert written.count(Kind.CLOSE) == 20
     assert 20 < written.count(Kind.PROGRESS) < 2000

@@ -1,0 +1,201 @@
+"""The records of one tick of the event loop: one write, and what becomes of each call when the disk refuses a part."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.accounting.journal_records import Kind, frames
+from proxy.accounting.recovery import Ledger, close_record, open_record
+from proxy.edges.journal.writer import JournalWriter
+from proxy.exchange import JournalUnavailableError
+from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, key
+
+FIRST, OTHERS = 0, range(1, 9)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> JournalWriter:
+    """A journal with one open call, so that others have somebody to share a write with."""
+    made = JournalWriter(tmp_path, "w1", SMALL)
+    assert made.open(call(FIRST)) is None
+    return made
+
+
+def kinds(directory: Path) -> list[Kind]:
+    """The records in the file, without the open of the first call."""
+    paths = sorted((directory / "w1").glob("*.journal"))
+    read: list[Kind] = []
+    for path in paths:
+        read += [kind for kind, _, _ in frames(path.read_bytes())]
+    read.remove(Kind.OPEN)
+    return [kind for kind in read if kind != Kind.END]
+
+
+def failing_after(count: int) -> Callable[..., int]:
+    """A disk that takes `count` more bytes."""
+    real, left = os.pwrite, [count]
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if not left[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        written = real(fd, data[: left[0]], offset)
+        left[0] -= written
+        return written
+
+    return pwrite
+
+
+def open_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
+    futures = [journal.open(call(number)) for number in numbers]
+    return [future for future in futures if future is not None]
+
+
+def close_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
+    futures = [journal.close(end(number)) for number in numbers]
+    return [future for future in futures if future is not None]
+
+
+async def outcomes(futures: list[asyncio.Future[None]]) -> list[type[BaseException] | None]:
+    ended = await asyncio.gather(*futures, return_exceptions=True)
+    return [None if one is None else type(one) for one in ended]
+
+
+async def test_opens_and_closes_of_a_tick_are_one_write(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        writes.append(len(data))
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    waiting = open_all(journal, *OTHERS)
+    assert len(waiting) == len(OTHERS)
+    assert not writes
+    assert not any(future.done() for future in waiting)
+    await asyncio.gather(*waiting)
+    assert kinds(tmp_path) == [Kind.OPEN] * 8
+    ends = close_all(journal, *OTHERS)
+    assert len(writes) == 1
+    await asyncio.gather(*ends)
+    assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.CLOSE] * 8
+    assert writes == [
+        sum(len(open_record(call(number))) for number in OTHERS),
+        sum(len(close_record(end(number))) for number in OTHERS),
+    ]
+
+
+async def test_lone_call_is_written_at_once(tmp_path: Path, journal: JournalWriter) -> None:
+    assert journal.close(end(FIRST)) is None
+    assert kinds(tmp_path) == [Kind.CLOSE]
+    assert journal.pending == 0
+
+
+async def test_records_that_must_not_wait_pass_those_that_do(tmp_path: Path, journal: JournalWriter) -> None:
+    waiting = open_all(journal, 1)
+    begin_answer(journal, FIRST)
+    assert kinds(tmp_path) == [Kind.PROGRESS]
+    await asyncio.gather(*waiting)
+    assert kinds(tmp_path) == [Kind.PROGRESS, Kind.OPEN]
+
+
+async def test_cancelled_caller_disturbs_no_other_and_loses_no_close(tmp_path: Path, journal: JournalWriter) -> None:
+    gone, *others = open_all(journal, *OTHERS)
+    gone.cancel()
+    close_all(journal, OTHERS[0])
+    assert await outcomes(others) == [None] * 7
+    assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.CLOSE]
+    assert journal.pending == 8
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.5, 0.99])
+async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    """What it took stays where it is: the supervisor may have read it."""
+    sizes = [len(open_record(call(number))) for number in OTHERS]
+    taken = int(sum(sizes) * part)
+    whole = next(count for count in range(8, -1, -1) if sum(sizes[:count]) <= taken)
+    waiting = open_all(journal, *OTHERS)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(taken))
+        assert await outcomes(waiting) == [None] * whole + [JournalUnavailableError] * (8 - whole)
+    assert journal.pending == 1 + whole
+    assert kinds(tmp_path) == [Kind.OPEN] * whole
+    journal._retry_write_at = 0.0
+    await asyncio.gather(*close_all(journal, *OTHERS))
+    assert kinds(tmp_path) == [Kind.OPEN] * whole + [Kind.CLOSE] * whole
+    await asyncio.gather(*open_all(journal, 20))
+    assert journal.troubles == ()
+    assert kinds(tmp_path)[-1] is Kind.OPEN
+    assert journal.pending == 2
+
+
+async def test_cancelled_call_whose_open_was_refused_has_no_close(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends in the same group, or after it."""
+    first, second = open_all(journal, 1, 2)
+    first.cancel()
+    close_all(journal, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(0))
+        assert await outcomes([second]) == [JournalUnavailableError]
+    assert journal.close(end(2)) is None
+    assert kinds(tmp_path) == []
+    assert journal.pending == 1
+    assert not journal._refused
+
+
+async def test_close_that_fails_with_its_group_is_written_alone(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.gather(*open_all(journal, 1, 2))
+    real, calls = os.pwrite, [0]
+
+    def once(fd: int, data: bytes, offset: int) -> Any:
+        calls[0] += 1
+        return real(fd, data, offset) if calls[0] > 1 else failing_after(0)(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", once)
+    waiting = [*close_all(journal, 1), *open_all(journal, 3), *close_all(journal, 2)]
+    assert await outcomes(waiting) == [None, JournalUnavailableError, None]
+    assert kinds(tmp_path) == [Kind.OPEN, Kind.OPEN, Kind.CLOSE, Kind.CLOSE]
+
+
+async def test_close_that_the_disk_refuses_is_told_to_its_call(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.gather(*open_all(journal, 1))
+    monkeypatch.setattr(os, "pwrite", failing_after(0))
+    assert await outcomes(close_all(journal, 1)) == [OSError]
+    assert "cannot be written: Input/output error" in caplog.text
+
+
+async def test_groups_never_cross_the_end_of_a_segment(tmp_path: Path, journal: JournalWriter) -> None:
+    for start in range(1, 400, 20):
+        numbers = range(start, start + 20)
+        await asyncio.gather(*open_all(journal, *numbers))
+        await asyncio.gather(*close_all(journal, *numbers))
+    ledger, ended = Ledger(), list[tuple[bytes, bytes]]()
+    paths = sorted((tmp_path / "w1").glob("*.journal"))
+    assert len(paths) > 10
+    for path in paths:
+        ledger.feed(path.read_bytes(), ended, 1000)
+    assert len(ended) == 400
+    assert ledger.unmatched == 0
+    assert list(ledger.open) == [key(FIRST).encode()]
+
+
+async def test_stop_writes_what_waits(tmp_path: Path, journal: JournalWriter) -> None:
+    waiting = open_all(journal, 1)
+    journal.stop()
+    assert kinds(tmp_path) == [Kind.OPEN]
+    assert await outcomes(waiting) == [None]
