@@ -495,3 +495,19 @@ async def test_close_retries_settlements_that_redis_refused(
     await reader.start()
     assert await tokens_left(reader, plan) == 900
     await reader.close()
+
+
+async def test_the_journal_is_written_before_settlements_and_returns_are_sent(server: RedisServer) -> None:
+    """A settlement whose close record is lost would be settled again, as an orphan's."""
+    plan = plan_of(group("g", {TPM: 1000}))
+    seen: list[int] = []
+    options = CountersOptions(client=OPTIONS.client, before_settling=lambda: seen.append(script_calls(server)))
+    counters = RedisCounters(server.url, "worker-1", options=options)
+    await counters.start()
+    first, second = await take(counters, plan), await take(counters, plan)
+    takes = script_calls(server)
+    await settle(counters, first, 1)
+    counters.give_back(second)
+    await eventually(lambda: counters.pending_settlements == 0)
+    await counters.close()
+    assert seen == [takes, takes + 1]
