@@ -86,16 +86,7 @@ def bench_journal(directory: Path, calls: int) -> None:
     journal = JournalWriter(directory, "bench")
     journal.start()
     opens = [call(number) for number in range(calls)]
-    closes = [
-        CloseCall(
-            event_key=key(number),
-            status=200,
-            tokens=Tokens(input=100, output=50, cached_input=0),
-            ended_at_ms=2,
-            numbers=(number + 1,),
-        )
-        for number in range(calls)
-    ]
+    closes = [closing(number) for number in range(calls)]
     slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
@@ -110,6 +101,31 @@ def bench_journal(directory: Path, calls: int) -> None:
     print(f"journal, open + answered + close: {thread_s / calls * 1e6:.1f} µs CPU on the loop per call, "
           f"{process_s / calls * 1e6:.1f} with the syncing thread; {wall_s / calls * 1e6:.1f} µs wall, "
           f"slowest {slowest_s * 1e3:.1f} ms; {size / calls:.0f} bytes")  # fmt: skip
+
+
+async def bench_groups(directory: Path, calls: int, in_flight: int) -> None:
+    """Opens and closes of `in_flight` calls a tick, with one more call open: what they share of a write."""
+    journal = JournalWriter(directory, f"groups-{in_flight}")
+    journal.start()
+    journal.open(call(calls))
+    thread_s = time.thread_time()
+    for first in range(0, calls, in_flight):
+        numbers = range(first, first + in_flight)
+        for waiting in (
+            [journal.open(call(number)) for number in numbers],
+            [journal.close(closing(number)) for number in numbers],
+        ):
+            for written in waiting:
+                if written is not None:
+                    await written
+    thread_s = time.thread_time() - thread_s
+    journal.stop()
+    print(f"journal, open + close, {in_flight} calls a tick: {thread_s / calls * 1e6:.1f} µs CPU on the loop per call")
+
+
+def closing(number: int) -> CloseCall:
+    tokens = Tokens(input=100, output=50, cached_input=0)
+    return CloseCall(event_key=key(number), status=200, tokens=tokens, ended_at_ms=2, numbers=(number + 1,))
 
 
 def bench_shipper(directory: Path, calls: int) -> None:
@@ -197,6 +213,8 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="tollgate-bench-", dir=Path.cwd()))
     try:
         bench_journal(directory / "journal", asked.calls)
+        for in_flight in (1, 8, 16, 64):
+            asyncio.run(bench_groups(directory / "groups", asked.calls // 64 * 64, in_flight))
         bench_shipper(directory / "journal", asked.calls)
         url = f"sqlite+aiosqlite:///{directory}/events.db"
         asyncio.run(bench_ingest("SQLite", url, asked.events))
