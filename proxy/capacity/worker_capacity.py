@@ -5,7 +5,9 @@ Pure bookkeeping. Nothing here waits: replicas are waited for in `edges/process/
 See docs/reference/inference.md#capacity.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.refusals import ShedError
 
@@ -55,23 +57,19 @@ class Capacity:
     """Calls whose key is not known yet. They may hold no memory."""
     _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
     _times: float = 0.0
+    enter: "Callable[[], CallLoad]" = field(init=False, repr=False, compare=False)
+    """Add a call whose key is not known yet. Raises `ShedError`."""
     ample_in_flight: float = 0.0
     ample_held_bytes: float = 0.0
     """Up to these totals no check is needed: a single group could use it all."""
 
     def __post_init__(self) -> None:
         limits = self.limits
+        self.enter = partial(CallLoad, self)  # a method would cost each call a second frame
         self._times = times = limits.workspace_share / (1 - limits.workspace_share)
         ample = times * times / (1 + times + times * times)
         self.ample_in_flight = ample * limits.max_in_flight
         self.ample_held_bytes = ample * limits.max_held_bytes
-
-    def enter(self) -> "CallLoad":
-        """Add a call whose key is not known yet."""
-        if self.in_flight >= self.limits.max_in_flight:
-            raise self._shed(IN_FLIGHT, WORKER)
-        self.in_flight += 1
-        return CallLoad(self)
 
     def check(self, what: str, free: int, more: int, *held: int) -> None:
         """Raise `ShedError` unless the call may use `more` of `what` while `free` is free.
@@ -82,32 +80,35 @@ class Capacity:
         if not more:
             return
         if more > free:
-            raise self._shed(what, WORKER)
+            raise self.shed(what, WORKER)
         before_last = more - 1  # as if taken one by one
         left = self._times * (free - before_last) - of_workspace - before_last
         if left < 1 and of_workspace > of_call:
-            raise self._shed(what, WORKSPACE)
+            raise self.shed(what, WORKSPACE)
         if of_group + more > self._times * left and of_group > of_call:
-            raise self._shed(what, GROUP)
+            raise self.shed(what, GROUP)
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
         """Take the number of calls shed since the last call of this method, by (resource, bound)."""
         sheds, self._sheds = self._sheds, {}
         return sheds
 
-    def _shed(self, what: str, whose: str) -> ShedError:
+    def shed(self, what: str, whose: str) -> ShedError:
+        """Count a call that the bound of `whose` refuses; the caller raises what this returns."""
         self._sheds[what, whose] = self._sheds.get((what, whose), 0) + 1
         return ShedError()
 
 
 class CallLoad:
-    """One call's use of the worker: the stages' `Load`."""
+    """One call's use of the worker: the stages' `Load`. Each method is one frame as long as free capacity is ample."""
 
     __slots__ = ("_books", "_group", "_turn_name", "_workspace", "_workspace_name", "held_bytes")
 
     def __init__(self, books: Capacity) -> None:
+        if books.in_flight >= books.limits.max_in_flight:
+            raise books.shed(IN_FLIGHT, WORKER)
+        books.in_flight += 1
         self._books = books
-        self._workspace_name = self._turn_name = ""
         self._workspace = self._group = books.unknown
         self.held_bytes = 0
 
@@ -131,12 +132,19 @@ class CallLoad:
             books.check(MEMORY, free, size_bytes, self._workspace.held_bytes, self._group.held_bytes, own)
 
     def hold(self, size_bytes: int) -> None:
-        self.expect(size_bytes)
-        self._count_held(size_bytes)
+        books = self._books
+        if books.held_bytes + size_bytes > books.ample_held_bytes:
+            self.expect(size_bytes)
+        self.held_bytes += size_bytes
+        books.held_bytes += size_bytes
+        self._workspace.held_bytes += size_bytes
+        self._group.held_bytes += size_bytes
 
     def drop(self) -> None:
-        if self.held_bytes:
-            self._count_held(-self.held_bytes)
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        self._books.held_bytes -= held_bytes
+        self._workspace.held_bytes -= held_bytes
+        self._group.held_bytes -= held_bytes
 
     def park(self) -> None:
         books = self._books
@@ -148,8 +156,11 @@ class CallLoad:
         self._count_parked(-1)
 
     def leave(self) -> None:
-        books, workspace, group = self._books, self._workspace, self._group
-        self.drop()
+        books, workspace, group, held_bytes = self._books, self._workspace, self._group, self.held_bytes
+        self.held_bytes = 0
+        books.held_bytes -= held_bytes
+        workspace.held_bytes -= held_bytes
+        group.held_bytes -= held_bytes
         books.in_flight -= 1
         if workspace is books.unknown:
             return
@@ -159,12 +170,6 @@ class CallLoad:
         group.in_flight -= 1
         if not group.in_flight:
             del books.groups[self._turn_name]
-
-    def _count_held(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self._books.held_bytes += size_bytes
-        self._workspace.held_bytes += size_bytes
-        self._group.held_bytes += size_bytes
 
     def _count_parked(self, calls: int) -> None:
         self._books.parked += calls
