@@ -23,7 +23,7 @@ from policy.sealing import parse_keys
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.recovery import CloseCall, OpenCall
-from proxy.accounting.reservations import Taken
+from proxy.accounting.reservations import LimitDecision, Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader
@@ -86,7 +86,7 @@ class NoMeters:
     def usage_not_reported(self, reason: str) -> None:
         pass
 
-    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
+    def limit_decision(self, decision: LimitDecision) -> None:
         pass
 
     def finished(self, call: RequestReport) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from policy.billing import Tokens
+from proxy.accounting.reservations import ADMITTED
 from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
@@ -50,7 +51,7 @@ async def ours(entities: int) -> None:
     for number in range(CALLS):
         load = capacity.enter()
         load.claim("ws", names[number % entities])
-        meters.limit_decision("admitted", "", "")
+        meters.limit_decision(ADMITTED)
         meters.redis_round_trip(0.0003)
         meters.finished(
             RequestReport(

@@ -13,6 +13,12 @@ LONGEST_GUESS_MS = 60_001
 minutes), but usually settles much earlier, so no caller is told to wait longer than a rate limit's window."""
 
 
+LimitDecision = tuple[str, str, str]
+"""How a take ended, for the metrics: outcome, type and unit. The last two are "" unless a limit has refused."""
+ADMITTED: LimitDecision = ("admitted", "", "")
+UNAVAILABLE: LimitDecision = ("unavailable", "", "")
+
+
 @dataclass(slots=True)
 class LimitStatus:
     """The tightest limit of one type after a decision, for the `x-ratelimit-*` headers."""

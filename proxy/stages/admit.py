@@ -10,7 +10,7 @@ from policy.billing import MAX_COUNT, Tokens
 from policy.limits.effective import Plan
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.exchange import Admitted, CountersUnavailableError, RequestContext, Routed
 from proxy.head_facts import Purpose
@@ -44,7 +44,7 @@ class OutputEstimates(Protocol):
 class Meters(Protocol):
     """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
 
-    def limit_decision(self, outcome: str, type: str, unit: str) -> None: ...
+    def limit_decision(self, decision: LimitDecision) -> None: ...
 
 
 class Tiers:
@@ -94,14 +94,14 @@ class Admit:
         try:
             answer = await self._counters.take(plan, reserved, tier)
         except CountersUnavailableError:
-            self._meters.limit_decision("unavailable", "", "")
+            self._meters.limit_decision(UNAVAILABLE)
             raise
         context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
         if isinstance(answer, LimitHit):
             limit = answer.bound.limit
-            self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
+            self._meters.limit_decision(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
-        self._meters.limit_decision("admitted", "", "")
+        self._meters.limit_decision(ADMITTED)
         return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
 
 

@@ -18,7 +18,7 @@ from policy.hosts import HostRuleError
 from policy.limits.async_limits import look_ups_plan, submissions_plan
 from policy.limits.effective import Plan
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError, RequestQueue
 from proxy.async_requests.requests import Cancellation, DeploymentRef, NewRequest
@@ -69,7 +69,7 @@ class Counters(Protocol):
 class Meters(Protocol):
     """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
 
-    def limit_decision(self, outcome: str, type: str, unit: str) -> None: ...
+    def limit_decision(self, decision: LimitDecision) -> None: ...
 
 
 class WebhookUrls(Protocol):
@@ -227,14 +227,14 @@ class AsyncRequests:
         try:
             answer = await self._given.counters.take(plan, 0)
         except CountersUnavailableError:
-            meters.limit_decision("unavailable", "", "")
+            meters.limit_decision(UNAVAILABLE)
             raise
         context.rate_limit_lines = rate_limit_lines(answer.requests, None)
         if isinstance(answer, LimitHit):
             limit = answer.bound.limit
-            meters.limit_decision("refused", limit.type.value, limit.unit.value)
+            meters.limit_decision(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
-        meters.limit_decision("admitted", "", "")
+        meters.limit_decision(ADMITTED)
         return answer
 
     async def _queued(self, request: NewRequest, parks: bool) -> None:

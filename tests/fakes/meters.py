@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from proxy.accounting.reservations import LimitDecision
 from proxy.capacity.worker_capacity import Capacity
 from proxy.stages.settle import RequestReport
 
@@ -24,8 +25,8 @@ class FakeMeters:
     def finished(self, call: RequestReport) -> None:
         self.calls.append(call)
 
-    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
-        self.decisions.append((outcome, type, unit))
+    def limit_decision(self, decision: LimitDecision) -> None:
+        self.decisions.append(decision)
 
     def usage_not_reported(self, reason: str) -> None:
         self.unreported.append(reason)

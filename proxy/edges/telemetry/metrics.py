@@ -6,10 +6,12 @@ up in `totals.py`. Decision 0005 says why these are not prometheus_client's mult
 
 import asyncio
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
+from proxy.accounting.reservations import LimitDecision
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
 from proxy.stages.settle import RequestReport
@@ -65,11 +67,14 @@ class WorkerMetrics:
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
+        self._decided: list[LimitDecision] = []
+        self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
+        """Queues a decision: of a call, which is counted when it has finished."""
         self._calls: dict[tuple[str, str, str, int], tuple[list[int], list[int]]] = {}
         """By workspace, entity, slug and status: sums, and the buckets of workspace and slug."""
         self._first_bytes: dict[tuple[str, str], list[int]] = {}
         """Buckets of times to first byte, of answers that are no errors, by workspace and slug."""
-        self._decisions: dict[tuple[str, str, str], int] = {}
+        self._decisions: Counter[LimitDecision] = Counter()
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
         self._histograms = {
@@ -90,10 +95,6 @@ class WorkerMetrics:
         self._finished_calls.append(call)
         if len(self._finished_calls) >= COUNT_AFTER_CALLS:
             self._count()
-
-    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
-        key = (outcome, type, unit)
-        self._decisions[key] = self._decisions.get(key, 0) + 1
 
     def usage_not_reported(self, reason: str) -> None:
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
@@ -129,7 +130,9 @@ class WorkerMetrics:
         return self._capacity.in_flight if self._capacity is not None else 0
 
     def _count(self) -> None:
-        """Count the queued calls and round trips."""
+        """Count the queued calls, round trips and decisions."""
+        self._decisions.update(self._decided)
+        self._decided.clear()
         ended, self._finished_calls = self._finished_calls, []
         calls, histograms = self._calls, self._histograms
         for call in ended:
@@ -155,7 +158,7 @@ class WorkerMetrics:
     def _take_counts(self) -> dict[str, Any]:
         calls, self._calls = self._calls, {}
         first_bytes, self._first_bytes = self._first_bytes, {}
-        decisions, self._decisions = self._decisions, {}
+        decisions, self._decisions = self._decisions, Counter()
         unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
         histograms = {

@@ -86,7 +86,7 @@ async def test_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
 async def test_every_metric_has_its_documented_name(totals: MetricTotals) -> None:
     metrics = WorkerMetrics(Line(totals))
     metrics.finished(call(tokens=Tokens(input=1, output=1)))
-    metrics.limit_decision("refused", "REQUEST", "MINUTE")
+    metrics.limit_decision(("refused", "REQUEST", "MINUTE"))
     metrics.redis_round_trip(0.0002)
     metrics.decided_alone()
     capacity = Capacity(CapacityLimits(max_held_bytes=3), in_flight=1)
