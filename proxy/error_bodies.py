@@ -20,7 +20,7 @@ LACKS_PATH = (404, 405)
 class HeldAnswer:
     """An upstream's response whose body was read already."""
 
-    __slots__ = ("_body", "_upstream", "ended", "headers", "status")
+    __slots__ = ("_body", "_upstream", "ended", "headers", "status", "whole")
 
     def __init__(self, upstream: UpstreamAnswer, body: bytes) -> None:
         self._upstream = upstream
@@ -28,6 +28,7 @@ class HeldAnswer:
         self.status = upstream.status
         self.headers: Headers = upstream.headers
         self.ended = not body
+        self.whole: bytes | None = body
 
     async def read(self) -> bytes:
         body, self._body = self._body, b""

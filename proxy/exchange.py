@@ -136,6 +136,8 @@ class UpstreamAnswer(Protocol):
     """Names in lower case."""
     ended: bool
     """Whether the last read is known to have been the last one."""
+    whole: bytes | None
+    """All of the body, if it came with the head. It can be read all the same."""
 
     async def read(self) -> bytes:
         """The next bytes as they arrive; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""

@@ -25,6 +25,7 @@ class FakeAnswer:
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while a read waits for a test's event."""
     ended: bool = False
+    whole: bytes | None = None
 
     async def read(self) -> bytes:
         await asyncio.sleep(0)  # the real one may suspend anywhere

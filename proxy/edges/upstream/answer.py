@@ -1,14 +1,13 @@
 """An upstream's answer as its consumer sees it: the head is complete, the body arrives while it is read.
 
 `connection.py` fills it. `read` waits on a future only when nothing has arrived. `pour` passes each piece to a callback
-as it arrives and waits only for the end.
+as it arrives and waits only for the end. A body that came with its head is there at once, as `whole`.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from proxy.edges.upstream.status_lines import StatusLines
 from proxy.exchange import Headers, UpstreamCall, UpstreamCutError
 
 HELD_BYTES = 65_536
@@ -46,8 +45,8 @@ class HttpAnswer:
         "method",
         "sink",
         "status",
-        "status_lines",
         "waiter",
+        "whole",
     )
 
     def __init__(self, call: UpstreamCall, exchange: AnsweringConnection) -> None:
@@ -56,13 +55,13 @@ class HttpAnswer:
         self.idle_timeout_s = call.idle_timeout_s
         self.loop = exchange.loop
         self.status = 0
-        self.status_lines = StatusLines()
         self.headers: Headers = ()
         self.chunks: list[bytes] = []
         self.held_bytes = 0
         self.complete = False
         self.ended = False
         self.failure: Exception | None = None
+        self.whole: bytes | None = None
         self.waiter: asyncio.Future[bool] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
@@ -116,12 +115,17 @@ class HttpAnswer:
             try:
                 has_room = self.sink(self._take_received())
             except Exception as error:  # noqa: BLE001  # raised again in `pour`
-                waiter.set_exception(error)
-                waiter.exception()  # mark it as retrieved, in case the waiting task was cancelled
+                self.fail_pour(error)
                 return
             if has_room and not self.complete and self.failure is None:
                 return
         waiter.set_result(has_room)
+
+    def fail_pour(self, error: Exception) -> None:
+        """`sink` raised `error`: raise it again in `pour`."""
+        assert self.waiter is not None
+        self.waiter.set_exception(error)
+        self.waiter.exception()  # mark it as retrieved, in case the waiting task was cancelled
 
     async def _wait(self) -> bool:
         """Wait for `wake`. Returns whether the `pour` callback has room for more."""

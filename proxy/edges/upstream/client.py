@@ -28,6 +28,8 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 KNOWN_ROUTES = 1024
+KNOWN_HEADS = 64
+"""Heads of different fields that a route remembers. Callers choose which of the allowed ones there are."""
 SWEEPS_PER_IDLE_TIME = 11
 """How often idle connections are checked within `PoolLimits.idle_s`."""
 CLOSED_PER_STEP = 64
@@ -68,15 +70,26 @@ class HttpUpstream:
         route = self._routes.get(call.url)
         if route is None or route.reach is not call.reach:
             route = self._make_route(call)
-        pool, head = route.pool, _head(call, route.line)
-        if call.upload is not None:  # it cannot be sent twice, so it uses no connection that may be stale
-            return await (await pool.take_new(call.deadline)).exchange(call, head)
-        connection = pool.take() or await pool.take_or_wait(call.deadline)
-        try:
-            return await connection.exchange(call, head)
-        except StaleConnectionError:
-            connection = await pool.replace_stale(call.deadline)
-            return await connection.exchange(call, head)
+        pool, head = route.pool, route.head(call)
+        is_last = call.upload is not None  # it cannot be sent twice, so it uses no connection that may be stale
+        if is_last:
+            connection = await pool.take_new(call.deadline)
+        else:
+            connection = pool.take() or await pool.take_or_wait(call.deadline)
+        while True:
+            answer = connection.begin(call, head)
+            assert answer.waiter is not None
+            try:  # here, not in a coroutine of the connection's, which would cost two more steps
+                await answer.waiter
+            except asyncio.CancelledError:
+                answer.close()
+                raise
+            failure = answer.failure
+            if answer.status or failure is None:
+                return answer
+            if is_last or not isinstance(failure, StaleConnectionError):
+                raise failure
+            connection, is_last = await pool.replace_stale(call.deadline), True
 
     @property
     def is_idle(self) -> bool:
@@ -105,7 +118,7 @@ class HttpUpstream:
             pool = self._pools[(base, call.reach)] = self._make_pool(base, call.reach)
         if len(self._routes) >= KNOWN_ROUTES:
             self._routes.clear()
-        route = self._routes[call.url] = _Route(pool, call.reach, f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n")
+        route = self._routes[call.url] = _Route(pool, call.reach, f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n", {})
         return route
 
     def _make_pool(self, base: str, reach: Reach) -> "_Pool":
@@ -141,11 +154,48 @@ class HttpUpstream:
 
 @dataclass(slots=True)
 class _Route:
-    """A parsed URL: its pool, and the rest of the request line after the method with the `host` line."""
+    """A parsed URL: its pool, and the rest of the request line after the method with the `host` line.
+
+    `heads`: by method and names of the fields, a head without its values, and the number of its lines without the
+    framing's.
+    """
 
     pool: "_Pool"
     reach: Reach
     line: str
+    heads: dict[tuple[str, ...], tuple[str, int]]
+
+    def head(self, call: UpstreamCall) -> bytes:
+        """The request's head. Raises `UpstreamUnreachableError` for a character that could smuggle in a line."""
+        known = self.heads.get((call.method, *call.headers))
+        if known is None:
+            known = self._learn(call)
+        template, lines = known
+        if call.upload is not None:
+            length = call.upload.length
+            framing = "transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n"
+        elif call.body or call.method not in _BODILESS:
+            framing = f"content-length: {len(call.body)}\r\n"
+        else:
+            framing, lines = "", lines - 1
+        head = template % (*call.headers.values(), framing)
+        if not head.count("\n") == lines == head.count("\r") or "\0" in head:
+            raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
+        return head.encode("utf-8", "surrogateescape")
+
+    def _learn(self, call: UpstreamCall) -> tuple[str, int]:
+        """The head with `%s` for each value; `%.0s` writes nothing, for a field of the connection."""
+        head, lines = f"{call.method} {self.line}".replace("%", "%%"), 4  # request line, `host`, framing, empty line
+        for name in call.headers:
+            if name.lower() in _CONNECTION_FIELDS:
+                head += "%.0s"
+            else:
+                head += name.replace("%", "%%") + ": %s\r\n"
+                lines += 1
+        if len(self.heads) >= KNOWN_HEADS:
+            self.heads.clear()
+        known = self.heads[(call.method, *call.headers)] = head + "%s\r\n", lines
+        return known
 
 
 class _Pool:
@@ -288,19 +338,3 @@ class _Pool:
             self.release(connection)
         else:
             self._free_slot()
-
-
-def _head(call: UpstreamCall, line: str) -> bytes:
-    """The request's head. Raises `UpstreamUnreachableError` for a character that could smuggle in a line."""
-    fields = [f"{name}: {value}\r\n" for name, value in call.headers.items() if name.lower() not in _CONNECTION_FIELDS]
-    if call.upload is not None and call.upload.length is None:
-        fields.append("transfer-encoding: chunked\r\n")
-    elif call.upload is not None:
-        fields.append(f"content-length: {call.upload.length}\r\n")
-    elif call.body or call.method not in _BODILESS:
-        fields.append(f"content-length: {len(call.body)}\r\n")
-    head = f"{call.method} {line}{''.join(fields)}\r\n"
-    lines = len(fields) + 3  # plus request line, `host` and the empty line
-    if not head.count("\n") == lines == head.count("\r") or "\0" in head:
-        raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
-    return head.encode("utf-8", "surrogateescape")

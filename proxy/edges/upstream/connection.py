@@ -17,6 +17,7 @@ import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.request_writer import RequestWriter
+from proxy.edges.upstream.status_lines import FINAL, FINAL_BYTES, StatusLines
 from proxy.exchange import (
     UpstreamCall,
     UpstreamCutError,
@@ -63,11 +64,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_answer",
+        "_awaited",
         "_exchanges",
         "_fields",
         "_interim",
         "_non_body_bytes",
         "_parser",
+        "_pieces",
         "_pool",
         "_reading_paused",
         "_received_any",
@@ -75,11 +78,14 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         "_reusable",
         "_shared",
         "_sock",
+        "_status_lines",
         "_timer",
         "_timer_at",
         "_writer",
         "freed_at",
         "loop",
+        "on_body",
+        "on_message_begin",
         "transport",
     )
 
@@ -89,7 +95,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._sock = sock
         self.loop = shared.loop
         self.transport: asyncio.Transport
+        self._pieces: list[bytes] = []
+        """What the parser found of a body in the read that it is fed."""
+        self._awaited: list[None] = []
+        """As many entries as answers may begin, so that one without a request fails."""
+        # Two of the parser's callbacks, which must cost nothing: methods of the lists, not of ours.
+        self.on_body = self._pieces.append
+        self.on_message_begin = self._awaited.pop
         self._parser = httptools.HttpResponseParser(self)
+        self._status_lines: StatusLines | None = None
         self._answer: HttpAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -104,14 +118,24 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- called by the pool -------------------------------------------------------------------------------------------
 
-    async def exchange(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
-        """Send a request on a free connection; wait for the head. `StaleConnectionError`: may be sent again."""
+    def begin(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
+        """Send a request on a free connection. Once the answer's `waiter` is done, it has a status or a failure.
+
+        `StaleConnectionError` as its failure: the request may be sent again.
+        """
+        answer = HttpAnswer(call, self)
+        answer.waiter = self.loop.create_future()
         if self.transport.is_closing():  # closed since the pool handed it out: no callback would follow
-            raise StaleConnectionError("the connection was closed before it was used")
-        answer = self._answer = HttpAnswer(call, self)
+            answer.exchange = None
+            answer.failure = StaleConnectionError("the connection was closed before it was used")
+            answer.waiter.set_result(True)
+            return answer
+        self._answer = answer
         self._exchanges += 1
         self._received_any = self._reusable = False
         self._non_body_bytes = 0
+        self._awaited.append(None)
+        self._status_lines = None
         silent_at = perf_counter() + call.idle_timeout_s
         until = silent_at if silent_at < call.deadline else call.deadline
         if self._timer is None or self._timer_at > until:  # a timer of an earlier exchange that fires sooner will do
@@ -121,14 +145,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._writer.write(head, call.body)
         else:
             self._writer.upload(head, call.upload, self._fail)
-        answer.waiter = waiter = self.loop.create_future()
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            answer.close()
-            raise
-        if not answer.status and answer.failure is not None:
-            raise answer.failure
         return answer
 
     def drop(self) -> None:
@@ -164,29 +180,57 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if answer is None:  # bytes without a request: a 408 before an idle close, or worse
             self.drop()
             return
-        self._received_any = True
+        had_head, pieces, piece, is_http = answer.status, self._pieces, b"", True
         self._received_at = perf_counter()
-        held_bytes, self._non_body_bytes = answer.held_bytes, self._non_body_bytes + nbytes
+        self._non_body_bytes += nbytes
         data = self._shared.buffer[:nbytes]
         try:
-            if not answer.status and not answer.status_lines.are_http(data):
-                raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
+            if not had_head:
+                if not self._received_any and bytes(data[:FINAL_BYTES]) not in FINAL:
+                    self._status_lines = StatusLines()
+                if self._status_lines is not None and not self._status_lines.are_http(data):
+                    raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
             self._parser.feed_data(data)
         except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._reusable = False
+            is_http = self._reusable = False
+        self._received_any = True
+        if pieces:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            waiter = answer.waiter
+            if answer.sink is not None and waiter is not None and not (waiter.done() or answer.complete) and is_http:
+                self._non_body_bytes = 0  # nearly every read of a stream: pass it on without a layer between
+                try:
+                    if not answer.sink(piece):
+                        waiter.set_result(False)
+                except Exception as error:  # noqa: BLE001  # raised again in `pour`
+                    answer.fail_pour(error)
+                return
+            if answer.method == "HEAD":  # only the parser expects a body there
+                piece = b""
+            else:
+                answer.chunks.append(piece)
+                answer.held_bytes += len(piece)
+        if answer.complete and not had_head:
+            answer.whole = piece
+        if not is_http:
             self._break("what the upstream sent is not HTTP")
             return
         if answer.complete:
             self._finish()
-        elif answer.held_bytes > held_bytes:
+        elif piece:
             self._non_body_bytes = 0
             if answer.held_bytes > HELD_BYTES:
                 self._pause_receiving()
         elif self._non_body_bytes > HEAD_BYTES:
             self._break("the upstream's head is too large")
             return
-        if answer.status and answer.waiter is not None:
-            answer.wake()
+        waiter = answer.waiter
+        if answer.status and waiter is not None and not waiter.done():
+            if answer.sink is None:
+                waiter.set_result(True)
+            else:
+                answer.wake()
 
     def resume_receiving(self) -> None:
         """Read from the socket again."""
@@ -215,11 +259,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- the parser's callbacks ---------------------------------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
-        answer = self._answer
-        if answer is None or answer.complete:
-            raise _BrokenHttpError("an answer without a request")
-
     def on_header(self, name: bytes, value: bytes) -> None:
         known = self._shared.names[name]
         if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._has_field(known)):
@@ -246,16 +285,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         else:
             raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
 
-    def on_body(self, body: bytes) -> None:
-        answer = self._answer
-        if answer is not None and not answer.complete:
-            answer.chunks.append(body)
-            answer.held_bytes += len(body)
-
     def on_message_complete(self) -> None:
         answer = self._answer
         if self._interim:
             self._interim = False
+            self._awaited.append(None)
         elif answer is not None and not answer.complete:
             answer.complete = True
             self._reusable = self._parser.should_keep_alive()

@@ -20,9 +20,16 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 class RequestWriter:
-    """The sending half of a connection. `written_bytes`: of the current request, handed to the transport."""
+    """The sending half of a connection. `written_bytes`: of the current request, handed to the transport.
 
-    __slots__ = ("_loop", "_paused", "_pieces", "_room", "_transport", "_truncated", "_uploading", "written_bytes")
+    `is_sending`: part of the request is still to be written. `is_free`: all of it was, so another may follow. Both are
+    kept, not computed: each call reads them, few change them.
+    """
+
+    __slots__ = (
+        *("_loop", "_paused", "_pieces", "_room", "_transport", "_truncated", "_uploading"),
+        *("is_free", "is_sending", "written_bytes"),
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._loop = loop
@@ -30,24 +37,14 @@ class RequestWriter:
         self._pieces: Iterator[bytes | memoryview] | None = None
         self._uploading: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None  # set while an upload waits for the socket
-        self._paused = self._truncated = False
+        self._paused = self._truncated = self.is_sending = False
+        self.is_free = True
         self.written_bytes = 0
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether part of the request is still to be written."""
-        return self._pieces is not None or self._uploading is not None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether all of the request was written, so that another may follow."""
-        return not self.is_sending and not self._paused and not self._truncated
 
     def write(self, head: bytes, body: RequestBody) -> None:
         """Send a request."""
         self.written_bytes = len(head) + len(body)
-        self._pieces = None
-        if isinstance(body, bytes) and self.written_bytes <= WRITE_BYTES:
+        if self.written_bytes <= WRITE_BYTES and isinstance(body, bytes):
             self._transport.write(head + body)
         elif len(body) <= WHOLE_BYTES:
             self._transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.segments))
@@ -56,20 +53,22 @@ class RequestWriter:
             self._pieces = (SegmentedBody(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
             self._transport.write(head)
             self._write_more()
+            self._note()
 
     def upload(self, head: bytes, body: Upload, on_failure: Callable[[Exception], None]) -> None:
         """Send a request whose body is still arriving. `on_failure` gets what `body.read` raises."""
 
         def ended(task: asyncio.Task[None]) -> None:
             self._uploading = None
+            self._note()
             error = None if task.cancelled() else task.exception()
             if isinstance(error, Exception):
                 on_failure(error)
 
         self.written_bytes = len(head)
-        self._pieces = None
         self._transport.write(head)
         self._uploading = self._loop.create_task(self._upload(body))
+        self._note()
         self._uploading.add_done_callback(ended)
 
     def stop(self) -> None:
@@ -79,17 +78,25 @@ class RequestWriter:
         self._pieces = None
         if self._uploading is not None:
             self._uploading.cancel()
+        self._note()
 
     def pause(self) -> None:
         """The transport's buffer is full."""
         self._paused = True
+        self._note()
 
     def resume(self) -> None:
         """The transport has room again."""
         self._paused = False
         self._write_more()
+        self._note()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+    def _note(self) -> None:
+        """Keep the flags, after whatever may change them."""
+        self.is_sending = self._pieces is not None or self._uploading is not None
+        self.is_free = not self.is_sending and not self._paused and not self._truncated
 
     def _write_more(self) -> None:
         """Write as much of a long body as the transport accepts; `resume` continues."""

@@ -6,13 +6,18 @@ decides whether they are well-formed.
 
 _PREFIXES = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CODE_AT = len(_PREFIXES[0])
-_FINAL = frozenset(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
+FINAL_BYTES = _CODE_AT + 1
+FINAL = frozenset(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
+"""The first `FINAL_BYTES` of nearly every answer: its only status line, and a good one, so there is nothing to find."""
 _LINE_START_BYTES = 16
 """How much of an incomplete line is kept: enough for the protocol, an interim status and an empty line."""
 
 
 class StatusLines:
-    """Reads an answer's bytes in parallel to the parser, until the head is complete."""
+    """Reads an answer's bytes in parallel to the parser, until the head is complete.
+
+    For an answer whose first read does not begin with one of `FINAL`: interim ones, HTTP/1.0, or a short read.
+    """
 
     __slots__ = ("_in_interim", "_is_final", "_line")
 
@@ -23,9 +28,6 @@ class StatusLines:
     def are_http(self, data: memoryview) -> bool:
         """Whether all complete status lines name HTTP/1.0 or HTTP/1.1. `data`: the next bytes."""
         if self._is_final:
-            return True
-        if not self._line and not self._in_interim and bytes(data[: _CODE_AT + 1]) in _FINAL:
-            self._is_final = True  # the usual case
             return True
         *lines, rest = (self._line + bytes(data)).split(b"\n")
         self._line = rest[:_LINE_START_BYTES]

@@ -65,17 +65,18 @@ class Pool:
 class Rig:
     """One connection with one exchange under way."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, method: str = "POST") -> None:
         self.shared = SharedState(loop)
         self.pool, self.transport = Pool(), Transport()
         self.connection = UpstreamConnection(self.pool, self.shared, cast("Any", None))
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
+        self.method = method
         self.asking = self.ask()
         assert step(self.asking) is None
 
     def ask(self) -> Coroutine[Any, Any, HttpAnswer]:
-        call = UpstreamCall("http://h/", "POST", {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
-        return self.connection.exchange(call, b"POST / HTTP/1.1\r\n\r\n")
+        call = UpstreamCall("http://h/", self.method, {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
+        return _answered(self.connection.begin(call, b"POST / HTTP/1.1\r\n\r\n"))
 
     def receive(self, data: bytes) -> None:
         for start in range(0, len(data), READ_BYTES):
@@ -89,6 +90,15 @@ class Rig:
             self.connection.eof_received()
         self.transport.closing = True
         self.connection.connection_lost(None)
+
+
+async def _answered(answer: HttpAnswer) -> HttpAnswer:
+    """The answer with its head, as the client awaits it."""
+    assert answer.waiter is not None
+    await answer.waiter
+    if not answer.status and answer.failure is not None:
+        raise answer.failure
+    return answer
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T | None:
@@ -209,6 +219,24 @@ def test_valid_answer_is_read_whole_whatever_the_segmentation(
     assert rig.pool.released == 1
     assert not rig.transport.closing
     assert result(rig) == (200, body, None)
+
+
+@given(body=st.binary(max_size=2000), cut=st.integers(1, 2100))
+def test_body_that_came_with_its_head_is_there_at_once(loop: asyncio.AbstractEventLoop, body: bytes, cut: int) -> None:
+    wire = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    at_once, in_two, of_head = Rig(loop), Rig(loop), Rig(loop, "HEAD")
+    at_once.receive(wire)
+    for piece in (wire[:cut], wire[cut:]):
+        if piece:
+            in_two.receive(piece)
+    of_head.receive(wire)
+    answers = [step(rig.asking) for rig in (at_once, in_two, of_head)]
+    is_apart = len(wire) - len(body) <= cut < len(wire)
+    expected = [body, None if is_apart else body, b""]
+    for answer, whole, read in zip(answers, expected, (body, body, b""), strict=True):
+        assert answer is not None
+        assert answer.whole == whole
+        assert step(answer.read()) == read
 
 
 @given(data=HOSTILE)
