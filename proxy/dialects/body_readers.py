@@ -16,7 +16,7 @@ from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
 from proxy.json_text.json_edit import edit_member, edit_members, last_object_named
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import SegmentedBody
-from proxy.json_text.sliced_json import ParsedText, parse_in_slices
+from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
 
 MAX_BODY_BYTES = 32 << 20
@@ -51,7 +51,7 @@ class PassThroughReader:
 class BodyReader:
     """Holds a JSON body until it is complete. A body too large to hold passes, except for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_result", "_size", "_slug", "failed")
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_result", "_size", "_slug", "failed", "reported")
     streams = False
 
     def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
@@ -61,13 +61,10 @@ class BodyReader:
         self._passing = False
         self._renamed = False
         self._slug = orjson.dumps(slug)
+        self.reported: Reported = meter
         self._meter = meter
         self._result: bytes | None = None
         self.failed = False
-
-    @property
-    def reported(self) -> Reported:
-        return self._meter
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -97,13 +94,20 @@ class BodyReader:
         if self._result is not None:
             return self._result
         raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        return self._read_tail(raw) if self._passing else bytes(self._renamed_body(raw, *_read(raw)))
+        if self._passing:
+            return self._read_tail(raw)
+        # All of it is parsed, though only two members are wanted: to find them by searching would be as safe only in
+        # valid JSON, which only a parser can tell.
+        try:
+            return bytes(self._renamed_body(raw, orjson.loads(raw), None))
+        except orjson.JSONDecodeError:
+            return raw
 
     def _renamed_body(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
         if not isinstance(answer, dict):
             return raw
         self._meter.observe(answer)
-        self.failed = is_failure(answer)
+        self.failed = not answer.get("choices") and is_failure(answer)
         if "model" not in answer:
             return raw
         if outline is None:
@@ -136,10 +140,3 @@ class BodyReader:
             return part
         self._renamed = True
         return part[: match.start(1)] + self._slug + part[match.end(1) :]
-
-
-def _read(raw: bytes) -> ParsedText:
-    try:
-        return orjson.loads(raw), None
-    except orjson.JSONDecodeError:
-        return None, None

@@ -50,7 +50,7 @@ class StreamReader:
 
     __slots__ = (
         *("_pattern", "_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
-        *("_lessons", "_opening", "_opening_as_slug", "failed"),
+        *("_lessons", "_opening", "_opening_as_slug", "failed", "reported"),
     )
 
     streams = True
@@ -59,6 +59,7 @@ class StreamReader:
         self.failed = False
         self._shape = shape
         self._slug = orjson.dumps(slug)
+        self.reported: Reported = meter
         self._meter = meter
         self._drop_usage = drop_usage
         self._framer = sse.Framer()
@@ -68,10 +69,6 @@ class StreamReader:
         self._opening_as_slug = b""
         self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
-
-    @property
-    def reported(self) -> Reported:
-        return self._meter
 
     def feed(self, data: bytes) -> bytes:
         if not self._framer.at_boundary:

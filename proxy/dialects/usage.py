@@ -62,8 +62,22 @@ class OpenAiMeter:
     def observe(self, answer: Json) -> None:
         holder = answer.get(self._holder) if self._holder else None
         usage = (holder if isinstance(holder, dict) else answer).get("usage")
-        if usage is not None:
+        if usage is not None and not self._observe_usual(usage):
             self.observe_usage(usage)
+
+    def _observe_usual(self, usage: Json) -> bool:
+        """Take a report that is as nearly all are, by the rules of `_validated` in one step. False: look closer."""
+        try:
+            given, output = usage["prompt_tokens"], usage["completion_tokens"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+        except (KeyError, TypeError):
+            return False
+        if not (type(given) is type(output) is type(cached) is int and given <= self._most and output <= self._most):
+            return False
+        if not (0 <= cached <= given and output >= 0):
+            return False
+        self.tokens = Tokens(input=given, output=output, cached_input=cached)
+        return True
 
     def observe_usage(self, usage: Json) -> None:
         try:

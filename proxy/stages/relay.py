@@ -5,9 +5,8 @@ upstream is read no faster than the caller reads. Upstream errors are turned int
 """
 
 from asyncio import TimerHandle, get_running_loop, sleep
-from collections.abc import Coroutine
 from time import perf_counter, time_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
@@ -75,28 +74,37 @@ class Relay:
         self._slices = slices
         self._most_reported = most_reported
 
-    def __call__(self, context: RequestContext, answering: Answering) -> Coroutine[Any, Any, Answered]:
-        """Not a coroutine function itself, because it awaits nothing."""
+    async def __call__(self, context: RequestContext, answering: Answering) -> Answered:
         upstream, routed = answering.upstream, answering.admitted.routed
         if not 200 <= upstream.status < 300:
-            return self._error(context, answering)
+            return await self._error(context, answering)
         if is_encoded(upstream.headers):
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         received = routed.received
-        most = self._most_reported
         context.reader = reader = self._dialects.answer_reader(
-            received, routed.attempt, upstream.status, upstream.headers, most
+            received, routed.attempt, upstream.status, upstream.headers, self._most_reported
         )
-        context.delivered = delivered = self._dialects.delivered_counter(received, reader)
+        if upstream.whole is not None and not reader.streams:
+            return self._at_once(context, answering, reader, upstream.whole)
+        context.delivered = self._dialects.delivered_counter(received, reader)
         # Free the request: its answer may take minutes, and its body may have 100 MB.
         received.body, received.json, received.outline = b"", {}, None
         assert context.load is not None
         context.load.drop()
-        return self._pass_on(context, answering, reader, delivered)
+        return await self._pass_on(context, answering, reader)
 
-    async def _pass_on(
-        self, context: RequestContext, answering: Answering, reader: AnswerReader, delivered: DeliveredCounter
-    ) -> Answered:
+    def _at_once(self, context: RequestContext, answering: Answering, reader: AnswerReader, body: bytes) -> Answered:
+        """An answer that is no stream and came whole, in one read: nothing to hold, nothing to wait for."""
+        upstream = answering.upstream
+        try:
+            head = Answered(upstream.status, returned_headers(upstream.headers), reader.feed(body) + reader.end())
+        finally:
+            if reader.reported.tokens is None:  # else nobody asks what was delivered
+                received = answering.admitted.routed.received
+                context.delivered = self._dialects.delivered_counter(received, reader)
+        return self._ended(context, answering, reader, head)
+
+    async def _pass_on(self, context: RequestContext, answering: Answering, reader: AnswerReader) -> Answered:
         """Pass an answer on. The reader holds an answer that is not a stream until its end."""
         upstream = answering.upstream
         head = Answered(upstream.status, returned_headers(upstream.headers), b"")
@@ -110,10 +118,16 @@ class Relay:
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
             await self._slices.run(reader.prepare_end_in_slices(), context.load.held_bytes)
         head.final = reader.end()
+        return self._ended(context, answering, reader, head)
+
+    def _ended(self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered) -> Answered:
+        """The end of an answer whose last bytes are in `head`."""
         if reader.failed:
             return self._failed(context, answering, head)
         # A response that failed before it said anything is no answer: bill only what was reported.
         if reader.reported.tokens is None:
+            delivered = context.delivered
+            assert delivered is not None
             if is_empty_failure(head.final):
                 context.answered = delivered.tokens(None).output > 0
                 return head
