@@ -7,8 +7,10 @@ settlement, 16 in a batch. Python: process CPU with 16 takes in flight. What the
 """
 
 import asyncio
+import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -20,6 +22,7 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import TakeStamp
+from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.connection import encode
 from proxy.edges.redis.nodes.dialing import Dialer
@@ -28,6 +31,7 @@ from proxy.edges.redis.nodes.single import FixedServer
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments
 from runtime.redis.url import RedisUrl
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.waiting import eventually
 
 CALLS = 20_000
 SLICE = 100
@@ -35,6 +39,8 @@ ROUNDS = 3
 IN_FLIGHT = 16
 LEASE_MS = 1_240_000
 ROOMY = 10**12
+PATIENT = RedisClientOptions(deadline_s=5)
+"""A busy machine must not fail the benchmark."""
 STAMP = TakeStamp("0123456789abcdef", 1, 0)
 TWO = ((LimitType.REQUEST, Unit.MINUTE), (LimitType.TOKEN, Unit.MINUTE))
 FOUR = (*TWO, (LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
@@ -164,9 +170,8 @@ async def report_python(server: RedisServer) -> None:
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
 
-    patient = RedisClientOptions(deadline_s=5)  # a busy machine must not fail the benchmark
     address = RedisUrl.parse(server.url).login
-    pipelined = RedisClient(FixedServer(address, Dialer(address.tls)), patient)
+    pipelined = RedisClient(FixedServer(address, Dialer(address.tls)), PATIENT)
     await pipelined.start()
     request = (b"EVALSHA", scripts.take.sha, b"1", plans[0].key.encode(), *arguments)
     await pipelined.execute(b"SCRIPT", b"LOAD", scripts.take.text)
@@ -176,7 +181,7 @@ async def report_python(server: RedisServer) -> None:
     print(f"{'(of which encoding)':>44} {_encoding_us(request):>8.1f}")
     await pipelined.close()
 
-    counters = RedisCounters(server.url, "bench", options=CountersOptions(client=patient))
+    counters = RedisCounters(server.url, "bench", options=CountersOptions(client=PATIENT))
     await counters.start()
     turn = iter(range(10**9))
     apart = await python_us(lambda: counters.take(plans[next(turn) % IN_FLIGHT], 600))
@@ -217,12 +222,60 @@ def _encoding_us(request: tuple[bytes, ...]) -> float:
     return (time.process_time() - started) / CALLS * 1e6
 
 
+def process_us(pid: int) -> float:
+    """The CPU time of a process so far, kernel and all threads included, as the scheduler counts it."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1000
+
+
+async def report_calls(server: RedisServer) -> None:
+    """All that Redis spends on a governed call: sockets, parsing, take and settlement, on the levels of the bench."""
+    print("\nRedis: CPU µs per governed call, 4 limits on 3 levels, on a unix socket: median (least to most)")
+    for in_flight in (1, 16, 64):
+        counters = RedisCounters(server.url, f"bench{in_flight}", options=CountersOptions(client=PATIENT))
+        await counters.start()
+        spent = []
+        for _ in range(ROUNDS + 3):
+            before, turn = process_us(server.pid), iter(range(CALLS))
+            await asyncio.gather(*(_call_in_turn(counters, turn) for _ in range(in_flight)))
+            await eventually(lambda: not counters.pending_settlements)  # noqa: B023 (awaited here)
+            spent.append((process_us(server.pid) - before) / CALLS)
+        await counters.close()
+        spent = sorted(spent[1:])
+        print(f"{in_flight:>8} in flight {statistics.median(spent):>8.1f} ({spent[0]:.1f} to {spent[-1]:.1f})")
+
+
+async def _call_in_turn(counters: RedisCounters, turn: Iterator[int]) -> None:
+    plan = bench_plan()
+    for _ in turn:
+        answer = await counters.take(plan, 600)
+        if not isinstance(answer, Taken):
+            raise TypeError("these limits refuse nothing")
+        for reservation in answer.reservations:
+            number = counters.next_number(reservation.key)
+            counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=500))
+
+
+def bench_plan() -> Plan:
+    """The limits of the governed call of `make bench`."""
+    levels = (
+        (0, (LimitType.REQUEST, Unit.SECOND)),
+        (0, (LimitType.REQUEST, Unit.DAY)),
+        (1, (LimitType.TOKEN, Unit.MINUTE)),
+        (2, (LimitType.REQUEST, Unit.MINUTE)),
+    )
+    groups = [f"grp_01JD0000000000000000000{level}" for level in range(3)]
+    bounds = tuple(Bound(Limit(*kind, ROOMY), groups[level], groups[level]) for level, kind in levels)
+    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-bench}}", bounds)
+
+
 def main() -> None:
     for binary in REDIS_BINARIES:
         with private_redis(binary=binary) as server:
             report_redis(server)
     with private_redis() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(report_python(server))
+        runner.run(report_calls(server))
 
 
 if __name__ == "__main__":
