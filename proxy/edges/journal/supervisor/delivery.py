@@ -70,6 +70,8 @@ class Delivery:
         """
         if self._shipped.last_key is not None and time.monotonic() - self._answered_at_s >= interval_s:
             await self._post([])
+        if not self._shipped.resending:  # a thread costs as much as reading some hundred records
+            return
         batch = await in_thread(self._shipped.next_to_resend)
         if batch is not None:
             await self._post(batch.events)
