@@ -231,13 +231,14 @@ def process_us(pid: int) -> float:
 async def report_calls(server: RedisServer) -> None:
     """All that Redis spends on a governed call: sockets, parsing, take and settlement, on the levels of the bench."""
     print("\nRedis: CPU µs per governed call, 4 limits on 3 levels, on a unix socket: median (least to most)")
+    plan = bench_plan()  # one value, as a worker keeps it: takes of the same plan are merged
     for in_flight in (1, 16, 64):
         counters = RedisCounters(server.url, f"bench{in_flight}", options=CountersOptions(client=PATIENT))
         await counters.start()
         spent = []
         for _ in range(ROUNDS + 3):
             before, turn = process_us(server.pid), iter(range(CALLS))
-            await asyncio.gather(*(_call_in_turn(counters, turn) for _ in range(in_flight)))
+            await asyncio.gather(*(_call_in_turn(counters, plan, turn) for _ in range(in_flight)))
             await eventually(lambda: not counters.pending_settlements)  # noqa: B023 (awaited here)
             spent.append((process_us(server.pid) - before) / CALLS)
         await counters.close()
@@ -245,8 +246,7 @@ async def report_calls(server: RedisServer) -> None:
         print(f"{in_flight:>8} in flight {statistics.median(spent):>8.1f} ({spent[0]:.1f} to {spent[-1]:.1f})")
 
 
-async def _call_in_turn(counters: RedisCounters, turn: Iterator[int]) -> None:
-    plan = bench_plan()
+async def _call_in_turn(counters: RedisCounters, plan: Plan, turn: Iterator[int]) -> None:
     for _ in turn:
         answer = await counters.take(plan, 600)
         if not isinstance(answer, Taken):
