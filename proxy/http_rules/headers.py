@@ -127,7 +127,7 @@ def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -
     return lines
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def duration_text(ms: int) -> str:
     """A duration in the form of the vendors' rate-limit fields: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
 

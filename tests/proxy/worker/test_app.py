@@ -38,6 +38,36 @@ kept_kib = own_kib()
 give_back()
 print(open_kib - kept_kib, kept_kib - own_kib())
 """
+_SMALL_OBJECTS_GIVEN_BACK = """
+import asyncio
+from pathlib import Path
+import uvloop
+from proxy.worker.app import burst_ended, give_back
+
+def own_kib():
+    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:"))
+
+async def main():
+    loop = asyncio.get_running_loop()
+    burst, handles = [], []
+    for _ in range(4000):
+        burst += [bytes(400) for _ in range(16)]
+        handles.append(loop.call_soon(lambda: None))
+    await asyncio.sleep(0.1)
+    burst.clear()
+    spread, rest = handles[::16], [handle for number, handle in enumerate(handles) if number % 16]
+    handles.clear()
+    spread.clear()  # uvloop keeps these for reuse
+    rest.clear()
+    give_back()
+    kept_kib = own_kib()
+    burst_ended()
+    await asyncio.sleep(0.5)
+    print(kept_kib - own_kib())
+
+uvloop.run(main())
+"""
 ON_GLIBC = pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="about glibc's allocator")
 
 
@@ -54,6 +84,12 @@ def test_memory_freed_after_a_burst_is_returned_to_the_system() -> None:
     taken_kib = 20_000 * 1500 // 1024
     assert by_itself_kib < taken_kib / 10
     assert when_asked_kib > taken_kib / 2
+
+
+def test_handles_that_uvloop_keeps_hold_no_memory_of_a_burst() -> None:
+    (returned_kib,) = run(_SMALL_OBJECTS_GIVEN_BACK)
+    taken_kib = 4000 * 16 * 400 // 1024
+    assert returned_kib > taken_kib / 2
 
 
 @ON_GLIBC
