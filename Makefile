@@ -88,10 +88,10 @@ demo: $(STAMP)  ## run the whole product through its main job, step by step; nee
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
 bench: $(BENCH_STAMP)  ## measure every performance goal, beside the peers, in 15 minutes; writes bench/RESULTS.md
-	$(BENCH) -m bench.run
+	$(BENCH) -m bench.run $(BENCH_FLAGS)
 
-bench-quick: $(BENCH_STAMP)  ## measure Tollgate, nginx and Envoy, in under two minutes
-	$(BENCH) -m bench.run --quick
+bench-quick: $(BENCH_STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared
+	$(BENCH) -m bench.run --quick $(BENCH_FLAGS)
 
 bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, beside the usual alternatives
 	$(BENCH) -m bench.studies.limits

@@ -9,27 +9,26 @@ from bench.figures import Findings
 from bench.load import Call, run_wrk
 from bench.programs.peers import chat_body
 from bench.programs.processes import BenchError
-from bench.programs.subjects import Subject, Upstream
-from bench.quiet import undisturbed
+from bench.programs.subjects import Rig, Subject, proxy_cpu_s
 
 PROMPT_BYTES = 400_000
 HUGE_BYTES = 99_000_000
 SECONDS = 5
 
 
-def measure_prompts(subjects: Sequence[Subject], upstream: Upstream, found: Findings, scratch: Path) -> None:
+def measure_prompts(subjects: Sequence[Subject], rig: Rig, found: Findings, scratch: Path) -> None:
     """Measure the CPU of 400 kB prompts over eight connections."""
     for subject in subjects:
         if subject.is_python_or_node:
             continue
         print(f"  {subject.name:18} prompts of 400 kB", flush=True)
         large = replace(subject.call, body=chat_body(subject.call.model, prompt_bytes=PROMPT_BYTES))
-        load, used = undisturbed(
+        load, used = rig.measure(
             lambda large=large: run_wrk(large, 8, SECONDS, scratch),  # type: ignore[misc]  # binds the loop's value
-            {**subject.parts, "upstream": upstream.program.pids},
+            subject.parts,
         )
-        cost_us = (used["worker"] + used.get("supervisor", 0.0)) * 1e6 / load.requests
-        found.facts[f"prompt_us {subject.name}"] = cost_us
+        cost_us = proxy_cpu_s(used) * 1e6 / load.requests
+        found.facts[f"prompt_us {subject.name}"] = [cost_us]
         found.notes.append(f"a prompt of 400 kB through {subject.name}: {cost_us:,.0f} CPU µs")
 
 
@@ -44,8 +43,8 @@ def measure_huge_bodies(subject: Subject, found: Findings) -> None:
         _send_huge(subject.call)
         marks.append(_high_water_mib(subject.proxy_pids()))
     bodies_mib = HUGE_BYTES / 2**20
-    found.facts["huge_body_times"] = (marks[1] - marks[0]) / bodies_mib
-    found.facts["next_huge_body_times"] = (marks[2] - marks[1]) / bodies_mib
+    found.facts["huge_body_times"] = [(marks[1] - marks[0]) / bodies_mib]
+    found.facts["next_huge_body_times"] = [(marks[2] - marks[1]) / bodies_mib]
     found.notes.append(
         f"a body of 99 MB raised the memory high-water mark of {subject.name} by {marks[1] - marks[0]:.0f} MiB,"
         f" the next one by {marks[2] - marks[1]:.0f} MiB more"

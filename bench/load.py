@@ -13,12 +13,13 @@ _UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6, "m": 60e6}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The request that every connection repeats."""
+    """The request that every connection repeats. `script`: lines of Lua by which wrk changes it."""
 
     port: int
     path: str
     body: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    script: Sequence[str] = ()
 
     @property
     def model(self) -> str:
@@ -36,10 +37,10 @@ class Load:
     p99_us: float
 
 
-def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, script_end: Sequence[str] = ()) -> Load:
+def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, under: Sequence[str] = ()) -> Load:
     """Send calls for `seconds`, as fast as `connections` allow. Raises `BenchError` if any answer is not 2xx.
 
-    `script_end`: lines of Lua that change the call.
+    `under`: a command that runs the load and watches something meanwhile.
     """
     script = scratch / "call.lua"
     lines = [
@@ -48,8 +49,8 @@ def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, script_en
         'wrk.headers["content-type"] = "application/json"',
     ]
     lines += [f'wrk.headers["{name}"] = "{value}"' for name, value in call.headers.items()]
-    script.write_text("\n".join([*lines, *script_end]))
-    argv = ["taskset", "-c", str(OTHER_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
+    script.write_text("\n".join([*lines, *call.script]))
+    argv = [*under, "taskset", "-c", str(OTHER_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
     argv += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{call.port}{call.path}"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 60, check=True)

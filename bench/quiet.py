@@ -1,15 +1,17 @@
-"""Measures only on a quiet machine: a measurement is rejected and repeated if other programs used CPU during it.
+"""Measures on a quiet machine: a measurement is rejected and repeated if other programs used CPU during it.
 
-A machine that stays busy ends the run.
+A machine that stays busy ends the run, unless it may be shared: then every measurement counts, and the report says how
+much others used. CPU of interleaved rounds can be compared beside moderate other load; latencies cannot.
 """
 
 import os
-import resource
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bench.programs.processes import BenchError, cpu_s, machine_cpu_s
+from bench.programs.processes import BenchError
+from bench.usage import PartUsage, Usage, cpu_s, machine_cpu_s
 
 BUSY_SHARE = 0.10
 TRIES = 5
@@ -24,25 +26,42 @@ class BusyError(BenchError):
     """The machine stayed busy; figures would be meaningless"""
 
 
-def undisturbed(act: Callable[[], Result], watched: Watched) -> tuple[Result, dict[str, float]]:
-    """Run `act`. Returns its result and the CPU seconds of each watched part; the parts must not overlap."""
-    for turn in range(TRIES):
-        if turn:
-            time.sleep(PAUSE_S)
-        pids = {part: find() for part, find in watched.items()}
-        before, ours_s, machine_s = {part: cpu_s(pids[part]) for part in pids}, _own_s(), machine_cpu_s()
-        started = time.monotonic()
-        outcome = _try(act)
-        took_s = time.monotonic() - started
-        machine_s, ours_s = machine_cpu_s() - machine_s, _own_s() - ours_s
-        used = {part: cpu_s(pids[part]) - before[part] for part in pids}
-        foreign_s = machine_s - ours_s - sum(used.values())
-        if foreign_s < BUSY_SHARE * took_s:
+@dataclass(slots=True)
+class Machine:
+    """What is measured on. `foreign_shares`: of a core, used by other programs during each accepted measurement."""
+
+    may_be_shared: bool = False
+    foreign_shares: list[float] = field(default_factory=list)
+
+    def undisturbed(self, act: Callable[[], Result], watched: Watched) -> tuple[Result, dict[str, Usage]]:
+        """Run `act`. Returns its result and the usage of each watched part; the parts must not overlap."""
+        for turn in range(TRIES):
+            if turn:
+                time.sleep(PAUSE_S)
+            outcome, used, share = _measure(act, watched)
+            is_quiet = share < BUSY_SHARE
             if isinstance(outcome, BenchError):
-                raise outcome
-            return outcome, used
-        print(f"    rejected: other programs used {foreign_s:.1f} s of CPU in {took_s:.0f} s; repeating", flush=True)
-    raise BusyError(f"{BusyError.__doc__} ({TRIES} tries, each with over {BUSY_SHARE:.0%} of a core used by others)")
+                if is_quiet:
+                    raise outcome
+            elif is_quiet or self.may_be_shared:
+                self.foreign_shares.append(share)
+                return outcome, used
+            print(f"    rejected: other programs used {share:.0%} of a core; repeating", flush=True)
+        raise BusyError(
+            f"{BusyError.__doc__} ({TRIES} tries, each with over {BUSY_SHARE:.0%} of a core used by others)"
+        )
+
+
+def _measure(act: Callable[[], Result], watched: Watched) -> tuple[Result | BenchError, dict[str, Usage], float]:
+    """The outcome, the usage by part, and the share of a core that other programs used."""
+    ours_s, machine_s, started = cpu_s([os.getpid()]), machine_cpu_s(), time.monotonic()
+    parts = {name: PartUsage(find) for name, find in watched.items()}
+    outcome = _try(act)
+    used = {name: part.end() for name, part in parts.items()}
+    took_s = time.monotonic() - started
+    machine_s, ours_s = machine_cpu_s() - machine_s, cpu_s([os.getpid()]) - ours_s
+    foreign_s = machine_s - ours_s - sum(usage.cpu_s for usage in used.values())
+    return outcome, used, foreign_s / took_s
 
 
 def _try(act: Callable[[], Result]) -> Result | BenchError:
@@ -51,9 +70,3 @@ def _try(act: Callable[[], Result]) -> Result | BenchError:
         return act()
     except BenchError as error:
         return error
-
-
-def _own_s() -> float:
-    """CPU seconds of this process and of its ended children."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return cpu_s([os.getpid()]) + children.ru_utime + children.ru_stime

@@ -1,16 +1,22 @@
 """Renders the results of a run: on the terminal, and for a full run in bench/RESULTS.md."""
 
 import datetime
+import statistics
 from collections.abc import Sequence
 from math import isnan, nan
 from pathlib import Path
 
-from bench.figures import GOVERNED, Figures, Findings, Sample
+from bench.figures import COMPARED_AT, GOVERNED, Figures, Findings, Measured, Sample
 from bench.goals import GOALS
+from bench.quiet import BUSY_SHARE
 
 _HEAD = [
     "gateway",
     "proxy CPU µs",
+    "user",
+    "system",
+    "context switches",
+    "system calls",
     "Redis CPU µs",
     "control CPU µs",
     "requests/s",
@@ -46,7 +52,7 @@ def _lines(found: Findings, *, full: bool) -> list[str]:
         f"{datetime.date.today()}, {found.machine}. Each proxy has one pinned core. See also [NOTES.md](NOTES.md).",
         "",
     ]
-    lines += ["## Goals", "", *_goals(found, full=full), ""]
+    lines += [*_spread_and_load(found), "", "## Goals", "", *_goals(found, full=full), ""]
     figures = [one for one in found.figures.values() if one.samples]
     for connections in sorted(figures[0].samples):
         measured = [one for one in figures if one.samples.get(connections)]
@@ -69,33 +75,63 @@ def _goals(found: Findings, *, full: bool) -> list[str]:
     return [f"- {goal.line(found)}" for goal in GOALS if full or goal.is_measured(found)]
 
 
+def _spread_and_load(found: Findings) -> list[str]:
+    """How to read the figures, and what else used the machine."""
+    lines = [
+        "Figures are medians of interleaved rounds, in brackets the least and the most; a ratio is taken within each"
+        " round. CPU is the scheduler's run time: all threads, the kernel's share included."
+    ]
+    shares = found.foreign_shares
+    if shares:
+        lines.append(
+            f"Other programs used {statistics.median(shares):.0%} of a core in the median measurement,"
+            f" {max(shares):.0%} at most."
+        )
+    if shares and max(shares) >= BUSY_SHARE:
+        lines.append("The machine was shared: latencies and rates mean little here.")
+    return lines
+
+
 def _row(one: Figures, connections: int) -> list[str]:
     columns = (
-        lambda s: s.proxy_us,
-        lambda s: s.redis_us,
-        lambda s: s.control_us,
+        lambda s: s.proxy.user_us,
+        lambda s: s.proxy.system_us,
+        lambda s: s.proxy.switches,
+    )
+    further = (
+        lambda s: s.redis.cpu_us,
+        lambda s: s.control.cpu_us,
         lambda s: s.load.rate_per_s,
         _per_core,
         lambda s: s.load.p50_us,
         lambda s: s.load.p99_us,
     )
-    return [one.name, *(_cell(one.median(connections, column)) for column in columns)]
+    return [
+        one.name,
+        _spread(Measured.of(one.cpu_us(connections))),
+        *(_cell(one.median(connections, column)) for column in columns),
+        _cell(one.system_calls) if connections == COMPARED_AT else "",
+        *(_cell(one.median(connections, column)) for column in further),
+    ]
 
 
 def _per_core(sample: Sample) -> float:
     """Requests per second that one core of the proxy could serve: some peers are faster than the load generator."""
-    return 1e6 / sample.proxy_us
+    return 1e6 / sample.proxy.cpu_us
 
 
 def _ratios(figures: Sequence[Figures], connections: int) -> list[str]:
     ours = next(one for one in figures if one.name == GOVERNED)
-    lines = [
-        f"- CPU of {GOVERNED} / {one.name}: {ours.cpu_us(connections) / one.cpu_us(connections):.3f}"
-        for one in figures
-        if one is not ours
-    ]
-    worker, supervisor = (ours.median(connections, of) for of in (lambda s: s.worker_us, lambda s: s.supervisor_us))
-    return [*lines, f"- {GOVERNED}: worker {worker:.1f} µs, supervisor {supervisor:.1f} µs"]
+    lines = []
+    for one in figures:
+        if one is not ours:
+            ratio = Measured.ratio(ours.cpu_us(connections), one.cpu_us(connections))
+            lines.append(
+                f"- CPU of {GOVERNED} / {one.name}: {ratio.median:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
+            )
+    parts = {"worker": lambda s: s.worker.cpu_us, "supervisor": lambda s: s.supervisor.cpu_us}
+    shares = (f"{name} {_spread(Measured.of(ours.rounds(connections, of)))} µs" for name, of in parts.items())
+    return [*lines, f"- {GOVERNED}: {', '.join(shares)}"]
 
 
 def _memory(figures: Sequence[Figures]) -> list[str]:
@@ -121,6 +157,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def _spread(measured: Measured) -> str:
+    return f"{_cell(measured.median)} ({_cell(measured.least)} to {_cell(measured.most)})"
 
 
 def _cell(value: float) -> str:

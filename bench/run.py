@@ -1,7 +1,8 @@
 """`make bench` and `make bench-quick`: the same work through Tollgate and its peers, one pinned core each, in one run.
 
-A measurement on a busy machine is rejected and repeated. Figures are medians over interleaved rounds. Exit status 1
-means that the machine stayed busy or that Tollgate failed. A missed goal is a result, not a failure.
+A measurement on a busy machine is rejected and repeated, unless `--shared` says that the machine is shared. Figures are
+medians over interleaved rounds. Exit status 1 means that the machine stayed busy or that Tollgate failed. A missed goal
+is a result, not a failure.
 """
 
 import argparse
@@ -23,19 +24,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.bodies import measure_huge_bodies, measure_prompts
-from bench.figures import BARE, COMPARED_AT, GOVERNED, OURS, Figures, Findings, Sample
+from bench.figures import (
+    BARE,
+    COMPARED_AT,
+    GOVERNED,
+    OPEN,
+    OURS,
+    Cost,
+    Figures,
+    Findings,
+    Measured,
+    NotMeasuredError,
+    Sample,
+)
 from bench.load import Call, run_wrk
 from bench.programs.gateway import start_gateway
 from bench.programs.peers import CHAT, PEERS, chat_body
-from bench.programs.processes import BenchError, cpu_s, rss_mib, treat_sigterm_as_interrupt
-from bench.programs.subjects import Subject, Upstream, own, start_all, start_upstream
-from bench.quiet import BusyError, undisturbed
+from bench.programs.processes import BenchError, rss_mib, treat_sigterm_as_interrupt
+from bench.programs.subjects import Rig, Subject, own, start_all, start_rig
+from bench.programs.system_calls import count_system_calls
+from bench.quiet import BusyError
 from bench.report import write_report
 from bench.studies.stream_parts import measure_first_bytes, measure_floods, note_what_was_kept
+from bench.usage import cpu_s
 
 RESULTS = Path("bench/RESULTS.md")
 ENVOY = "envoy"
-ROUNDS = 3
+SYSTEM_CALLS = "system calls"
+ROUNDS = 5
 IDLE_S = 90
 """Longer than any gateway keeps idle upstream connections."""
 
@@ -45,7 +61,7 @@ class Run:
     """The state that all parts of a run share."""
 
     scratch: Path
-    upstream: Upstream
+    rig: Rig
     subjects: list[Subject]
     found: Findings
 
@@ -87,40 +103,52 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run and print; write bench/RESULTS.md after a full run. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="bench.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Tollgate, nginx and Envoy only, under two minutes")
+    parser.add_argument("--quick", action="store_true", help="one load on Tollgate, nginx and Envoy, in two minutes")
+    parser.add_argument("--shared", action="store_true", help="measure beside other programs; report what they used")
     options = parser.parse_args(argv)
     treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as scratch, ExitStack() as stack:
-            found = _run(stack, Path(scratch), quick=options.quick)
+            found = _run(stack, Path(scratch), quick=options.quick, may_be_shared=options.shared)
     except BenchError as error:
         print(f"bench: {error}; no report", file=sys.stderr)
         return 1
     write_report(found, None if options.quick else RESULTS)
-    failed = [name for name in found.missing if name not in PEERS and not name.startswith("streams of ")]
+    failed = [
+        name for name in found.missing if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith("streams of ")
+    ]
     if failed:
         print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
-    known = GOVERNED in found.figures and ENVOY in found.figures and found.of(ENVOY).samples
-    ratio = found.of(GOVERNED).cpu_us() / found.of(ENVOY).cpu_us() if known else float("nan")
     sys.stderr.flush()
-    print(f"cpu_ratio tollgate_governed/envoy_plain {ratio:.2f}", flush=True)
+    print(f"cpu_ratio tollgate_governed/envoy_plain {_ratio_to_envoy(found)}", flush=True)
     return 1 if failed else 0
 
 
-def _run(stack: ExitStack, scratch: Path, *, quick: bool) -> Findings:
+def _ratio_to_envoy(found: Findings) -> str:
+    try:
+        ratio = Measured.ratio(found.of(GOVERNED).cpu_us(), found.of(ENVOY).cpu_us())
+    except NotMeasuredError:
+        return "nan"
+    return f"{ratio.median:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
+
+
+def _run(stack: ExitStack, scratch: Path, *, quick: bool, may_be_shared: bool) -> Findings:
     found = Findings(_machine(), _tools())
     started = time.monotonic()
     print("== starting", flush=True)
-    upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
-    subjects, missing = start_all(stack, upstream, scratch, ["nginx", ENVOY] if quick else list(PEERS))
+    rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=may_be_shared)
+    wanted = [GOVERNED, "nginx", ENVOY] if quick else [GOVERNED, OPEN, BARE, *PEERS]
+    subjects, missing = start_all(stack, rig, scratch, wanted)
     found.missing.update(missing)
+    found.foreign_shares = rig.machine.foreign_shares
     found.figures = {subject.name: Figures(subject.name, subject.version) for subject in subjects}
-    run = Run(scratch, upstream, subjects, found)
+    run = Run(scratch, rig, subjects, found)
     for subject in subjects:
         found.figures[subject.name].idle_mib = rss_mib(subject.proxy_pids())
     _warm_up(run)
     found.took["starting"] = time.monotonic() - started
-    _completions(run, (COMPARED_AT,) if quick else (1, 16, COMPARED_AT, 256), 4 if quick else 5)
+    _completions(run, (COMPARED_AT,) if quick else (1, 16, COMPARED_AT, 256), 4)
+    _count_system_calls(run)
     _note_memory_after(run)
     if not quick:
         _further_parts(run)
@@ -130,13 +158,13 @@ def _run(stack: ExitStack, scratch: Path, *, quick: bool) -> Findings:
 def _further_parts(run: Run) -> None:
     ours, beside = run.named(GOVERNED), run.named(GOVERNED, "nginx", ENVOY)
     with run.part("streams at once"):
-        measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.upstream, run.found)
+        measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.found)
     with run.part("idle"):
         _measure_idle(run)
     with run.part("first bytes"):
-        measure_first_bytes(beside, run.upstream, run.found)
+        measure_first_bytes(beside, run.rig, run.found)
     with run.part("prompts"):
-        measure_prompts([one for one in run.subjects if one.name != BARE], run.upstream, run.found, run.scratch)
+        measure_prompts([one for one in run.subjects if one.name != BARE], run.rig, run.found, run.scratch)
     with run.part("huge bodies"):
         measure_huge_bodies(ours[0], run.found)
     with run.part("two workers"):
@@ -161,26 +189,39 @@ def _warm_up(run: Run) -> None:
     """Fill pools and caches, and compile what is compiled lazily."""
     for subject in list(run.subjects):
         with run.leaving_out(subject, "the warm-up"):
-            measure(subject, run.upstream, 16, 5 if subject.is_python_or_node else 2, run.scratch)
+            measure(subject, run.rig, 16, 5 if subject.is_python_or_node else 2, run.scratch)
 
 
 def _take_sample(run: Run, subject: Subject, count: int, seconds: int) -> None:
     figures = run.found.figures[subject.name]
     with run.leaving_out(subject, f"{count} connections"):
-        sample = measure(subject, run.upstream, count, seconds, run.scratch)
+        sample = measure(subject, run.rig, count, seconds, run.scratch)
         figures.samples.setdefault(count, []).append(sample)
         figures.loaded_mib = max(figures.loaded_mib, rss_mib(subject.proxy_pids()))
 
 
-def measure(subject: Subject, upstream: Upstream, connections: int, seconds: int, scratch: Path) -> Sample:
-    """Run one load. Returns its figures with the CPU µs per call of each part."""
-    load, used = undisturbed(
-        lambda: run_wrk(subject.call, connections, seconds, scratch),
-        {**subject.parts, "upstream": upstream.program.pids},
-    )
-    per_call = {part: spent_s * 1e6 / load.requests for part, spent_s in used.items()}
-    rest = (per_call.get(part, 0.0) for part in ("supervisor", "redis", "control"))
-    return Sample(load, per_call["worker"], *rest)
+def measure(subject: Subject, rig: Rig, connections: int, seconds: int, scratch: Path) -> Sample:
+    """Run one load. Returns its figures with the cost per request of each part."""
+    load, used = rig.measure(lambda: run_wrk(subject.call, connections, seconds, scratch), subject.parts)
+    costs = {part: Cost.of(used[part], load.requests) for part in subject.parts}
+    rest = (costs.get(part, Cost()) for part in ("supervisor", "redis", "control"))
+    return Sample(load, costs["worker"], *rest)
+
+
+def _count_system_calls(run: Run) -> None:
+    """Count each proxy's system calls per request, in a short load of its own."""
+    print(f"== {SYSTEM_CALLS}", flush=True)
+    for subject in run.subjects:
+
+        def load(under: Sequence[str], subject: Subject = subject) -> int:
+            return run_wrk(subject.call, COMPARED_AT, 2, run.scratch, under).requests
+
+        try:
+            counted = count_system_calls(subject.proxy_pids(), load, run.scratch)
+        except BenchError as error:
+            run.found.missing[SYSTEM_CALLS] = str(error)
+            return
+        run.found.figures[subject.name].system_calls = counted
 
 
 def _note_memory_after(run: Run) -> None:
@@ -216,18 +257,18 @@ def _measure_workers(run: Run) -> None:
             for name, subjects in sides.items():
                 print(f"  {name:21} {COMPARED_AT:4} connections each, round {turn + 1} of {ROUNDS}", flush=True)
                 costs[name].append(_proxies_us(run, subjects, 5))
-    alone_us, apart_us, together_us = (statistics.median(rounds) for rounds in costs.values())
-    run.found.facts["workers_us apart"], run.found.facts["workers_us together"] = apart_us, together_us
-    for name, cost_us in zip(costs, (alone_us, apart_us, together_us), strict=True):
+    _, run.found.facts["workers_us apart"], run.found.facts["workers_us together"] = costs.values()
+    for name, rounds in costs.items():
         run.found.notes.append(
-            f"governed calls, {name} on one core, {COMPARED_AT} connections a worker: {cost_us:.1f} CPU µs of the proxy"
+            f"governed calls, {name} on one core, {COMPARED_AT} connections a worker:"
+            f" {statistics.median(rounds):.1f} CPU µs of the proxy ({min(rounds):.1f} to {max(rounds):.1f})"
         )
 
 
 def _start_apart(run: Run, stack: ExitStack, name: str, workers: int) -> Subject:
     place = run.scratch / f"workers-{name}"
     place.mkdir()
-    gateway = start_gateway(run.upstream.direct.port, place, workers)
+    gateway = start_gateway(run.rig.direct.port, place, workers)
     stack.callback(gateway.program.stop)
     subject = own(gateway, name, gateway.governed)
     _proxies_us(run, [subject], 2)
@@ -253,8 +294,8 @@ def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
         parts = {pid for subject in subjects for find in subject.parts.values() for pid in find()}
         return sorted(parts.difference(proxies()))
 
-    calls, used = undisturbed(load_all, {"proxies": proxies, "rest": rest, "upstream": run.upstream.program.pids})
-    return used["proxies"] * 1e6 / calls
+    calls, used = run.rig.measure(load_all, {"proxies": proxies, "rest": rest})
+    return used["proxies"].cpu_s * 1e6 / calls
 
 
 def _measure_policy(run: Run) -> None:
@@ -267,7 +308,7 @@ def _measure_policy(run: Run) -> None:
             run.found.notes.append(line.strip())
     if program.returncode:
         raise BenchError(f"bench.studies.policy_scale ended with status {program.returncode}")
-    run.found.facts.update(json.loads(facts.read_text()))
+    run.found.facts.update({name: [value] for name, value in json.loads(facts.read_text()).items()})
 
 
 def _machine() -> str:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.figures import GOVERNED
@@ -19,8 +19,7 @@ from bench.load import Call, run_wrk
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.peers import CHAT, chat_body
 from bench.programs.processes import BenchError, rss_mib, treat_sigterm_as_interrupt
-from bench.programs.subjects import Subject, Upstream, own, start_upstream
-from bench.quiet import undisturbed
+from bench.programs.subjects import Rig, Subject, own, start_rig
 
 SOAK_S = 600
 SLICES = 30
@@ -52,7 +51,7 @@ class Soak:
 
     gateway: Gateway
     subject: Subject
-    upstream: Upstream
+    rig: Rig
     keys: Sequence[str]
     scratch: Path
 
@@ -65,11 +64,9 @@ class Soak:
         return Slice(groups, many_us, one_us, mib)
 
     def _cost_us(self, seconds: int, script: Sequence[str]) -> dict[str, float]:
-        load, used = undisturbed(
-            lambda: run_wrk(self.gateway.governed, CONNECTIONS, seconds, self.scratch, script),
-            {**self.subject.parts, "upstream": self.upstream.program.pids},
-        )
-        return {part: spent_s * 1e6 / load.requests for part, spent_s in used.items()}
+        call = replace(self.gateway.governed, script=script)
+        load, used = self.rig.measure(lambda: run_wrk(call, CONNECTIONS, seconds, self.scratch), self.subject.parts)
+        return {part: usage.cpu_s * 1e6 / load.requests for part, usage in used.items()}
 
 
 def every_key(keys: Sequence[str]) -> list[str]:
@@ -103,10 +100,10 @@ def make_groups(gateway: Gateway) -> list[str]:
 
 def run(seconds: int, scratch: Path, stack: ExitStack) -> list[Slice]:
     """Run the soak. Returns all slices, in order."""
-    upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
-    gateway = start_gateway(upstream.direct.port, scratch)
+    rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
+    gateway = start_gateway(rig.direct.port, scratch)
     stack.callback(gateway.program.stop)
-    soak = Soak(gateway, own(gateway, GOVERNED, gateway.governed), upstream, make_groups(gateway), scratch)
+    soak = Soak(gateway, own(gateway, GOVERNED, gateway.governed), rig, make_groups(gateway), scratch)
     soak.slice(1, 5)
     slices = []
     print(_HEAD, flush=True)

@@ -1,11 +1,12 @@
 """The benchmarks: goals are computed from results, busy machines are noticed, failed streams are counted."""
 
 import time
+from math import nan
 
 import pytest
 
 from bench import quiet
-from bench.figures import BARE, COMPARED_AT, GOVERNED, Figures, Findings, Sample
+from bench.figures import BARE, COMPARED_AT, GOVERNED, Cost, Figures, Findings, Measured, Sample
 from bench.goals import GOALS, Goal
 from bench.load import Load, parse
 from bench.programs.processes import BenchError
@@ -34,8 +35,17 @@ Transfer/sec:     26.43KB
 def findings(**costs_us: float) -> Findings:
     found = Findings("a machine", ())
     for name, cost_us in costs_us.items():
-        found.figures[name] = Figures(name, "1", {COMPARED_AT: [Sample(QUICK, cost_us)]})
+        found.figures[name] = Figures(name, "1", {COMPARED_AT: [Sample(QUICK, Cost(cost_us))]})
     return found
+
+
+def rounds(*costs_us: float) -> list[Sample]:
+    return [Sample(QUICK, Cost(cost_us)) for cost_us in costs_us]
+
+
+CPU_BESIDE_ENVOY = Goal(
+    2, "CPU", 2, "", lambda found: Measured.ratio(found.of(GOVERNED).cpu_us(), found.of("envoy").cpu_us())
+)
 
 
 def lines(found: Findings) -> list[str]:
@@ -43,7 +53,7 @@ def lines(found: Findings) -> list[str]:
 
 
 def test_goal_line_has_limit_measured_value_and_verdict() -> None:
-    goal = Goal(2, "CPU", 2, "", lambda found: found.of(GOVERNED).cpu_us() / found.of("envoy").cpu_us())
+    goal = CPU_BESIDE_ENVOY
     assert goal.line(findings(tollgate_governed=90, envoy=45)) == "2. CPU: goal ≤ 2, measured 2: held"
     assert "measured 2.001: NOT HELD" in goal.line(findings(tollgate_governed=90.05, envoy=45))
     assert goal.line(findings(tollgate_governed=99, envoy=45)) == "2. CPU: goal ≤ 2, measured 2.2: NOT HELD"
@@ -52,14 +62,38 @@ def test_goal_line_has_limit_measured_value_and_verdict() -> None:
 def test_missing_peer_is_listed_with_the_reason() -> None:
     found = findings(tollgate_governed=90)
     found.missing["litellm"] = "no network"
-    assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.01, NOT MEASURED (litellm: no network)" in lines(found)
+    assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.006667, NOT MEASURED (litellm: no network)" in lines(found)
 
 
 def test_supervisor_cpu_counts_as_added_cost() -> None:
     found = findings(**{GOVERNED: 0.0, BARE: 100.0})
-    found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, worker_us=150.0, supervisor_us=20.0)]
+    found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, Cost(150.0), supervisor=Cost(20.0))]
     (line,) = [line for line in lines(found) if "metering" in line]
     assert line.endswith("goal ≤ 60 %, measured 70 %: NOT HELD")
+
+
+def test_limit_within_the_spread_of_the_rounds_is_undecided() -> None:
+    found = findings(envoy=0.0)
+    found.figures[GOVERNED] = Figures(GOVERNED, "1", {COMPARED_AT: rounds(90, 85, 95, 91, 101)})
+    found.figures["envoy"].samples[COMPARED_AT] = rounds(50, 50, 50, 50, 50)
+    line = CPU_BESIDE_ENVOY.line(found)
+    assert line == "2. CPU: goal ≤ 2, measured 1.82 (1.7 to 2.02): undecided (the limit is within the spread)"
+
+
+def test_rounds_are_compared_with_their_neighbours() -> None:
+    drifting, beside = [100.0, 150.0, 400.0], [50.0, 75.0, 200.0]
+    assert Measured.ratio(drifting, beside) == Measured(2.0, 2.0, 2.0)
+
+
+def test_negative_cost_is_never_held() -> None:
+    found = findings(tollgate_governed=90.0, tollgate_bare=95.0)
+    (line,) = [line for line in lines(found) if "metering" in line]
+    assert line.endswith("measured -5.263 %: undecided (a cost below 0 is lost in the noise)")
+
+
+def test_unknown_switches_of_a_round_are_left_out_of_the_median() -> None:
+    samples = [Sample(QUICK, Cost(1, switches=switches)) for switches in (1.0, nan, 3.0)]
+    assert Figures("one", "1", {64: samples}).median(64, lambda sample: sample.worker.switches) == 2.0
 
 
 def test_nothing_is_measured_on_a_machine_that_stays_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +102,16 @@ def test_nothing_is_measured_on_a_machine_that_stays_busy(monkeypatch: pytest.Mo
     monkeypatch.setattr(quiet, "PAUSE_S", 0)
     tries: list[int] = []
     with pytest.raises(quiet.BusyError):
-        quiet.undisturbed(lambda: tries.append(1), {})
+        quiet.Machine().undisturbed(lambda: tries.append(1), {})
     assert len(tries) == quiet.TRIES
+
+
+def test_measurement_on_a_shared_machine_counts_and_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 1000.0))
+    monkeypatch.setattr(quiet, "machine_cpu_s", lambda: next(clock))
+    machine = quiet.Machine(may_be_shared=True)
+    assert machine.undisturbed(lambda: "done", {}) == ("done", {})
+    assert machine.foreign_shares[0] > quiet.BUSY_SHARE
 
 
 def test_failed_measurement_on_a_busy_machine_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +127,7 @@ def test_failed_measurement_on_a_busy_machine_is_retried(monkeypatch: pytest.Mon
             raise outcome
         return "done"
 
-    assert quiet.undisturbed(act, {})[0] == "done"
+    assert quiet.Machine().undisturbed(act, {})[0] == "done"
 
 
 def test_wrk_latencies_in_seconds_are_parsed() -> None:

@@ -1,7 +1,4 @@
-"""Starts programs on a chosen core, in a process group of their own, and reads their CPU time and memory.
-
-CPU is user plus system time from /proc, in ticks of 10 ms: measure for seconds.
-"""
+"""Starts programs on a chosen core, in a process group of their own, and reads their memory."""
 
 import os
 import signal
@@ -14,8 +11,6 @@ from pathlib import Path
 
 from runtime.child_process import free_ports
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PROXY_CORE, OTHER_CORE = 0, 1
 
 
@@ -87,19 +82,6 @@ def pin(pids: Sequence[int], core: int) -> None:
             os.sched_setaffinity(int(task.name), {core})
 
 
-def cpu_s(pids: Sequence[int]) -> float:
-    """CPU seconds used so far by `pids`, without their children."""
-    return sum(_stat_ticks(pid) for pid in pids) / _TICKS_PER_S
-
-
-def _stat_ticks(pid: int) -> int:
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError as error:
-        raise BenchError(f"process {pid} ended while it was measured") from error
-    return int(after_name[11]) + int(after_name[12])
-
-
 def rss_mib(pids: Sequence[int], kind: str = "Pss") -> float:
     """Memory of `pids` in MiB, shared pages divided among their users. `kind`: `Pss_Anon` leaves file pages out."""
     total_kib = 0
@@ -111,13 +93,6 @@ def rss_mib(pids: Sequence[int], kind: str = "Pss") -> float:
 
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
-def machine_cpu_s() -> float:
-    """CPU seconds that the whole machine has been busy."""
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    user, nice, system, _idle, _iowait, irq, softirq = (int(value) for value in fields[:7])
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Starts what is measured side by side: Tollgate's two slugs, the bare Tollgate, and the peers."""
+"""Starts what is measured side by side: the upstream, Tollgate's two slugs, the bare Tollgate, and the peers."""
 
 import subprocess
 import sys
@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from bench.figures import BARE, GOVERNED, OPEN
+from bench.figures import BARE, GOVERNED, OPEN, OURS
 from bench.load import Call
+from bench.programs.compiled import build
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.peers import PEERS, Peer
 from bench.programs.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
+from bench.quiet import Machine
+from bench.usage import Usage
 
+Result = TypeVar("Result")
 Find = Callable[[], list[int]]
 
 
@@ -34,35 +39,47 @@ class Subject:
         return self.name in ("litellm", "portkey")
 
 
+def proxy_cpu_s(used: Mapping[str, Usage]) -> float:
+    """CPU seconds of the proxy's processes: worker and supervisor."""
+    return sum(used[part].cpu_s for part in ("worker", "supervisor") if part in used)
+
+
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """The mock upstream. `direct`: a call to it without a gateway."""
+class Rig:
+    """What every subject is measured with: the upstream and the machine. `direct`: a call without a gateway."""
 
-    program: Program
+    upstream: Program
     direct: Call
+    machine: Machine
+
+    def measure(self, act: Callable[[], Result], parts: Mapping[str, Find]) -> tuple[Result, dict[str, Usage]]:
+        """Run `act` undisturbed. Returns its result and the usage of each of `parts`, and of the upstream."""
+        return self.machine.undisturbed(act, {**parts, "upstream": self.upstream.pids})
 
 
-def start_upstream(stack: ExitStack, direct: Callable[[int], Call], scratch: Path) -> Upstream:
-    """Start the mock upstream on the load's core."""
+def start_rig(stack: ExitStack, direct: Callable[[int], Call], scratch: Path, *, may_be_shared: bool = False) -> Rig:
+    """Start the upstream on the load's core."""
     port = free_port()
-    argv = [sys.executable, "-m", "bench.programs.mock_upstream", str(port), "20", "50"]
-    program = start("mock upstream", argv, OTHER_CORE, scratch / "upstream.log")
+    argv = [str(build("upstream")), str(port), "20", "50"]
+    program = start("upstream", argv, OTHER_CORE, scratch / "upstream.log")
     stack.callback(program.stop)
-    wait_until(lambda: answers(port), "the mock upstream")
-    return Upstream(program, direct(port))
+    wait_until(lambda: answers(port), "the upstream")
+    return Rig(program, direct(port), Machine(may_be_shared))
 
 
-def start_all(
-    stack: ExitStack, upstream: Upstream, scratch: Path, wanted: Sequence[str]
-) -> tuple[list[Subject], dict[str, str]]:
-    """Start Tollgate, the bare Tollgate and the wanted peers. Also returns why a peer could not be started."""
-    port = upstream.direct.port
+def start_all(stack: ExitStack, rig: Rig, scratch: Path, wanted: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
+    """Start Tollgate and the wanted subjects. Also returns why a peer could not be started."""
+    port = rig.direct.port
     gateway = start_gateway(port, scratch)
     stack.callback(gateway.program.stop)
-    subjects = [own(gateway, GOVERNED, gateway.governed), own(gateway, OPEN, gateway.open)]
-    subjects.append(_start_bare(stack, gateway, port, scratch))
+    calls = {GOVERNED: gateway.governed, OPEN: gateway.open}
+    subjects = [own(gateway, name, call) for name, call in calls.items() if name in wanted]
+    if BARE in wanted:
+        subjects.append(_start_bare(stack, gateway, port, scratch))
     missing: dict[str, str] = {}
     for name in wanted:
+        if name in OURS:
+            continue
         try:
             peer = PEERS[name](port, scratch)
         except (BenchError, OSError, subprocess.SubprocessError) as error:

@@ -30,12 +30,12 @@ from bench.programs.processes import (
     PROXY_CORE,
     BenchError,
     answers,
-    cpu_s,
     free_port,
     pin,
     start,
     wait_until,
 )
+from bench.usage import cpu_s
 from tests.fakes.throwaway_ca import ThrowawayCa
 
 HOST = "hooks.example.com"

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.programs.control_plane import ControlPlane, policy_database, size_mib
-from bench.programs.processes import OTHER_CORE, BenchError, cpu_s, free_port, start, treat_sigterm_as_interrupt
+from bench.programs.processes import OTHER_CORE, BenchError, free_port, start, treat_sigterm_as_interrupt
 from bench.studies.policy_scale import rows
+from bench.usage import cpu_s
 from tests.redis_server import private_redis
 
 TIMEOUT_S = 900

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from bench.programs.control_plane import ControlPlane, policy_database
 from bench.programs.gateway import Api
-from bench.programs.processes import OTHER_CORE, BenchError, cpu_s, treat_sigterm_as_interrupt
+from bench.programs.processes import OTHER_CORE, BenchError, treat_sigterm_as_interrupt
 from bench.studies.policy_scale import rows
 from bench.studies.simulated_proxy import Log, Reader, SimulatedProxy, current_version
+from bench.usage import cpu_s
 from runtime.background import running
 from tests.redis_server import RedisServer, private_redis
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from bench.load import Call, run_wrk
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.peers import CHAT, chat_body
-from bench.programs.processes import cpu_s
-from bench.programs.subjects import start_upstream
+from bench.programs.subjects import start_rig
+from bench.usage import cpu_s
 
 SLUG = "bench/platform"
 ROUNDS = 6
@@ -60,10 +60,10 @@ def main() -> None:
     """Measure and print the medians."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         scratch = Path(folder)
-        upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("mock"), {}), scratch)
-        gateway = start_gateway(upstream.direct.port, scratch)
+        rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("mock"), {}), scratch)
+        gateway = start_gateway(rig.direct.port, scratch)
         stack.callback(gateway.program.stop)
-        calls = {"other": gateway.open, "platform": platform_call(gateway, f"http://127.0.0.1:{upstream.direct.port}")}
+        calls = {"other": gateway.open, "platform": platform_call(gateway, f"http://127.0.0.1:{rig.direct.port}")}
         run_wrk(calls["platform"], 8, 2, scratch)
         for connections in CONNECTIONS:
             seen = measure(gateway, calls, connections, scratch)

@@ -13,8 +13,7 @@ from bench.figures import Findings
 from bench.load import Call
 from bench.programs.peers import chat_body
 from bench.programs.processes import OTHER_CORE, BenchError, rss_mib
-from bench.programs.subjects import Subject, Upstream
-from bench.quiet import undisturbed
+from bench.programs.subjects import Rig, Subject, proxy_cpu_s
 
 MANY, FEW = 2000, 100
 FRAMES, INTERVAL_MS = 100, 100
@@ -25,7 +24,7 @@ BEHIND = 500
 STARTS, GAP_MS = 1500, 2
 
 
-def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
+def measure_floods(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
     """Measure many streams at once through each gateway."""
     for subject in subjects:
         count = FEW if subject.is_python_or_node else MANY
@@ -33,7 +32,7 @@ def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findi
         _run(_flood(subject.call, FEW, frames=20))
         figures = found.figures[subject.name]
         try:
-            figures.streams = measure_flood(subject, upstream, count)
+            figures.streams = measure_flood(subject, rig, count)
         except BenchError as error:
             if subject.name.startswith("tollgate"):
                 raise
@@ -42,16 +41,15 @@ def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findi
         figures.loaded_mib = max(figures.loaded_mib, figures.streams["open_mib"])
 
 
-def measure_flood(subject: Subject, upstream: Upstream, count: int) -> dict[str, float]:
+def measure_flood(subject: Subject, rig: Rig, count: int) -> dict[str, float]:
     """Open `count` streams through one gateway. The figures, CPU per frame and memory among them."""
     heights = [_workers_mib(subject)]
-    seen, used = undisturbed(
-        lambda: _run(_flood(subject.call, count), lambda: heights.append(_workers_mib(subject))),
-        {**subject.parts, "upstream": upstream.program.pids},
+    seen, used = rig.measure(
+        lambda: _run(_flood(subject.call, count), lambda: heights.append(_workers_mib(subject))), subject.parts
     )
     return {
         **seen,
-        "cpu_us_per_frame": (used["worker"] + used.get("supervisor", 0.0)) * 1e6 / max(seen["frames"], 1),
+        "cpu_us_per_frame": proxy_cpu_s(used) * 1e6 / max(seen["frames"], 1),
         "before_mib": heights[0],
         "open_mib": max(heights),
         "kib_per_stream": (max(heights) - heights[0]) * 1024 / count,
@@ -72,20 +70,20 @@ def _workers_mib(subject: Subject) -> float:
     return rss_mib(subject.parts["worker"]())
 
 
-def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
+def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
     """Measure how much later than over a direct connection the first byte arrives, at p50 and p99, under load.
 
-    Background streams are not in step (bench/programs/mock_upstream.py): an engine that sends a frame of every stream
+    Background streams are not in step (bench/programs/upstream.c): an engine that sends a frame of every stream
     at the same moment is another case, in which the number of streams would be the figure.
     """
     added: dict[str, list[tuple[float, float]]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
         for subject in subjects:
             print(f"  {subject.name:18} first bytes, round {turn + 1} of {ROUNDS}", flush=True)
-            plan = _in_turn(upstream.direct, subject.call)
-            (direct, ours), _ = undisturbed(
+            plan = _in_turn(rig.direct, subject.call)
+            (direct, ours), _ = rig.measure(
                 lambda plan=plan: _run(plan),  # type: ignore[misc]  # the default argument binds the loop's value
-                {**subject.parts, "upstream": upstream.program.pids},
+                subject.parts,
             )
             lost = sum(seen["broken"] + seen["refused"] for seen in (direct, ours))
             if lost:
@@ -98,7 +96,7 @@ def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: 
             )
     for name, rounds in added.items():
         p50_us, p99_us = (statistics.median(column) for column in zip(*rounds, strict=True))
-        found.facts[f"first_byte_added_ms {name}"] = p99_us / 1000
+        found.facts[f"first_byte_added_ms {name}"] = [p99_us / 1000 for _, p99_us in rounds]
         found.notes.append(
             f"time to first byte through {name}, above a direct connection's, {1000 / GAP_MS:.0f} starts/s with"
             f" {BEHIND} streams open: p50 {p50_us:+,.0f} µs, p99 {p99_us:+,.0f} µs (median of {ROUNDS} rounds)"
