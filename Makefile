@@ -87,7 +87,7 @@ up: $(STAMP)  ## run the whole product on this machine until Ctrl-C; more flags:
 demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
-bench: $(BENCH_STAMP)  ## measure every performance goal, beside the peers, in 15 minutes; writes bench/RESULTS.md
+bench: $(BENCH_STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
 	$(BENCH) -m bench.run $(BENCH_FLAGS)
 
 bench-quick: $(BENCH_STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared

@@ -54,17 +54,18 @@ def _lines(found: Findings, *, full: bool) -> list[str]:
     ]
     lines += [*_spread_and_load(found), "", "## Goals", "", *_goals(found, full=full), ""]
     figures = [one for one in found.figures.values() if one.samples]
-    for connections in sorted(figures[0].samples):
+    for connections in sorted({count for one in figures for count in one.samples}):
         measured = [one for one in figures if one.samples.get(connections)]
         lines += [f"## {connections} connections, small chat completions, per request", ""]
         lines += _table(_HEAD, [_row(one, connections) for one in measured])
         lines += ["", *_ratios(measured, connections), ""]
-    lines += ["## Memory and idle CPU of the proxy's processes", "", *_memory(figures), ""]
-    lines += _streams(figures)
+    if figures:
+        lines += ["## Memory and idle CPU of the proxy's processes", "", *_memory(figures), ""]
+    lines += _streams(list(found.figures.values()))
     if found.notes:
         lines += ["## Further measurements", "", *(f"- {note}" for note in found.notes), ""]
     lines += ["## Versions", "", *(f"- {tool}" for tool in found.tools)]
-    lines += [f"- {one.name}: {one.version}" for one in figures]
+    lines += [f"- {one.name}: {one.version}" for one in found.figures.values()]
     lines += [f"- {name}: NOT MEASURED: {why}" for name, why in found.missing.items()]
     took = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in found.took.items())
     return [*lines, "", f"The run took {sum(found.took.values()) / 60:.1f} minutes: {took}."]

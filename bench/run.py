@@ -17,13 +17,14 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.bodies import measure_huge_bodies, measure_prompts
+from bench.books import measure_books
 from bench.figures import (
     BARE,
     COMPARED_AT,
@@ -37,6 +38,7 @@ from bench.figures import (
     NotMeasuredError,
     Sample,
 )
+from bench.latency import measure_latencies
 from bench.load import Call, run_wrk
 from bench.programs.gateway import start_gateway
 from bench.programs.peers import CHAT, PEERS, chat_body
@@ -45,11 +47,19 @@ from bench.programs.subjects import Rig, Subject, own, start_all, start_rig
 from bench.programs.system_calls import count_system_calls
 from bench.quiet import BusyError
 from bench.report import write_report
-from bench.studies.stream_parts import measure_first_bytes, measure_floods, note_what_was_kept
+from bench.studies.stream_parts import (
+    measure_chunks,
+    measure_first_bytes,
+    measure_floods,
+    measure_steady,
+    note_what_was_kept,
+)
 from bench.usage import cpu_s
 
 RESULTS = Path("bench/RESULTS.md")
 ENVOY = "envoy"
+STEADY_PEERS = ("nginx", ENVOY, "portkey")
+"""Peers that serve 500 calls a second on one core."""
 SYSTEM_CALLS = "system calls"
 ROUNDS = 5
 IDLE_S = 90
@@ -105,15 +115,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one load on Tollgate, nginx and Envoy, in two minutes")
     parser.add_argument("--shared", action="store_true", help="measure beside other programs; report what they used")
+    parser.add_argument("--part", choices=PARTS, action="append", help="measure only this; may be repeated")
     options = parser.parse_args(argv)
     treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as scratch, ExitStack() as stack:
-            found = _run(stack, Path(scratch), quick=options.quick, may_be_shared=options.shared)
+            found = _run(stack, Path(scratch), options)
     except BenchError as error:
         print(f"bench: {error}; no report", file=sys.stderr)
         return 1
-    write_report(found, None if options.quick else RESULTS)
+    write_report(found, None if options.quick or options.part else RESULTS)
     failed = [
         name for name in found.missing if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith("streams of ")
     ]
@@ -132,12 +143,14 @@ def _ratio_to_envoy(found: Findings) -> str:
     return f"{ratio.median:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
 
 
-def _run(stack: ExitStack, scratch: Path, *, quick: bool, may_be_shared: bool) -> Findings:
+def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findings:
     found = Findings(_machine(), _tools())
     started = time.monotonic()
     print("== starting", flush=True)
-    rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=may_be_shared)
-    wanted = [GOVERNED, "nginx", ENVOY] if quick else [GOVERNED, OPEN, BARE, *PEERS]
+    rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=options.shared)
+    wanted = [GOVERNED, OPEN, BARE, *PEERS]
+    if options.quick or options.part:
+        wanted = [GOVERNED, "nginx", ENVOY, *(["portkey"] if "latency" in (options.part or ()) else [])]
     subjects, missing = start_all(stack, rig, scratch, wanted)
     found.missing.update(missing)
     found.foreign_shares = rig.machine.foreign_shares
@@ -147,30 +160,30 @@ def _run(stack: ExitStack, scratch: Path, *, quick: bool, may_be_shared: bool) -
         found.figures[subject.name].idle_mib = rss_mib(subject.proxy_pids())
     _warm_up(run)
     found.took["starting"] = time.monotonic() - started
-    _completions(run, (COMPARED_AT,) if quick else (1, 16, COMPARED_AT, 256), 4)
-    _count_system_calls(run)
-    _note_memory_after(run)
-    if not quick:
-        _further_parts(run)
+    if not options.part:
+        _completions(run, (COMPARED_AT,) if options.quick else (1, 16, COMPARED_AT, 256), 4)
+        _count_system_calls(run)
+        _note_memory_after(run)
+    for name in () if options.quick else options.part or PARTS:
+        with run.part(name):
+            PARTS[name](run)
     return found
 
 
-def _further_parts(run: Run) -> None:
-    ours, beside = run.named(GOVERNED), run.named(GOVERNED, "nginx", ENVOY)
-    with run.part("streams at once"):
-        measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.found)
-    with run.part("idle"):
-        _measure_idle(run)
-    with run.part("first bytes"):
-        measure_first_bytes(beside, run.rig, run.found)
-    with run.part("prompts"):
-        measure_prompts([one for one in run.subjects if one.name != BARE], run.rig, run.found, run.scratch)
-    with run.part("huge bodies"):
-        measure_huge_bodies(ours[0], run.found)
-    with run.part("two workers"):
-        _measure_workers(run)
-    with run.part("scale of policy"):
-        _measure_policy(run)
+def _floods(run: Run) -> None:
+    measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.found)
+
+
+def _slow_streams(run: Run) -> None:
+    measure_steady(run.named(GOVERNED)[0], run.rig, run.found)
+
+
+def _latencies(run: Run) -> None:
+    measure_latencies(run.named(GOVERNED, *STEADY_PEERS), run.rig, run.found, run.scratch)
+
+
+def _beside(run: Run) -> list[Subject]:
+    return run.named(GOVERNED, "nginx", ENVOY)
 
 
 def _completions(run: Run, connections: Sequence[int], seconds: int) -> None:
@@ -335,6 +348,22 @@ def _tools() -> list[str]:
         said = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.splitlines()
         versions.append(f"{name}: {said[0].strip() if said else 'unknown'}")
     return versions
+
+
+PARTS: Mapping[str, Callable[[Run], None]] = {
+    "streams at once": _floods,
+    "idle": _measure_idle,
+    "chunks": lambda run: measure_chunks(_beside(run), run.rig, run.found),
+    "slow streams": _slow_streams,
+    "latency": _latencies,
+    "first bytes": lambda run: measure_first_bytes(_beside(run), run.rig, run.found),
+    "prompts": lambda run: measure_prompts(_beside(run), run.rig, run.found, run.scratch),
+    "huge bodies": lambda run: measure_huge_bodies(run.named(GOVERNED)[0], run.found),
+    "books": lambda run: measure_books(run.rig, run.found, run.scratch),
+    "two workers": _measure_workers,
+    "scale of policy": _measure_policy,
+}
+"""What a whole run measures after the calls, in this order; each can be measured alone with `--part`."""
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.programs.processes import BenchError
+from bench.programs.processes import BenchError, wait_until
 from bench.usage import PartUsage, read
 
 BUSY = "import time\nwhile time.thread_time() < 0.1: pass"
@@ -53,6 +53,7 @@ def test_time_of_a_thread_that_ended_is_kept_and_its_switches_are_unknown() -> N
     part = ourselves()
     stop.set()
     thread.join()
+    wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), "the thread's end", every_s=0.001)
     used = part.end()
     assert used.cpu_s >= 0.05
     assert isnan(used.switches)

@@ -1,4 +1,4 @@
-"""Starts the peers: nginx, Envoy, LiteLLM and Portkey, each forwarding the same call to the same mock upstream.
+"""Starts the peers: nginx, Envoy, LiteLLM and Portkey, each forwarding the same call to the same upstream.
 
 Python and Node peers have environments of their own below `.bench/`, created on first use; the Python ones use the same
 interpreter as Tollgate. A peer that cannot be installed or started is reported with the reason.
@@ -195,7 +195,7 @@ def _version(argv: Sequence[str]) -> str:
 
 _NGINX = """
 worker_processes 1; pid {scratch}/nginx.pid; error_log {scratch}/nginx-error.log; user root;
-events {{ worker_connections 8192; }}
+events {{ worker_connections 16384; }}
 http {{
   access_log off; keepalive_requests 100000000; client_max_body_size 200m;
   client_body_temp_path {scratch}/body; proxy_temp_path {scratch}/proxy; fastcgi_temp_path {scratch}/f;
@@ -232,7 +232,7 @@ static_resources:
   clusters:
   - name: mock
     connect_timeout: 5s
-    circuit_breakers: {{thresholds: [{{max_connections: 8192, max_pending_requests: 8192, max_requests: 8192}}]}}
+    circuit_breakers: {{thresholds: [{{max_connections: 16384, max_pending_requests: 16384, max_requests: 16384}}]}}
     load_assignment:
       cluster_name: mock
       endpoints:

@@ -18,7 +18,10 @@ from bench.programs.subjects import Rig, Subject, proxy_cpu_s
 MANY, FEW = 2000, 100
 FRAMES, INTERVAL_MS = 100, 100
 """Ten seconds, so that all streams are open at once."""
-ROUNDS = 3
+CHUNK_STREAMS, CHUNK_FRAMES = 1000, 50
+STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS = 5000, 30, 500
+"""Fifteen seconds: opening 5 000 streams takes six."""
+ROUNDS = 5
 BEHIND = 500
 """Streams that stay open in the background, at 5 000 chunks a second, while first bytes of others are timed."""
 STARTS, GAP_MS = 1500, 2
@@ -54,6 +57,42 @@ def measure_flood(subject: Subject, rig: Rig, count: int) -> dict[str, float]:
         "open_mib": max(heights),
         "kib_per_stream": (max(heights) - heights[0]) * 1024 / count,
     }
+
+
+def measure_chunks(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
+    """Measure the CPU of a chunk, in rounds."""
+    rounds: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    for turn in range(ROUNDS):
+        for subject in subjects:
+            print(f"  {subject.name:18} {CHUNK_STREAMS} streams, round {turn + 1} of {ROUNDS}", flush=True)
+            seen, used = rig.measure(
+                lambda call=subject.call: _run(_flood(call, CHUNK_STREAMS, frames=CHUNK_FRAMES)),  # type: ignore[misc]  # binds
+                subject.parts,
+            )
+            rounds[subject.name].append(proxy_cpu_s(used) * 1e6 / seen["frames"])
+    for name, costs_us in rounds.items():
+        found.facts[f"chunk_us {name}"] = costs_us
+        found.notes.append(
+            f"a chunk through {name}, {CHUNK_STREAMS} streams, {1000 / INTERVAL_MS:.0f} chunks a second each:"
+            f" {statistics.median(costs_us):.1f} CPU µs ({min(costs_us):.1f} to {max(costs_us):.1f})"
+        )
+
+
+def measure_steady(subject: Subject, rig: Rig, found: Findings) -> None:
+    """Open `STEADY` slow streams at once through one worker."""
+    print(
+        f"  {subject.name:18} {STEADY} streams at once, {1000 / STEADY_INTERVAL_MS:.0f} chunks a second each",
+        flush=True,
+    )
+    plan = _flood(subject.call, STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS)
+    seen, used = rig.measure(lambda: _run(plan), subject.parts)
+    for name in ("at_once", "stalls", "broken", "refused"):
+        found.facts[f"steady_{name}"] = [seen[name]]
+    found.notes.append(
+        f"{STEADY} streams through {subject.name}, {1000 / STEADY_INTERVAL_MS:.0f} chunks a second each:"
+        f" {seen['at_once']:,.0f} at once, {seen['stalls']:.0f} stalls, {seen['broken']:.0f} broken off,"
+        f" {seen['refused']:.0f} refused, {proxy_cpu_s(used) * 1e6 / max(seen['frames'], 1):.1f} CPU µs a chunk"
+    )
 
 
 def note_what_was_kept(subjects: Sequence[Subject], found: Findings) -> None:
@@ -103,8 +142,8 @@ def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, found: Findings) 
         )
 
 
-def _flood(call: Call, count: int, frames: int = FRAMES) -> Mapping[str, Any]:
-    return {"form": "flood", "routes": [_route(call, frames, INTERVAL_MS)], "count": count}
+def _flood(call: Call, count: int, frames: int = FRAMES, interval_ms: int = INTERVAL_MS) -> Mapping[str, Any]:
+    return {"form": "flood", "routes": [_route(call, frames, interval_ms)], "count": count}
 
 
 def _in_turn(direct: Call, call: Call) -> Mapping[str, Any]:
