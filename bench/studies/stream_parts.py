@@ -19,6 +19,8 @@ MANY, FEW = 2000, 100
 FRAMES, INTERVAL_MS = 100, 100
 """Ten seconds, so that all streams are open at once."""
 CHUNK_STREAMS, CHUNK_FRAMES = 1000, 50
+ENDING = 2
+"""Further chunks that the upstream sends: the finish reason, and the usage, which not every caller is passed."""
 STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS = 5000, 30, 500
 """Fifteen seconds: opening 5 000 streams takes six."""
 ROUNDS = 5
@@ -60,16 +62,17 @@ def measure_flood(subject: Subject, rig: Rig, count: int) -> dict[str, float]:
 
 
 def measure_chunks(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
-    """Measure the CPU of a chunk, in rounds."""
+    """Measure the CPU of a chunk that the upstream sends, in rounds."""
     rounds: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
         for subject in subjects:
             print(f"  {subject.name:18} {CHUNK_STREAMS} streams, round {turn + 1} of {ROUNDS}", flush=True)
-            seen, used = rig.measure(
-                lambda call=subject.call: _run(_flood(call, CHUNK_STREAMS, frames=CHUNK_FRAMES)),  # type: ignore[misc]  # binds
+            plan = _flood(subject.call, CHUNK_STREAMS, frames=CHUNK_FRAMES)
+            _, used = rig.measure(
+                lambda plan=plan: _run_whole(plan),  # type: ignore[misc]  # the default argument binds the loop's value
                 subject.parts,
             )
-            rounds[subject.name].append(proxy_cpu_s(used) * 1e6 / seen["frames"])
+            rounds[subject.name].append(proxy_cpu_s(used) * 1e6 / (CHUNK_STREAMS * (CHUNK_FRAMES + ENDING)))
     for name, costs_us in rounds.items():
         found.facts[f"chunk_us {name}"] = costs_us
         found.notes.append(
@@ -86,12 +89,13 @@ def measure_steady(subject: Subject, rig: Rig, found: Findings) -> None:
     )
     plan = _flood(subject.call, STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS)
     seen, used = rig.measure(lambda: _run(plan), subject.parts)
+    cost_us = proxy_cpu_s(used) * 1e6 / (STEADY * (STEADY_FRAMES + ENDING))
     for name in ("at_once", "stalls", "broken", "refused"):
         found.facts[f"steady_{name}"] = [seen[name]]
     found.notes.append(
         f"{STEADY} streams through {subject.name}, {1000 / STEADY_INTERVAL_MS:.0f} chunks a second each:"
         f" {seen['at_once']:,.0f} at once, {seen['stalls']:.0f} stalls, {seen['broken']:.0f} broken off,"
-        f" {seen['refused']:.0f} refused, {proxy_cpu_s(used) * 1e6 / max(seen['frames'], 1):.1f} CPU µs a chunk"
+        f" {seen['refused']:.0f} refused, {cost_us:.1f} CPU µs a chunk"
     )
 
 
@@ -121,12 +125,9 @@ def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, found: Findings) 
             print(f"  {subject.name:18} first bytes, round {turn + 1} of {ROUNDS}", flush=True)
             plan = _in_turn(rig.direct, subject.call)
             (direct, ours), _ = rig.measure(
-                lambda plan=plan: _run(plan),  # type: ignore[misc]  # the default argument binds the loop's value
+                lambda plan=plan: _run_whole(plan),  # type: ignore[misc]  # the default argument binds the loop's value
                 subject.parts,
             )
-            lost = sum(seen["broken"] + seen["refused"] for seen in (direct, ours))
-            if lost:
-                raise BenchError(f"{lost:.0f} streams through {subject.name} did not end whole")
             added[subject.name].append(
                 (
                     ours["first_byte_p50_us"] - direct["first_byte_p50_us"],
@@ -164,6 +165,15 @@ def _route(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
     asked = replace(call, body=body)
     headers = dict(asked.headers)
     return {"port": asked.port, "path": asked.path, "body": body, "headers": headers, "interval_ms": interval_ms}
+
+
+def _run_whole(plan: Mapping[str, Any]) -> Any:
+    """Run a plan of which every stream must end whole: on a busy machine some do not, and the plan is run again."""
+    seen = _run(plan)
+    lost = sum(one["broken"] + one["refused"] for one in (seen if isinstance(seen, list) else [seen]))
+    if lost:
+        raise BenchError(f"{lost:.0f} streams did not end whole")
+    return seen
 
 
 def _run(plan: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
