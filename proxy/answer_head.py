@@ -17,6 +17,6 @@ def begin(context: RequestContext, head: Answered) -> None:
     if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
         lines += f"request-id: {request_id}\r\n"
     routed = context.routed
-    if routed is not None:
+    if routed is not None and (routed.attempt.request is not None or routed.attempt.reasoning_off):
         lines += routed.attempt.notice
     context.outgoing.start(head.status, head.headers, lines, head.reason)

@@ -138,18 +138,14 @@ class Settle:
         recorded = None
         try:
             if context.journaled:
-                ended = CloseCall(
-                    event_key=admitted.event_key,
-                    status=context.status,
-                    tokens=tokens,
-                    ended_at_ms=time_ns() // 1_000_000,
-                    numbers=numbers,
-                )
+                ended_at_ms = time_ns() // 1_000_000
+                ended = CloseCall(admitted.event_key, context.status, tokens, ended_at_ms, numbers)
                 recorded = self._journal.close(ended)
         finally:
             if context.dispatched:
+                total = tokens.total
                 for reservation, number in zip(reservations, numbers, strict=True):
-                    counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=tokens.total))
+                    counters.settle(Settlement(reservation, number, total))
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:

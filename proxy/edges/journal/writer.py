@@ -127,7 +127,7 @@ class JournalWriter:
         if self._troubles.texts:
             self._refuse_if_troubled()
         reserved = self._reserved + END_ROOM_BYTES
-        if size + reserved > self._left:
+        if size + reserved > self._usable - self._current.used - self._group_bytes:
             self._ensure_room(size, reserved)
         written = None
         if self._reserved or self._group:
@@ -188,7 +188,7 @@ class JournalWriter:
 
     def _join(self, event_key: str, record: bytes, *, is_open: bool) -> asyncio.Future[None]:
         """Add a record to the tick's group."""
-        if len(record) > self._left:
+        if len(record) > self._usable - self._current.used - self._group_bytes:
             self.write_now()
             self._rotate()
         loop = asyncio.get_running_loop()
@@ -211,7 +211,8 @@ class JournalWriter:
             return
         self._advance(taken)
         for one in group:
-            one.tell()
+            if not one.written.done():  # as `tell` does, which costs as much as the rest
+                one.written.set_result(None)
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
