@@ -156,6 +156,21 @@ class UpstreamAnswer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Identified:
+    """The caller is known: a live key of a kind that may use this path, in a workspace that may call.
+
+    Of its key holder, so all calls of a key share it. Only `authenticate` gives it to a call.
+    """
+
+    key: KeyRow
+    workspace: WorkspaceRow
+    group: Group | None
+    """The key's group. Federated keys have one, so it is set on all slug paths."""
+    turn: str
+    """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyHolder:
     """What policy says about the holder of a key."""
 
@@ -164,6 +179,13 @@ class KeyHolder:
     """None if the workspace was deleted."""
     group: Group | None
     """None if the group was deleted, or if keys of this kind have none."""
+    identified: Identified | None = field(init=False, compare=False, repr=False)
+    """None without a workspace."""
+
+    def __post_init__(self) -> None:
+        workspace, turn = self.workspace, self.key.group_id or self.key.digest
+        identified = None if workspace is None else Identified(self.key, workspace, self.group, turn)
+        object.__setattr__(self, "identified", identified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +224,6 @@ class RequestHead:
     host_model: str | None
     """The model that the request's host names, if it names one."""
     facts: HeadFacts
-
-
-@dataclass(slots=True)
-class Identified:
-    """The caller is known: a live key of a kind that may use this path, in a workspace that may call."""
-
-    key: KeyRow
-    workspace: WorkspaceRow
-    group: Group | None
-    """The key's group. Federated keys have one, so it is set on all slug paths."""
-
-    @property
-    def turn(self) -> str:
-        """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
-        return self.key.group_id or self.key.digest
 
 
 @dataclass(slots=True)

@@ -79,13 +79,14 @@ def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
 
 
 def _identified(head: RequestHead, holder: KeyHolder) -> Identified:
-    key, workspace, group = holder.key, holder.workspace, holder.group
-    if workspace is None or key.kind not in head.purpose.users:
+    """The caller, unless it may not use this path or its workspace may not call."""
+    identified, key = holder.identified, holder.key
+    if identified is None or key.kind not in head.purpose.users:
         raise BadCredentialError
-    if not workspace.onboarded:
+    if not identified.workspace.onboarded:
         raise NotOnboardedError
-    if workspace.billing == "suspended":
+    if identified.workspace.billing == "suspended":
         raise BillingSuspendedError
-    if group is None and key.group_id is not None:
+    if identified.group is None and key.group_id is not None:
         raise BadCredentialError  # deleting a group revokes its keys
-    return Identified(key, workspace, group)
+    return identified
