@@ -113,7 +113,6 @@ class Receive:
         facts = head.facts.body
         if facts is None:
             facts = head.facts.body = _body_facts(head)
-        _check_declared(head.incoming, self._max_body_bytes)
         return self._form(context, facts.metadata) if facts.is_form else self._json(context, facts.metadata)
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
@@ -121,18 +120,19 @@ class Receive:
 
         No replica is asked for before: a caller who leaves while its body is unread would not be noticed.
         """
-        _check_declared(context.head.incoming, self._max_body_bytes)
         return self._whole(context, self._max_body_bytes)
 
     def submission(self, context: RequestContext, max_bytes: int) -> Coroutine[Any, Any, bytes]:
         """Read all of an asynchronous request's body. `max_bytes`: its workspace's bound; the setting's holds too."""
         max_bytes = min(max_bytes, self._max_body_bytes)
         _check_encoding(context.head.incoming)
-        _check_declared(context.head.incoming, max_bytes)
         return self._whole(context, max_bytes)
 
     async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
         assert context.load is not None  # it has entered
+        declared = context.head.incoming.declared_bytes
+        if declared is not None and declared > self._max_body_bytes:
+            raise BodyTooLargeError(declared, self._max_body_bytes)
         upload = context.upload = FormUpload(context.head.incoming, context.load, self._max_body_bytes)
         slug = await upload.model()
         return Received(context.head, b"", {"model": slug}, slug, upload.streaming, metadata, upload=upload)
@@ -157,6 +157,8 @@ class Receive:
         incoming, load = context.head.incoming, context.load
         assert load is not None  # it has entered
         declared = incoming.declared_bytes
+        if declared is not None and declared > max_bytes:
+            raise BodyTooLargeError(declared, max_bytes)
         if declared is not None and declared > SMALL_BYTES:
             load.expect(declared)
         body = await incoming.read()
@@ -188,12 +190,6 @@ def _body_facts(head: RequestHead) -> BodyFacts:
     described = incoming.header("x-request-metadata")
     metadata = _header_metadata(described) if described is not None else None
     return BodyFacts(head.path in _FORM_PATHS and is_form(incoming.header("content-type")), metadata)
-
-
-def _check_declared(incoming: Incoming, max_bytes: int) -> None:
-    declared = incoming.declared_bytes
-    if declared is not None and declared > max_bytes:
-        raise BodyTooLargeError(declared, max_bytes)
 
 
 def _check_encoding(incoming: Incoming) -> None:
