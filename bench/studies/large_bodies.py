@@ -16,7 +16,7 @@ from bench.load import Call, run_wrk
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.peers import CHAT, chat_body, start_nginx
 from bench.programs.processes import rss_mib, treat_sigterm_as_interrupt
-from bench.programs.subjects import Upstream, own, start_upstream
+from bench.programs.subjects import Rig, own, start_rig
 from bench.studies.stream_parts import measure_flood
 
 SIZES = (60, 100_000, 400_000)
@@ -32,12 +32,12 @@ def main() -> None:
     treat_sigterm_as_interrupt()
     with tempfile.TemporaryDirectory(prefix="tollgate-bodies-") as folder, ExitStack() as stack:
         scratch = Path(folder)
-        upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
+        rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=True)
         # A busy machine must not turn calls into 503s: that is another question.
         settings = {"TOLLGATE_REDIS_TIMEOUT_S": "1"}
-        gateway = start_gateway(upstream.direct.port, scratch, settings=settings)
+        gateway = start_gateway(rig.direct.port, scratch, settings=settings)
         stack.callback(gateway.program.stop)
-        nginx = start_nginx(upstream.direct.port, scratch)
+        nginx = start_nginx(rig.direct.port, scratch)
         stack.callback(nginx.program.stop)
         subjects: Subjects = {
             "governed": (gateway.governed, lambda: gateway.pids("worker") + gateway.pids("supervisor")),
@@ -45,7 +45,7 @@ def main() -> None:
         }
         for size in SIZES:
             _measure_prompts(subjects, size, scratch)
-        _measure_burst(gateway, upstream)
+        _measure_burst(gateway, rig)
 
 
 def _measure_prompts(subjects: Subjects, size: int, scratch: Path) -> None:
@@ -64,10 +64,10 @@ def _measure_prompts(subjects: Subjects, size: int, scratch: Path) -> None:
     print(f"{size:7,} bytes  {governed / nginx:.2f} times nginx's", flush=True)
 
 
-def _measure_burst(gateway: Gateway, upstream: Upstream) -> None:
+def _measure_burst(gateway: Gateway, rig: Rig) -> None:
     subject = own(gateway, "governed", gateway.governed)
-    measure_flood(subject, upstream, 100)  # warms up
-    seen = measure_flood(subject, upstream, STREAMS)
+    measure_flood(subject, rig, 100)  # warms up
+    seen = measure_flood(subject, rig, STREAMS)
     taken_mib = seen["open_mib"] - seen["before_mib"]
     print(f"{STREAMS} streams took {taken_mib:.1f} MiB, {seen['kib_per_stream']:.1f} KiB each", flush=True)
     time.sleep(IDLE_S)

@@ -42,7 +42,7 @@ class OpenCall:
     reservations: tuple[Reservation, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CloseCall:
     """How a call ended. `numbers`: the settlement numbers of its reservations, in order."""
 

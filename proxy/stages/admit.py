@@ -102,7 +102,8 @@ class Admit:
             self._meters.limit_decision(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
         self._meters.limit_decision(ADMITTED)
-        return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
+        estimate = Tokens(input=asked, output=reserved - asked)
+        return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)
 
 
 def output_cap(json: dict[str, Any]) -> int | None:

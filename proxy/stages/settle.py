@@ -139,13 +139,19 @@ class Settle:
         try:
             if context.journaled:
                 ended_at_ms = time_ns() // 1_000_000
-                ended = CloseCall(admitted.event_key, context.status, tokens, ended_at_ms, numbers)
+                ended = CloseCall(
+                    event_key=admitted.event_key,
+                    status=context.status,
+                    tokens=tokens,
+                    ended_at_ms=ended_at_ms,
+                    numbers=numbers,
+                )
                 recorded = self._journal.close(ended)
         finally:
             if context.dispatched:
                 total = tokens.total
                 for reservation, number in zip(reservations, numbers, strict=True):
-                    counters.settle(Settlement(reservation, number, total))
+                    counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=total))
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:

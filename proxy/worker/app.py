@@ -152,7 +152,8 @@ def give_back() -> None:
     stops even that.
     """
     gc.collect()
-    sys._clear_type_cache()
+    if sys.version_info < (3, 13):  # deprecated from then on
+        sys._clear_type_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
