@@ -8,8 +8,8 @@ MESSAGES_PATH = "/v1/messages"
 """Below this path, SDKs read `request-id` from each response."""
 
 
-def begin(context: RequestContext, head: Answered) -> None:
-    """Set the head of an answer. It leaves with the first bytes."""
+def begin(context: RequestContext, head: Answered, whole: bytes | None = None) -> bool:
+    """Set the head of an answer. It leaves with the first bytes, or at once with the `whole` body: `Outgoing.start`."""
     context.status = head.status
     context.first_byte_s = perf_counter() - context.head.incoming.received_at
     request_id = context.head.request_id
@@ -19,4 +19,4 @@ def begin(context: RequestContext, head: Answered) -> None:
     routed = context.routed
     if routed is not None and (routed.attempt.request is not None or routed.attempt.reasoning_off):
         lines += routed.attempt.notice
-    context.outgoing.start(head.status, head.headers, lines, head.reason)
+    return context.outgoing.start(head.status, head.headers, lines, head.reason, whole)

@@ -39,13 +39,14 @@ class Incoming(Protocol):
     received_at: float
     """When the head was complete: monotonic seconds (`time.perf_counter`)."""
     declared_bytes: int | None
-    """`content-length`. None if the body is chunked or there is none."""
+    """`content-length`, which is not among the fields. None if the body is chunked or there is none."""
+    kept: dict[str, Any]
+    """What stages computed from the head alone, each under its own name. Requests with the same head may share it, so
+    it depends on nothing else: not on `declared_bytes`, the time or policy. A server bounds how long it lasts."""
     body_wait_s: float
     """Time spent waiting for the body."""
     fault: Exception | None
     """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
-    kept: dict[str, Any]
-    """What was found out from the head alone. Requests with equal heads may share it, but for `content-length`."""
 
     @property
     def headers(self) -> Headers:
@@ -72,7 +73,8 @@ class Incoming(Protocol):
 class Outgoing(Protocol):
     """The response to the caller. When the caller disconnects, the server cancels the handling task.
 
-    `write`, `room` and `finish` raise `CallerGoneError` if they notice the disconnect first.
+    All methods but `abort` raise `CallerGoneError` if they notice the disconnect first. Those that send return False
+    if the buffer is full: await `room` before writing more, or at the end.
     """
 
     started: bool
@@ -82,8 +84,12 @@ class Outgoing(Protocol):
     room_wait_s: float
     """Time spent waiting for a slow caller."""
 
-    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
+    def start(
+        self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
+    ) -> bool:
         """Set the head. It leaves with the first bytes; the server adds the framing headers.
+
+        `whole`: all of the body. It is sent with the head at once, and ends the message.
 
         `lines`: further fields of our own, already encoded and safe: each `name: value` and CRLF. `reason`: the status
         line's reason phrase, which the server makes safe; "" means the status's standard phrase.
@@ -91,14 +97,14 @@ class Outgoing(Protocol):
         ...
 
     def write(self, data: bytes) -> bool:
-        """Send now; b"" sends the head alone. False if the buffer is full: await `room` before writing more."""
+        """Send now; b"" sends the head alone."""
         ...
 
     async def room(self) -> None:
         """Wait until the caller has read enough of what was written (backpressure)."""
         ...
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> bool:
         """Send the last bytes and end the message."""
         ...
 

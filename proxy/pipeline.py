@@ -122,9 +122,9 @@ class Pipeline:
                 if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
                     outgoing.abort()
                     return
-            if not outgoing.started:
-                begin(context, answered)
-            await outgoing.finish(answered.final)
+            final = answered.final
+            if not (outgoing.finish(final) if outgoing.started else begin(context, answered, final)):
+                await outgoing.room()
         except (CancelledError, CallerGoneError) as gone:
             _mark(context, CallerGoneError())
             if isinstance(gone, CancelledError):

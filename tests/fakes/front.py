@@ -25,10 +25,10 @@ async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
     except RefusalError as error:
         answered = render(error, "r-1")
         outgoing.start(answered.status, answered.headers)
-        await outgoing.finish(answered.final)
+        outgoing.finish(answered.final)
         return
     outgoing.start(200, [("content-type", "text/plain"), ("x-length", str(len(body)))])
-    await outgoing.finish(f"{incoming.method} {incoming.target} ".encode() + body[:100])
+    outgoing.finish(f"{incoming.method} {incoming.target} ".encode() + body[:100])
 
 
 @dataclass

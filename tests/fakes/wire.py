@@ -25,9 +25,9 @@ class FakeIncoming:
         self.fields: list[tuple[str, str]] = [(name, value) for name, value in fields.items() if value is not None]
         self.received_at = perf_counter()
         self.declared_bytes: int | None = None
+        self.kept: dict[str, Any] = {}
         self.body_wait_s = 0.0
         self.fault: Exception | None = None
-        self.kept: dict[str, Any] = {}
         self.parts: deque[Part] = deque()
         self.reads = 0
         self.waiting = asyncio.Event()
@@ -89,13 +89,16 @@ class FakeOutgoing:
     def __post_init__(self) -> None:
         self.room_left.set()
 
-    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
+    def start(
+        self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
+    ) -> bool:
         assert not self.started, "a second head"
         self.status = status
         self.reason = reason
         *fields, end = lines.split("\r\n")
         assert not end, "a line without its end"
         self.headers = [*headers, *((name, value) for name, _, value in (field.partition(": ") for field in fields))]
+        return whole is None or self.finish(whole)
 
     def write(self, data: bytes) -> bool:
         self._send("write", data)
@@ -107,10 +110,10 @@ class FakeOutgoing:
             self.waiting.set()
             await self.room_left.wait()
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> bool:
         self._send("finish", data)
-        await self.room()
         self.finished = True
+        return self.room_left.is_set()
 
     def abort(self) -> None:
         self.aborted = True

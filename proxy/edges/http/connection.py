@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from proxy.edges.http.http_exchange import HttpExchange
+from proxy.edges.http.heads_seen import HeadsSeen
+from proxy.edges.http.http_exchange import HttpDate, HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
@@ -45,16 +46,16 @@ class Server(Protocol):
     """The read buffer that all connections share: copy what must outlive the current read."""
     draining: bool
 
-    def date(self) -> str: ...
+    date: HttpDate
+    heads_seen: HeadsSeen
+    serving: int
+    """Requests in flight."""
+
     def opened(self, connection: "Connection") -> None: ...
     def closed(self, connection: "Connection") -> None: ...
 
-    def began(self) -> None:
-        """Count a request in flight."""
-        ...
-
     def ended(self) -> None:
-        """The request was answered or cancelled."""
+        """`serving` went down while `draining`."""
         ...
 
 
@@ -73,14 +74,14 @@ class Connection(asyncio.BufferedProtocol):
         "_lingering",
         "_loop",
         "_parser",
-        "_paused",
         "_queue",
         "_request_came",
         "_room",
         "_server",
         "_task",
-        "_unread_bytes",
+        "reading_paused",
         "transport",
+        "unread_bytes",
         "writing_paused",
     )
 
@@ -97,8 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
         self._held = _NOTHING  # bytes read but not parsed yet
-        self._unread_bytes = 0  # received bodies that the pipeline has not read
-        self._paused = False  # reading is paused
+        self.unread_bytes = 0  # received bodies that the pipeline has not read
+        self.reading_paused = False  # reading is paused
         self._ignoring = False  # drop all further bytes
         self._half_closed = False
         self._lingering: asyncio.TimerHandle | None = None
@@ -172,14 +173,25 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._ignoring:
             return
-        data = self._server.buffer[:nbytes]
+        server, queue, parser = self._server, self._queue, self._parser
+        data = server.buffer[:nbytes]
+        is_alone = self._exchange is None and not queue and not parser.in_head and not parser.in_body
+        is_alone = is_alone and nbytes <= MAX_UNREAD_BYTES
+        if is_alone and (request := server.heads_seen.recall(data)) is not None:
+            self.unread_bytes += len(request[1])
+            queue.append(HttpExchange(server, self, *request))
+            if self._request_came is not None and not self._request_came.done():
+                self._request_came.set_result(None)
+            return
         if self._held:
             self._held = memoryview(bytes(self._held) + bytes(data))
-        elif nbytes <= SLICE_BYTES and len(self._queue) < MAX_QUEUED:
-            self._parser.parse(data)
+        elif nbytes <= SLICE_BYTES and len(queue) < MAX_QUEUED:
+            parser.parse(data)
         elif rest := self._parse_slices(data):
             self._held = memoryview(bytes(rest))
         self._react()
+        if is_alone and len(queue) == 1 and queue[0].complete and not parser.in_head:
+            server.heads_seen.remember(data, queue[0].head)
 
     def pause_writing(self) -> None:
         self.writing_paused = True
@@ -216,24 +228,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._request_came.set_result(None)
         elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
-        if self._is_full() and not self._paused and self.transport is not None and not self.transport.is_closing():
-            self._paused = True
-            self.transport.pause_reading()
+        transport = self.transport
+        if self._is_full() and not self.reading_paused and transport is not None and not transport.is_closing():
+            self.reading_paused = True
+            transport.pause_reading()
 
     def _is_full(self) -> bool:
-        return self._unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._held)
-
-    def _read_on(self) -> None:
-        """Parse the held bytes, and resume reading if the bounds allow it."""
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        if self._held:
-            self._held = self._parse_slices(self._held)
-            self._react()
-        if not self._is_full():
-            self._paused = False
-            transport.resume_reading()
+        return self.unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._held)
 
     def _ignore_the_rest(self) -> None:
         self._ignoring = True
@@ -252,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def body_came(self, part: bytes) -> None:
         if self._arriving is not None:
-            self._unread_bytes += len(part)
+            self.unread_bytes += len(part)
             self._arriving.body_came(part)
 
     def body_ended(self) -> None:
@@ -270,10 +271,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- for the exchange ---------------------------------------------------------------------------------------------
 
-    def body_read(self, size: int) -> None:
-        self._unread_bytes -= size
-        if self._paused:
-            self._read_on()
+    def read_on(self) -> None:
+        """Parse the held bytes, and resume reading if the bounds allow it."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._held:
+            self._held = self._parse_slices(self._held)
+            self._react()
+        if not self._is_full():
+            self.reading_paused = False
+            transport.resume_reading()
 
     async def room(self) -> None:
         if self.writing_paused:
@@ -284,20 +292,21 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         """Answer the requests one after the other, until one ends the connection."""
-        queue = self._queue
+        server, queue = self._server, self._queue
         while True:
-            if self._paused:
-                self._read_on()
+            if self.reading_paused:
+                self.read_on()
             if not queue:
                 self._request_came = self._loop.create_future()
                 await self._request_came
+                self._request_came = None
             self._exchange = exchange = queue.popleft()
             self._head_since = 0.0
             if queue:
                 await asyncio.sleep(0)  # let other connections run between pipelined requests
-            self._server.began()
+            server.serving += 1
             try:
-                await self._server.handle(exchange, exchange)
+                await server.handle(exchange, exchange)
             except asyncio.CancelledError:
                 self.abort()
                 raise
@@ -306,18 +315,17 @@ class Connection(asyncio.BufferedProtocol):
                 log.exception("Request failed outside the pipeline, which is a bug; closing its connection.")
                 break
             finally:
-                self._server.ended()
-                self._unread_bytes -= exchange.received_bytes - exchange.read_bytes
+                server.serving -= 1
+                if server.draining:
+                    server.ended()
+                self.unread_bytes -= exchange.received_bytes - exchange.read_bytes
             if not exchange.keep_alive:
                 break
-            self._wait_for_another()
+            self._exchange = None
+            self._idle_since = self._loop.time()
+            if self._parser.in_head and not queue:
+                self._head_since = self._idle_since
         self._close_after(exchange)
-
-    def _wait_for_another(self) -> None:
-        self._exchange = None
-        self._idle_since = self._loop.time()
-        if self._parser.in_head and not self._queue:
-            self._head_since = self._idle_since
 
     def _close_after(self, exchange: HttpExchange) -> None:
         """Close at once if all bytes received were read. Otherwise send FIN and keep reading for `lingering_s`: closing
@@ -330,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             return
         self.half_close()
-        if self._paused:
+        if self.reading_paused:
             transport.resume_reading()
         self._lingering = self._loop.call_later(self._server.limits.lingering_s, transport.close)
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from time import gmtime, perf_counter, strftime, time
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxy.edges.http.limits import ExchangeLimits
 from proxy.edges.http.request_head import ParsedHead
@@ -35,9 +35,12 @@ class ExchangeConnection(Protocol):
 
     transport: asyncio.Transport | None
     writing_paused: bool
+    unread_bytes: int
+    """Received bodies that were not read."""
+    reading_paused: bool
 
-    def body_read(self, size: int) -> None:
-        """`size` more bytes of a body were read; the connection may receive more."""
+    def read_on(self) -> None:
+        """Bytes of a body were read: receive more if the bounds allow it."""
         ...
 
     async def room(self) -> None:
@@ -51,23 +54,21 @@ class ExchangeServer(Protocol):
     draining: bool
     loop: asyncio.AbstractEventLoop
     exchange_limits: ExchangeLimits
-
-    def date(self) -> str: ...
+    date: "HttpDate"
 
 
 class HttpDate:
-    """The `date` field's value, formatted once per second."""
+    """The `date` field, formatted once per second."""
+
+    __slots__ = ("line", "second")
 
     def __init__(self) -> None:
-        self._second = 0
-        self._text = ""
+        self.set(0)
 
-    def __call__(self) -> str:
-        second = int(time())
-        if second != self._second:
-            self._second = second
-            self._text = strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(second))
-        return self._text
+    def set(self, second: int) -> None:
+        """`second`: of Unix time."""
+        self.second = second
+        self.line = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime(second))
 
 
 class HttpExchange:
@@ -80,7 +81,6 @@ class HttpExchange:
         "_chunked",
         "_connection",
         "_continued",
-        "_head",
         "_parts",
         "_pending",
         "_server",
@@ -89,7 +89,9 @@ class HttpExchange:
         "complete",
         "declared_bytes",
         "fault",
+        "head",
         "header",
+        "header_values",
         "keep_alive",
         "kept",
         "method",
@@ -102,27 +104,33 @@ class HttpExchange:
         "target",
     )
 
-    def __init__(self, server: ExchangeServer, connection: ExchangeConnection, head: ParsedHead) -> None:
+    def __init__(
+        self, server: ExchangeServer, connection: ExchangeConnection, head: ParsedHead, body: bytes | None = None
+    ) -> None:
+        """`body`: all of it, if it came with a head that was seen before. Else it follows, if there is one."""
         self._server = server
         self._connection = connection
-        self._head = head
-        self._parts: list[bytes] = []
+        self.head = head
         self._waiter: asyncio.Future[None] | None = None
         self._pending: str | None = None
         self._chunked = self._bodiless = self._aborted = self._broken = self._continued = False
-        # Called a dozen times per call, so it is the dictionary's own method.
+        # Called a dozen times per call, so they are the head's own methods.
         self.header: Callable[[str], str | None] = head.first.get
-        self.kept = head.kept
+        self.header_values: Callable[[str], Sequence[str]] = head.values
+        self.kept: dict[str, Any] = head.kept
         self.method = head.method
         self.target = head.target
         self.fault: Exception | None = None
         self.received_at = perf_counter()
-        self.declared_bytes = head.declared_bytes
-        self.complete = False
-        """Whether the whole body was received."""
+        if body is None:
+            self._parts: list[bytes] = []
+            self.declared_bytes, self.received_bytes, self.complete = head.declared_bytes, 0, False
+        else:
+            self._parts = [body]
+            self.declared_bytes = self.received_bytes = len(body)
+            self.complete = True  # the whole body was received
         self.keep_alive = False
         self.started = False
-        self.received_bytes = 0
         self.read_bytes = 0
         self.sent_bytes = 0
         self.body_wait_s = 0.0
@@ -159,10 +167,7 @@ class HttpExchange:
 
     @property
     def headers(self) -> Headers:
-        return self._head.fields
-
-    def header_values(self, name: str) -> Sequence[str]:
-        return self._head.values(name)
+        return self.head.fields
 
     async def read(self) -> bytes:
         if self.fault is not None:
@@ -176,15 +181,18 @@ class HttpExchange:
             return b""
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        self.read_bytes += len(data)
-        self._connection.body_read(len(data))
+        size, connection = len(data), self._connection
+        self.read_bytes += size
+        connection.unread_bytes -= size
+        if connection.reading_paused:
+            connection.read_on()
         return data
 
     async def _wait_for_body(self) -> None:
         """Wait for more of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
         if not self._continued:
             self._continued = True
-            if self._head.modern and (self.header("expect") or "").lower() == "100-continue":
+            if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
                 self._write([_CONTINUE])
         limits = self._server.exchange_limits
         started = perf_counter()
@@ -201,19 +209,34 @@ class HttpExchange:
 
     # --- Outgoing -----------------------------------------------------------------------------------------------------
 
-    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
-        """Prepare the head. It is sent with the first bytes, in one write, when the length may be known."""
-        head = self._head
+    def start(
+        self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
+    ) -> bool:
+        head, server, method = self.head, self._server, self.method
         # No other request may follow an incomplete or malformed body.
-        ends = head.closes or self._broken or self._server.draining or self.method == "CONNECT"
+        ends = head.closes or self._broken or server.draining or method == "CONNECT"
         self.keep_alive = head.modern and not ends and self.complete
+        date, second = server.date, int(time())
+        if second != date.second:
+            date.set(second)
         line = status_line(status, reason) if reason else _STATUS_LINES.get(status) or _unnamed(status)
-        text = f"{line}date: {self._server.date()}\r\n"
+        text = f"{line}{date.line}"
         for name, value in headers:
             text += f"{name}: {value}\r\n"
-        self._pending = text + lines if self.keep_alive else f"{text}{lines}connection: close\r\n"
-        self._bodiless = status in _BODILESS or self.method == "HEAD"
+        text = text + lines if self.keep_alive else f"{text}{lines}connection: close\r\n"
+        self._bodiless = status in _BODILESS or method == "HEAD"
         self._chunked = head.modern and not self._bodiless
+        self._pending = text
+        if whole is None:
+            return True
+        transport = self._connection.transport
+        if self._bodiless or len(whole) > _JOINED_BYTES or transport is None or transport.is_closing():
+            return self.finish(whole)
+        self._pending, self.started = None, True  # nearly every answer that is not a stream
+        text = f"{text}content-length: {len(whole)}\r\n\r\n"
+        transport.write(text.encode("utf-8", "surrogateescape") + whole)
+        self.sent_bytes += len(whole)
+        return not self._connection.writing_paused
 
     def write(self, data: bytes) -> bool:
         transport = self._connection.transport
@@ -245,7 +268,7 @@ class HttpExchange:
             parts += (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
         self._write(parts, len(data))
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> bool:
         if self._bodiless:
             framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # the length of GET's answer
             parts, data = [] if self._pending is None else [self._take_head(framing)], b""
@@ -256,8 +279,7 @@ class HttpExchange:
         else:
             parts = [data]
         self._write(parts, len(data))
-        if self._connection.writing_paused:
-            await self.room()
+        return not self._connection.writing_paused
 
     def abort(self) -> None:
         """Cut the answer visibly: without a last chunk, after sending what was written, or by a reset in HTTP/1.0."""

@@ -36,7 +36,10 @@ _NO_NAMES = HeaderNames()
 
 
 class ParsedHead:
-    """Method, target and fields of one request."""
+    """Method, target and fields of one request, without its `content-length`: that is `declared_bytes` alone.
+
+    Requests that differ only in their length may share a head (`heads_seen.py`), so it does not change once it is read.
+    """
 
     __slots__ = (
         *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "kept", "method"),
@@ -55,7 +58,7 @@ class ParsedHead:
         self.first: dict[str, str] = {}
         """The first value of each field."""
         self.kept: dict[str, Any] = {}
-        """What the stages keep with the head."""
+        """`Incoming.kept`."""
         self.chunked = False
         self.declared_bytes: int | None = None
         self._names = _NO_NAMES
@@ -72,8 +75,11 @@ class ParsedHead:
     @property
     def fields(self) -> list[tuple[str, str]]:
         """All fields in order, decoded on each access: few calls need more than the first values."""
+        names = self._names
         return [
-            (self._names[name], value.rstrip(_BLANKS).decode("utf-8", "surrogateescape")) for name, value in self._raw
+            (names[name], value.rstrip(_BLANKS).decode("utf-8", "surrogateescape"))
+            for name, value in self._raw
+            if names[name] != "content-length"
         ]
 
     def values(self, name: str) -> Sequence[str]:
@@ -109,7 +115,7 @@ class ParsedHead:
             if not self.modern or first["transfer-encoding"].lower() != "chunked":
                 self.fault = BAD_CODING
         elif "content-length" in first:
-            self.declared_bytes = int(first["content-length"].lstrip("0") or "0")  # `int` refuses 4 301 digits
+            self.declared_bytes = int(first.pop("content-length").lstrip("0") or "0")  # `int` refuses 4 301 digits
 
     def resolve_target(self) -> None:
         """Reduce the absolute form to path and query; its host replaces the `Host` field (RFC 9112 3.2.2)."""

@@ -43,7 +43,6 @@ class RequestParser:
     __slots__ = (
         "_data",
         "_fields",
-        "_in_body",
         "_known_fields",
         "_limits",
         "_line",
@@ -55,6 +54,7 @@ class RequestParser:
         "_skipped_framing",
         "_stopped",
         "_url",
+        "in_body",
         "in_head",
     )
 
@@ -74,7 +74,8 @@ class RequestParser:
         """Bytes parsed since the last field or piece of a body."""
         self._skipped_framing = b""
         """The framing field of a body that httptools does not expect, as its head asks for an upgrade."""
-        self.in_head = self._in_body = self._repeating = self._stopped = False
+        # While both are False, the next byte begins a request, or is part of an empty line before one.
+        self.in_head = self.in_body = self._repeating = self._stopped = False
 
     def close(self) -> None:
         """Stop parsing, and drop the listener and httptools' parser: both refer back to this parser."""
@@ -101,11 +102,11 @@ class RequestParser:
             self._break_off(_fault(error))
             return _NOTHING
         else:
-            if self.in_head or self._in_body:
+            if self.in_head or self.in_body:
                 self._note_progress(data)
                 return _NOTHING
             data = _NOTHING
-        if not self._in_body:
+        if not self.in_body:
             self._line = b""  # the next request begins with the next bytes
         return data
 
@@ -152,7 +153,7 @@ class RequestParser:
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self.in_head, self._in_body = False, True
+        self.in_head, self.in_body = False, True
         self._known_fields = self._silent_bytes = 0
         url, self._url = self._url, b""
         fields, self._fields = self._fields, []
@@ -175,7 +176,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         if self._skipped_framing:
             return
-        self._in_body = False
+        self.in_body = False
         if self._fields:  # trailers
             trailers, self._fields = self._fields, []
             if self._is_large(b"", trailers):

@@ -10,6 +10,7 @@ import socket
 
 from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.draining import close_when_idle, turn_away
+from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_exchange import HttpDate
 from proxy.edges.http.limits import HttpLimits
 from proxy.http_rules.header_names import HeaderNames
@@ -17,6 +18,8 @@ from proxy.http_rules.header_names import HeaderNames
 READ_BYTES = 512 << 10
 """Size of the one read buffer. All connections share it, so it stays in the CPU cache."""
 _BACKLOG = 1024
+KEEP_HEADS_S = 600.0
+"""How long parsed heads are kept at most, with the credentials in them."""
 _CANCEL_S = 2.0
 """How long cancelled calls may take to settle."""
 
@@ -29,6 +32,7 @@ class HttpServer:
         self.limits = limits or HttpLimits()
         self.exchange_limits = self.limits.exchange
         self.names = HeaderNames()
+        self.heads_seen = HeadsSeen()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.date = HttpDate()
         self.draining = False
@@ -37,7 +41,8 @@ class HttpServer:
         self.accepting: asyncio.Server | None = None
         self._sock: socket.socket | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self._serving = 0
+        self.serving = 0
+        self._heads_dropped_at = 0.0
         self._idle: asyncio.Event | None = None  # set while a drain waits for the last call
 
     async def start(self, sock: socket.socket) -> None:
@@ -81,7 +86,7 @@ class HttpServer:
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.abort()
-        if self._serving:
+        if self.serving:
             self._idle = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CANCEL_S):
@@ -103,6 +108,9 @@ class HttpServer:
         now = self.loop.time()
         for connection in list(self.connections):
             connection.check(now)
+        if now - self._heads_dropped_at > KEEP_HEADS_S:
+            self._heads_dropped_at = now
+            self.heads_seen.drop()
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
 
     # --- for the connections ------------------------------------------------------------------------------------------
@@ -113,10 +121,6 @@ class HttpServer:
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
 
-    def began(self) -> None:
-        self._serving += 1
-
     def ended(self) -> None:
-        self._serving -= 1
-        if self._idle is not None and not self._serving:
+        if self._idle is not None and not self.serving:
             self._idle.set()

@@ -25,7 +25,7 @@ async def refuse_without_reading(incoming: Incoming, outgoing: Outgoing) -> None
     """Answer without reading the body, after all of it had time to arrive."""
     await asyncio.sleep(0.1)
     outgoing.start(401, [])
-    await outgoing.finish(b"no")
+    outgoing.finish(b"no")
 
 
 @pytest.mark.parametrize("size", [150_000, 500_000])
@@ -55,7 +55,7 @@ async def test_thousands_of_pipelined_requests_are_all_answered() -> None:
 async def test_caller_that_keeps_sending_gets_the_refusal_and_no_reset() -> None:
     async def refuse(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(413, [])
-        await outgoing.finish(b"no")
+        outgoing.finish(b"no")
 
     async with listening(refuse) as front:
         caller = await front.caller()
@@ -94,7 +94,7 @@ async def test_empty_line_on_an_idle_connection_starts_no_head() -> None:
 async def test_closed_connection_is_aborted_if_the_caller_does_not_read(field: bytes) -> None:
     async def large(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
-        await outgoing.finish(b"x" * 50_000)  # less than what makes a writer wait
+        outgoing.finish(b"x" * 50_000)  # less than what makes a writer wait
 
     # The request must come before its connection counts as idle.
     limits = HttpLimits(keepalive_timeout_s=1.0, watch_interval_s=0.05, exchange=ExchangeLimits(stall_s=0.2))

@@ -178,7 +178,7 @@ async def test_invalid_framing_closes_the_connection_even_if_the_body_is_not_rea
     async def unread(incoming: Incoming, outgoing: Outgoing) -> None:
         assert incoming.fault is not None
         outgoing.start(400, [])
-        await outgoing.finish()
+        outgoing.finish()
 
     async with listening(unread) as front:
         for coding in (b"", b"gzip, chunked", b",chunked"):
@@ -292,7 +292,7 @@ async def test_http_1_0_answer_ends_with_the_connection(front: Front) -> None:
 async def test_204_and_304_answers_have_no_body(status: int) -> None:
     async def bodiless(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(status, [])
-        await outgoing.finish(b"not to be seen")
+        outgoing.finish(b"not to be seen")
 
     async with listening(bodiless) as front:
         caller = await front.caller()
@@ -442,7 +442,7 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
         for _ in range(100):
             outgoing.write(b"x" * 65_536)
             await outgoing.room()
-        await outgoing.finish(b"end")
+        outgoing.finish(b"end")
 
     async with listening(large) as front:
         caller = await front.caller(receive_buffer=8192)
@@ -517,7 +517,7 @@ async def test_head_and_each_piece_of_a_stream_are_sent_at_once() -> None:
         outgoing.write(b"")
         await go.wait()
         outgoing.write(b"one")
-        await outgoing.finish(b"two")
+        outgoing.finish(b"two")
 
     async with listening(pieces) as front:
         caller = await front.caller()
@@ -710,7 +710,7 @@ async def test_drain_closes_a_streams_connection_after_at_most_one_more_request(
         outgoing.start(200, [])
         outgoing.write(b"one")
         await go.wait()
-        await outgoing.finish(b"two")
+        outgoing.finish(b"two")
 
     once_more = REQUEST.replace(b"/a", b"/once-more")
     async with listening(stream) as front:

@@ -25,7 +25,7 @@ async def digest(incoming: Incoming, outgoing: Outgoing) -> None:
     while part := await incoming.read():
         parts.append(part)
     outgoing.start(200, [])
-    await outgoing.finish(hashlib.sha256(b"".join(parts)).hexdigest().encode())
+    outgoing.finish(hashlib.sha256(b"".join(parts)).hexdigest().encode())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_slow_long_body_is_a_408() -> None:
 async def test_refused_long_body_closes_its_connection() -> None:
     async def refuse(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(401, [])
-        await outgoing.finish(b"no")
+        outgoing.finish(b"no")
 
     async with listening(refuse) as front:
         caller = await front.caller()

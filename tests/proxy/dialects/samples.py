@@ -40,9 +40,9 @@ class FakeIncoming:
     target: str = CHAT
     received_at: float = 0.0
     declared_bytes: int | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
     body_wait_s: float = 0.0
     fault: Exception | None = None
-    kept: dict[str, Any] = field(default_factory=dict)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key == name), None)

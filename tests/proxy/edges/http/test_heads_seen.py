@@ -1,0 +1,267 @@
+"""A request with a head seen before means what the parser says it means, however its bytes are changed or cut."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from proxy.edges.http import heads_seen, server
+from proxy.edges.http.connection import Connection
+from proxy.edges.http.heads_seen import HeadsSeen
+from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.request_head import ParsedHead
+from proxy.edges.http.server import HttpServer
+from proxy.exchange import Incoming, Outgoing
+from proxy.refusals import RefusalError
+from tests.fakes.front import listening
+
+LINE = b"POST /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\n"
+HEAD = LINE + b"Content-Length: 2\r\nX-A: 1\r\n\r\n"
+REQUEST = HEAD + b"hi"
+_DATE = re.compile(rb"date: [^\r]*\r\n")
+
+
+class SinkTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        """Reads are given anyway."""
+
+    def resume_reading(self) -> None:
+        """Reads are given anyway."""
+
+    def write_eof(self) -> None:
+        self.written += b"FIN"
+
+    def close(self) -> None:
+        self.closing = True
+
+
+class Forgetful(HeadsSeen):
+    """Keeps nothing, so that each request is parsed."""
+
+    def remember(self, data: memoryview, head: ParsedHead) -> None:
+        """Keep nothing."""
+
+
+async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], bytes]:
+    """What the pipeline sees of the requests of one connection, and what is written to it."""
+    seen: list[Any] = []
+
+    async def note(incoming: Incoming, outgoing: Outgoing) -> None:
+        body = b""
+        try:
+            while part := await incoming.read():
+                body += part
+        except RefusalError as error:
+            body += repr(error).encode()
+        names = [name for name, _ in incoming.headers]
+        values = [(incoming.header(name), list(incoming.header_values(name))) for name in (*names, "content-length")]
+        head = (incoming.method, incoming.target, incoming.declared_bytes, repr(incoming.fault))
+        seen.append((head, list(incoming.headers), values, body))
+        outgoing.start(200, [], whole=b"ok")
+
+    http = HttpServer(note)
+    http.loop, http.heads_seen = asyncio.get_running_loop(), heads
+    connection, transport = Connection(http), SinkTransport()
+    connection.connection_made(transport)
+    for read in reads:
+        if read and not transport.closing:
+            http.buffer[: len(read)] = read
+            connection.buffer_updated(len(read))
+            http.buffer[: len(read)] = bytes(len(read))  # the next read of any connection
+            for _ in range(4):
+                await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await asyncio.sleep(0)
+    return seen, _DATE.sub(b"", transport.written)
+
+
+def remembering(*requests: bytes) -> HeadsSeen:
+    heads = HeadsSeen()
+    for request in requests:
+        asyncio.run(meanings([request] * 2, heads))
+    return heads
+
+
+def agree(reads: list[bytes]) -> None:
+    """Parsed anew, and by a server that knows `REQUEST`, `reads` are the same requests with the same answers."""
+    parsed = asyncio.run(meanings(reads, Forgetful()))
+    assert asyncio.run(meanings(reads, remembering(REQUEST))) == parsed
+    assert asyncio.run(meanings(reads * 3, HeadsSeen())) == asyncio.run(meanings(reads * 3, Forgetful()))
+
+
+def is_known(heads: HeadsSeen, request: bytes) -> bool:
+    return heads.recall(memoryview(request)) is not None
+
+
+def with_length(length: bytes, body: bytes = b"hi") -> bytes:
+    return REQUEST.replace(b"Length: 2", b"Length: " + length).removesuffix(b"hi") + body
+
+
+def test_known_head_is_recalled_with_each_request_s_own_body() -> None:
+    heads = remembering(REQUEST)
+    first, second = (heads.recall(memoryview(with_length(b"%d" % n, b"x" * n))) for n in (5, 1000))
+    assert first is not None
+    assert second is not None
+    assert first[0] is second[0]
+    assert (first[1], second[1]) == (b"x" * 5, b"x" * 1000)
+    agree([with_length(b"5", b"hello"), REQUEST, with_length(b"0", b""), with_length(b"0002"), REQUEST])
+
+
+def test_head_is_kept_when_it_comes_a_second_time() -> None:
+    heads = HeadsSeen()
+    asyncio.run(meanings([REQUEST], heads))
+    assert not is_known(heads, REQUEST)
+    asyncio.run(meanings([with_length(b"3", b"abc")], heads))
+    assert is_known(heads, REQUEST)
+    heads.drop()
+    assert not is_known(heads, REQUEST)
+
+
+NOT_RECALLED = {
+    "cut in the body": REQUEST[:-1],
+    "cut in the head": HEAD[:-1],
+    "nothing": b"",
+    "byte after it": REQUEST + b"\r",
+    "another after it": REQUEST * 2,
+    "empty line before": b"\r\n" + REQUEST,
+    "sign": with_length(b"+2"),
+    "underscore": with_length(b"0_2"),
+    "blank after the digits": with_length(b"2 "),
+    "blank before the digits": with_length(b" 2"),
+    "no digits": with_length(b"", b""),
+    "other digits": with_length("２".encode()),
+    "NUL": with_length(b"2\0"),
+    "many zeros": with_length(b"0" * 30 + b"2"),
+    "huge": with_length(b"9" * 5000),
+    "list": with_length(b"2, 2"),
+    "second length": with_length(b"2\r\nContent-Length: 2"),
+    "second length before": REQUEST.replace(b"Host", b"Content-Length: 3\r\nHost"),
+    "bare LF": REQUEST.replace(b"2\r\n", b"2\n"),
+    "bare CR": REQUEST.replace(b"2\r\n", b"2\r"),
+    "folded": REQUEST.replace(b"2\r\n", b"2\r\n 3\r\n"),
+    "coding": REQUEST.replace(b"X-A: 1", b"Transfer-Encoding: chunked"),
+    "other case": REQUEST.replace(b"Host", b"host"),
+    "other name": REQUEST.replace(b"Content-Length", b"Content-Strength"),
+    "other version": REQUEST.replace(b"1.1", b"1.0"),
+    "other credential": REQUEST.replace(b"Bearer k", b"Bearer l"),
+    "length elsewhere": LINE.replace(b"x\r\n", b"x\r\nX-Length: 2\r\n") + b"X-A: 1\r\n\r\nhi",
+    "end of the head in the length": with_length(b"2\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("request_", NOT_RECALLED.values(), ids=NOT_RECALLED)
+def test_anything_else_is_parsed(request_: bytes) -> None:
+    assert not is_known(remembering(REQUEST), request_)
+    agree([REQUEST, REQUEST, request_, REQUEST])
+
+
+NOT_KEPT = {
+    "close": HEAD.replace(b"X-A: 1", b"Connection: close") + b"hi",
+    "upgrade": HEAD.replace(b"X-A: 1", b"Connection: upgrade\r\nUpgrade: a") + b"hi",
+    "expect": HEAD.replace(b"X-A: 1", b"Expect: 100-continue") + b"hi",
+    "chunked": HEAD.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    "no body": HEAD.replace(b"Content-Length: 2\r\n", b""),
+    "connect": REQUEST.replace(b"POST /a", b"CONNECT a:1"),
+    "HTTP/1.0": REQUEST.replace(b"1.1", b"1.0"),
+    "two hosts": HEAD.replace(b"X-A: 1", b"Host: x") + b"hi",
+    "misleading name before": REQUEST.replace(b"Host", b"X-Strength: 2\r\nHost"),
+    "long": HEAD.replace(b"X-A: 1", b"X-A: " + b"1" * heads_seen.MAX_HEAD_BYTES) + b"hi",
+    "long digits": REQUEST.replace(b"Length: 2", b"Length: " + b"0" * 10 + b"2"),
+}
+
+
+@pytest.mark.parametrize("request_", NOT_KEPT.values(), ids=NOT_KEPT)
+def test_other_heads_are_not_kept(request_: bytes) -> None:
+    heads = HeadsSeen()
+    for _ in range(3):
+        asyncio.run(meanings([request_], heads))
+    assert not is_known(heads, request_)
+    agree([request_, request_, REQUEST])
+
+
+def test_head_that_came_with_other_bytes_is_not_kept() -> None:
+    heads = HeadsSeen()
+    for reads in ([REQUEST * 2], [HEAD, b"hi"], [REQUEST + b"\r\n"], [REQUEST + b"POST"], [b"\r\n" + REQUEST]):
+        asyncio.run(meanings(reads * 3, heads))
+    assert not is_known(heads, REQUEST)
+
+
+@st.composite
+def changed_requests(draw: st.DrawFn) -> list[bytes]:
+    """Requests like `REQUEST`, with bytes replaced, inserted and cut out, in reads of any length."""
+    sent = b""
+    for _ in range(draw(st.integers(1, 3))):
+        length = draw(st.sampled_from([0, 1, 2, 9, 10]))
+        message = with_length(b"%d" % length, b"h" * length)
+        for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+            start = draw(st.integers(0, len(message)))
+            pieces = st.sampled_from(
+                [b"", b"\r", b"\n", b"\r\n", b"\r\n ", b"\0", b"0", b"1", b":", b" ", HEAD, REQUEST]
+            )
+            message = (
+                message[:start] + draw(pieces | st.binary(max_size=3)) + message[start + draw(st.integers(0, 3)) :]
+            )
+        sent += message
+    cuts = sorted(draw(st.lists(st.integers(0, len(sent)), max_size=3)) + [len(REQUEST)] * draw(st.integers(0, 1)))
+    return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+
+
+@given(changed_requests())
+@example([HEAD, b"hi", REQUEST])
+@example([REQUEST, REQUEST * 2, REQUEST])
+@example([b"\r", b"\n", REQUEST, b"\r\n", REQUEST])
+@example([REQUEST, b"POST /a HT", b"TP/1.1\r\nHost: x\r\n\r\n", REQUEST])
+def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
+    agree([REQUEST, *reads, REQUEST])
+
+
+@given(st.lists(st.binary(max_size=80) | st.just(REQUEST), max_size=4))
+def test_arbitrary_bytes_mean_the_same(reads: list[bytes]) -> None:
+    agree(reads)
+
+
+def test_everything_is_dropped_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_seen, "MAX_HEADS", 3)
+    heads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % number) for number in range(5)]
+    seen = remembering(*heads)
+    assert [is_known(seen, head) for head in heads] == [False, False, False, True, True]
+    monkeypatch.setattr(heads_seen, "MAX_KEPT_BYTES", 3 * len(HEAD))
+    assert [is_known(remembering(*heads), head) for head in heads].count(True) <= 3
+
+
+def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = remembering(REQUEST)
+
+    async def watch(keep_s: float) -> bool:
+        monkeypatch.setattr(server, "KEEP_HEADS_S", keep_s)
+        async with listening(options=HttpLimits(watch_interval_s=0.01)) as front:
+            front.server.heads_seen = heads
+            await asyncio.sleep(0.05)
+        return is_known(heads, REQUEST)
+
+    assert asyncio.run(watch(keep_s=1e9))
+    assert not asyncio.run(watch(keep_s=0.0))
+
+
+def test_heads_that_never_repeat_displace_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_seen, "MAX_SEEN_ONCE", 8)
+    seen = remembering(REQUEST)
+    for number in range(50):
+        asyncio.run(meanings([REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2))], seen))
+    assert is_known(seen, REQUEST)
