@@ -9,6 +9,7 @@ there is no supervisor. The rest is as in the product: the answer's `model` is t
 import asyncio
 import socket
 import sys
+from itertools import repeat
 from pathlib import Path
 from time import monotonic
 
@@ -18,7 +19,7 @@ from control.edges.process.data_directory import DataDirectory
 from policy.billing import Tokens
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Reservation
 from policy.sealing import parse_keys
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
@@ -54,10 +55,9 @@ class NoCounters:
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken:
         return _TAKEN
 
-    def next_number(self, key: str) -> int:
-        return 1
+    numbers = repeat(1)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
         pass
 
     def give_back(self, taken: Taken) -> None:

@@ -21,7 +21,6 @@ import uvloop
 from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -72,8 +71,8 @@ async def call(counters: RedisCounters, plan: Plan) -> Taken | LimitHit:
     answer = await counters.take(plan, 600)
     if isinstance(answer, Taken):
         for reservation in answer.reservations:
-            number = counters.next_number(reservation.key)
-            counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=500))
+            number = next(counters.numbers)
+            counters.settle(reservation, number, 500)
     return answer
 
 

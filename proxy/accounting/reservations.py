@@ -39,6 +39,8 @@ class Taken:
     tokens: LimitStatus | None = None
     returnable: tuple[Reservation, ...] = ()
     """Everything that was taken, requests included. Returned if the call is never dispatched."""
+    lines: str = ""
+    """The `x-ratelimit-*` lines, if they were written once for all calls of a batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,11 +96,12 @@ class Admit:
         except CountersUnavailableError:
             self._meters.limit_decision(UNAVAILABLE)
             raise
-        context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
         if isinstance(answer, LimitHit):
+            context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit
             self._meters.limit_decision(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
+        context.rate_limit_lines = answer.lines or rate_limit_lines(answer.requests, answer.tokens)
         self._meters.limit_decision(ADMITTED)
         estimate = Tokens(input=asked, output=reserved - asked)
         return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)

@@ -5,13 +5,14 @@ after: access log and metrics. Neither awaits, because both also run in cancelle
 """
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter, time_ns
 from typing import Protocol
 
 from policy.billing import Tokens
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Reservation
 from proxy.accounting.recovery import CloseCall
 from proxy.accounting.reservations import Taken
 from proxy.exchange import RequestContext
@@ -32,11 +33,12 @@ class Journal(Protocol):
 class Counters(Protocol):
     """The limits' counters."""
 
-    def next_number(self, key: str) -> int:
-        """The next settlement number for a Redis key."""
+    @property
+    def numbers(self) -> Iterator[int]:
+        """The numbers of settlements. Each settlement takes the next one."""
         ...
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
         """Enqueue; never raises."""
         ...
 
@@ -134,7 +136,7 @@ class Settle:
         context.billed = tokens = reported if reported is not None else self._unreported(context)
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.
-        numbers = tuple([counters.next_number(one.key) for one in reservations]) if context.dispatched else ()
+        numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
         recorded = None
         try:
             if context.journaled:
@@ -151,7 +153,7 @@ class Settle:
             if context.dispatched:
                 total = tokens.total
                 for reservation, number in zip(reservations, numbers, strict=True):
-                    counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=total))
+                    counters.settle(reservation, number, total)
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:

@@ -1,6 +1,7 @@
 """The counters in memory, on `policy/limits/admission.py`: passes the same contract suite as the real ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from policy.limits.admission import CounterHash, Decision, Tightest, admit, settle
 from policy.limits.counter_layout import kind_mask
@@ -21,7 +22,7 @@ class FakeCounters:
         self.settled: list[Settlement] = []
         self._now_ms = now_ms
         self._lease_ms = lease_ms(request_timeout_s)
-        self._numbers: dict[str, int] = {}
+        self.numbers: Iterator[int] = count(1)
 
     async def start(self) -> None: ...
 
@@ -38,7 +39,7 @@ class FakeCounters:
                     "given back",
                     Settlement(
                         reservation=reservation,
-                        number=self.next_number(reservation.key),
+                        number=next(self.numbers),
                         actual_tokens=0,
                         given_back=True,
                     ),
@@ -51,18 +52,15 @@ class FakeCounters:
             ceiling.returnable + granted.returnable,
         )
 
-    def next_number(self, key: str) -> int:
-        self._numbers[key] = self._numbers.get(key, 0) + 1
-        return self._numbers[key]
-
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+        settlement = Settlement(reservation, number, actual_tokens)
         self.settled.append(settlement)
         self._apply("this worker", settlement)
 
     def give_back(self, taken: Taken) -> None:
         for reservation in taken.returnable:
             settlement = Settlement(
-                reservation=reservation, number=self.next_number(reservation.key), actual_tokens=0, given_back=True
+                reservation=reservation, number=next(self.numbers), actual_tokens=0, given_back=True
             )
             self.settled.append(settlement)
             self._apply("given back", settlement)

@@ -18,76 +18,59 @@ from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
+from proxy.http_rules.headers import rate_limit_lines
 from runtime.redis.slots import slot_of
 
 HARD_REFUSAL_MAX_MS = 1000
 SOFT_REFUSAL_MAX_MS = 100
 
 
-class Take(RedisCommand):
-    """One call of take.lua. What it took is returned even if the reply is late. `node`: the server that it was sent to.
-    `number`: see `pending_takes.py`."""
+AdmissionRequest = tuple["asyncio.Future[Taken | LimitHit]", int]
+"""One call that asks for admission: the future that its caller awaits, and its estimate. A bare tuple, because a class
+of ours would cost each call a frame."""
 
-    __slots__ = ("node", "number")
+
+class Take(RedisCommand):
+    """One call of take.lua, for one request or more of one plan. What it took is returned even if the reply is late.
+
+    `node`: the server that it was sent to. `number`: see `pending_takes.py`.
+    """
+
+    __slots__ = ("compiled", "node", "number", "requests")
 
     node: Node
     number: int
+
+    def __init__(
+        self, compiled: "CompiledPlan", requests: Sequence[AdmissionRequest], on_reply: "Callable[[Take, Any], None]"
+    ) -> None:
+        self.compiled = compiled
+        self.requests = requests
+        self.on_reply = on_reply
+        self.expires_at = NEVER  # the other attributes of a command are set when it is sent
 
     def on_late_reply(self, reply: Any) -> None:
         if isinstance(reply, list):
             self.on_reply(self, reply)
 
-
-class AdmissionRequest(Take):
-    """One call that asks for admission, and the future that its caller awaits. Sent alone unless it is batched."""
-
-    __slots__ = ("answer", "compiled", "estimate")
-
-    def __init__(
-        self,
-        compiled: "CompiledPlan",
-        estimate: int,
-        answer: "asyncio.Future[Taken | LimitHit]",
-        on_reply: "Callable[[AdmissionRequest, Any], None]",
-    ) -> None:
-        self.compiled = compiled
-        self.estimate = estimate
-        self.answer = answer
-        self.on_reply = on_reply
-        self.expires_at = NEVER  # the other attributes of a command are set when it is sent
-
     def on_connection_lost(self) -> None:
-        self.compiled.template.on_lost(self.number, (self,))
-
-
-class AdmissionBatch(Take):
-    """One call of take.lua for many requests of one plan."""
-
-    __slots__ = ("requests",)
-
-    def __init__(self, requests: list[AdmissionRequest], on_reply: "Callable[[AdmissionBatch, Any], None]") -> None:
-        super().__init__(b"", on_reply)
-        self.requests = requests
-
-    def on_connection_lost(self) -> None:
-        self.requests[0].compiled.template.on_lost(self.number, self.requests)
+        self.compiled.template.on_lost(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeTemplate:
-    """What all takes of a worker have in common. `on_lost`: called with the number and the requests of a take whose
-    connection was lost."""
+    """What all takes of a worker have in common. `on_lost`: called with a take whose connection was lost."""
 
     script: Script
     lease_ms: int
     incarnation: str
-    on_lost: Callable[[int, Sequence[AdmissionRequest]], None]
+    on_lost: Callable[[Take], None]
 
 
 class CompiledPlan:
     """A plan encoded for Redis, the requests that wait for the flush, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_single_head", "_thresholds",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_thresholds",
                  "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
                  "template", "waiting")  # fmt: skip
 
@@ -110,23 +93,17 @@ class CompiledPlan:
         before_stamp = b"".join(map(encode_argument, (b"1", plan.key.encode(), layout)))
         self._before_stamp = before_stamp + encode_argument(values).removesuffix(stamp + b"\r\n")
         self._after_stamp = b"\r\n" + b"".join(map(encode_argument, names))
-        self._single_head = self._head(b"EVALSHA", template.script.sha, 1) + self._before_stamp
+        self._by_sha = encode_argument(b"EVALSHA") + encode_argument(template.script.sha)
 
-    def _head(self, command: bytes, script: bytes, estimates: int) -> bytes:
-        return b"*%d\r\n%b%b" % (self._argument_count + estimates, encode_argument(command), encode_argument(script))
-
-    def encode_request(self, estimate: int, stamp: bytes) -> bytes:
-        """The command for one request."""
-        digits = b"%d" % estimate
-        return b"%b%b%b$%d\r\n%b\r\n" % (self._single_head, stamp, self._after_stamp, len(digits), digits)
-
-    def encode_batch(self, requests: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
+    def encode(self, requests: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
-        script = self.template.script
-        named = (b"EVAL", script.text) if with_text else (b"EVALSHA", script.sha)
-        estimates = b"".join([encode_argument(b"%d" % request.estimate) for request in requests])
-        return b"%b%b%b%b%b" % (
-            self._head(*named, len(requests)),
+        script = self._by_sha
+        if with_text:
+            script = encode_argument(b"EVAL") + encode_argument(self.template.script.text)
+        estimates = b"".join([b"$%d\r\n%d\r\n" % (len(str(estimate)), estimate) for _, estimate in requests])
+        return b"*%d\r\n%b%b%b%b%b" % (
+            self._argument_count + len(requests),
+            script,
             self._before_stamp,
             stamp,
             self._after_stamp,
@@ -139,28 +116,33 @@ class CompiledPlan:
             key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
         )
 
-    def taken(self, reply: list[int], estimate: int) -> Taken:
-        now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
-        thresholds, token_buckets = self._thresholds, self._token_buckets
-        reservations: tuple[Reservation, ...] = (self.reservation(now, estimate),)
-        taken = reservations
-        if not token_buckets:
-            reservations = ()
-        elif token_buckets is not self._buckets:
-            key = self.plan.key
-            reservations = (Reservation(key=key, buckets=token_buckets, admitted_at_ms=now, reserved_tokens=estimate),)
-        return Taken(
-            reservations,
+    def taken(self, reply: list[int], requests: Sequence[AdmissionRequest]) -> dict[int, Taken]:
+        """What these requests took, by their estimate. All of them get the limits' figures after the last one."""
+        now, key, tightest = reply[0], self.plan.key, self._tightest(reply)
+        lines = rate_limit_lines(*tightest)
+        taken: dict[int, Taken] = {}
+        for _, estimate in requests:
+            if estimate in taken:
+                continue
+            settled: tuple[Reservation, ...] = (Reservation(key, self._buckets, now, estimate),)
+            returnable = settled
+            if self._token_buckets is not self._buckets:
+                settled = (Reservation(key, self._token_buckets, now, estimate),) if self._token_buckets else ()
+            taken[estimate] = Taken(settled, *tightest, returnable, lines)
+        return taken
+
+    def _tightest(self, reply: list[int]) -> tuple[LimitStatus | None, LimitStatus | None]:
+        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
+        thresholds = self._thresholds
+        return (
             LimitStatus(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
             LimitStatus(thresholds[token_place], tokens, tokens_ms) if token_place else None,
-            taken,
         )
 
     def limit_hit(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
-        status = self.taken(reply, 0)
         bound = self.plan.bounds[refused_by - 1]
-        return LimitHit(bound, retry_ms, status.requests, status.tokens, counted_retry_ms, hard_retry_ms)
+        return LimitHit(bound, retry_ms, *self._tightest(reply), counted_retry_ms, hard_retry_ms)
 
     def cached_refusal(self, now: float) -> LimitHit | None:
         """The last refusal with its waits as of `now`. None if Redis has to be asked."""

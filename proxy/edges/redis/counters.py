@@ -9,8 +9,9 @@ See docs/reference/limits.md#admission.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import hiredis
@@ -19,7 +20,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionRequest, CompiledPlan, Take, TakeTemplate
+from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -84,8 +85,10 @@ class RedisCounters:
         self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
         self._logged_error = ""
-        self._number = 0
-        self._unjournaled_number = 0
+        self.numbers: Iterator[int] = count(1)
+        """The numbers of settlements, to take from. The scripts need numbers that rise per key; one sequence does."""
+        self._settled = 0
+        self._unjournaled_numbers = count(1)
         self.local_decisions = 0
         """How many requests were decided without Redis since it was lost."""
 
@@ -123,7 +126,7 @@ class RedisCounters:
     def settled_through(self) -> int:
         """The number up to which Redis has confirmed all settlements of this worker."""
         pending = self._settlements.oldest_pending(self._incarnation)
-        return self._number if pending is None else pending - 1
+        return self._settled if pending is None else pending - 1
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         """Admit one call against all bounds of `plan`. If one refuses, nothing is counted.
@@ -140,34 +143,34 @@ class RedisCounters:
             compiled = self._compile(plan)
         if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
             return refusal
-        request = AdmissionRequest(compiled, estimate_tokens, self._loop.create_future(), self._on_reply)
+        answer: asyncio.Future[Taken | LimitHit] = self._loop.create_future()
         if not compiled.waiting:
             self._plans_with_requests.append(compiled)
             self._nodes.schedule_flush()
-        compiled.waiting.append(request)
+        compiled.waiting.append((answer, estimate_tokens))
         try:
-            return await request.answer
+            return await answer
         except asyncio.CancelledError:
-            self._give_back_undelivered(request)
+            self._give_back_undelivered(answer)
             raise
 
-    def next_number(self, key: str) -> int:
-        """The number of the next settlement of `key`. The scripts need numbers that rise per key; one sequence does."""
-        self._number += 1
-        return self._number
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+        """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it.
 
-    def settle(self, settlement: Settlement) -> None:
-        """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it."""
-        self._settlements.add(self._incarnation, settlement)
+        `number`: the next of `numbers`.
+        """
+        self._settled = number
+        self._settlements.add(self._incarnation, reservation, number, actual_tokens)
         if self._local is not None:
-            self._local.record_settlement(settlement)
-        self._forget_soft_refusals(settlement.reservation.key)
+            self._local.record_settlement(reservation, actual_tokens)
+        if self._soft_refusals:
+            self._forget_soft_refusals(reservation.key)
 
     def give_back(self, taken: Taken) -> None:
         """Return everything taken for a call of which no byte was written upstream. Only queues it, like `settle`."""
         for reservation in taken.returnable:
             if self._local is not None:
-                self._local.record_settlement(self._returning(reservation))
+                self._local.record_settlement(reservation, 0, given_back=True)
             if not reservation.local:  # Redis has not counted a local one
                 self._give_back_in_redis(reservation)
 
@@ -194,12 +197,12 @@ class RedisCounters:
                 self.give_back(ceiling)
         return _combined(ceiling, granted) if isinstance(granted, Taken) else granted
 
-    def _give_back_undelivered(self, request: AdmissionRequest) -> None:
+    def _give_back_undelivered(self, answer: "asyncio.Future[Taken | LimitHit]") -> None:
         """The caller was cancelled after the answer was set and before it ran again."""
-        if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
-            answer = request.answer.result()
-            if isinstance(answer, Taken):
-                self.give_back(answer)
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            taken = answer.result()
+            if isinstance(taken, Taken):
+                self.give_back(taken)
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
         """Plans are cached by identity: the directory makes a new plan when policy has changed."""
@@ -217,51 +220,44 @@ class RedisCounters:
             return
         deadline_s = time.monotonic() + self._options.client.deadline_s
         for compiled in plans:
-            requests, compiled.waiting = compiled.waiting, []
+            requests = [request for request in compiled.waiting if not request[0].done()]
+            compiled.waiting = []
             node = self._nodes.of(compiled.slot)
             deadline_ms = node.clock.at_most(deadline_s)
-            if len(requests) >= BATCH_FROM:
-                requests = [request for request in requests if not request.answer.done()]
-            if len(requests) >= BATCH_FROM:
-                batch = AdmissionBatch(requests, self._on_batch_reply)
-                batch.encoded = compiled.encode_batch(requests, self._takes.stamp(batch, node, deadline_ms))
-                node.client.enqueue(batch)
-                continue
-            for request in requests:
-                if not request.answer.done():
-                    stamp = self._takes.stamp(request, node, deadline_ms)
-                    request.encoded = compiled.encode_request(request.estimate, stamp)
-                    node.client.enqueue(request)
+            for together in (requests,) if len(requests) >= BATCH_FROM else zip(requests):
+                take = Take(compiled, together, self._on_reply)
+                take.encoded = compiled.encode(together, self._takes.stamp(take, node, deadline_ms))
+                node.client.enqueue(take)
 
-    def _on_reply(self, request: AdmissionRequest, reply: Any) -> None:
-        """The reply to one request. None if there is none in time."""
-        if not isinstance(reply, list):
-            self._on_failure(request, [request], reply)
-            return
-        self._on_answer(request, reply[0])
-        if reply[1]:
-            self._deliver(request, request.compiled.taken(reply, request.estimate))
-        elif reply[2]:
-            self._deliver(request, self._refused(request.compiled, reply, request.sent_at))
-        else:
-            self._retry_if_waiting(request, [request])
+    def _on_reply(self, take: Take, reply: Any) -> None:
+        """The reply to a take, whose requests are admitted in order until a limit refuses. None if none came in time.
 
-    def _on_batch_reply(self, batch: AdmissionBatch, reply: Any) -> None:
-        """The reply to many requests, which are admitted in order until a limit refuses."""
-        requests = batch.requests
+        What was taken for a caller that waits no longer is returned.
+        """
         if not isinstance(reply, list):
-            self._on_failure(batch, requests, reply)
+            self._on_failure(take, reply)
             return
-        self._on_answer(batch, reply[0])
-        compiled, admitted = requests[0].compiled, reply[1]
-        for request in requests[:admitted]:
-            self._deliver(request, compiled.taken(reply, request.estimate))
+        self._on_answer(take, reply[0])
+        compiled, requests, admitted, local = take.compiled, take.requests, reply[1], self._local
+        if admitted:
+            accepted = requests[:admitted]
+            by_estimate = compiled.taken(reply, accepted)
+            for answer, estimate in accepted:
+                taken = by_estimate[estimate]
+                if answer.done():
+                    for reservation in taken.returnable:
+                        self._give_back_in_redis(reservation)
+                    continue
+                answer.set_result(taken)
+                if local is not None:
+                    local.record_admission(compiled.plan, estimate, taken.requests)
         if reply[2]:
-            hit = self._refused(compiled, reply, batch.sent_at)
-            for request in requests[admitted:]:
-                self._deliver(request, hit)
+            hit = self._refused(compiled, reply, take.sent_at)
+            for answer, _ in requests[admitted:]:
+                if not answer.done():
+                    answer.set_result(hit)
         elif not admitted:
-            self._retry_if_waiting(batch, requests)
+            self._retry_if_waiting(take)
 
     def _on_answer(self, take: Take, redis_ms: int) -> None:
         """The script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
@@ -272,15 +268,15 @@ class RedisCounters:
         if self._on_round_trip is not None:
             self._on_round_trip(elapsed_s)
 
-    def _retry_if_waiting(self, take: Take, requests: list[AdmissionRequest]) -> None:
+    def _retry_if_waiting(self, take: Take) -> None:
         """The take refused itself as late. If a caller still waits, the estimate of Redis' clock was wrong: send the
         take again, without a deadline."""
-        if not all(request.answer.done() for request in requests):
-            self._send_again(take, requests, take.node, with_text=False)
+        if not all(answer.done() for answer, _ in take.requests):
+            self._send_again(take, take.node, with_text=False)
 
-    def _send_again(self, take: Take, requests: list[AdmissionRequest], node: Node, *, with_text: bool) -> None:
+    def _send_again(self, take: Take, node: Node, *, with_text: bool) -> None:
         """Send a take that has not run under a new number, because later takes may have been sent meanwhile."""
-        take.encoded = requests[0].compiled.encode_batch(requests, self._takes.stamp(take, node), with_text=with_text)
+        take.encoded = take.compiled.encode(take.requests, self._takes.stamp(take, node), with_text=with_text)
         node.client.enqueue(take)
 
     def _refused(self, compiled: CompiledPlan, reply: list[int], sent_at: float) -> LimitHit:
@@ -292,33 +288,22 @@ class RedisCounters:
             self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
         return hit
 
-    def _deliver(self, request: AdmissionRequest, answer: Taken | LimitHit) -> None:
-        """Pass the answer to the caller. If it no longer waits, return its reservations."""
-        if request.answer.done():
-            if isinstance(answer, Taken):
-                for reservation in answer.returnable:
-                    self._give_back_in_redis(reservation)
-            return
-        request.answer.set_result(answer)
-        if self._local is not None and isinstance(answer, Taken):
-            self._local.record_admission(request.compiled.plan, request.estimate, answer.requests)
-
-    def _on_failure(self, take: Take, requests: list[AdmissionRequest], reply: Any) -> None:
+    def _on_failure(self, take: Take, reply: Any) -> None:
         """Redis replied with an error, or not in time."""
-        if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, requests, str(reply)):
+        if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, str(reply)):
             return
-        for request in requests:
-            if not request.answer.done():
-                self._decide_without_redis(request.compiled.plan, request)
+        for request in take.requests:
+            if not request[0].done():
+                self._decide_without_redis(take.compiled.plan, request)
 
-    def _sent_elsewhere(self, take: Take, requests: list[AdmissionRequest], error: str) -> bool:
+    def _sent_elsewhere(self, take: Take, error: str) -> bool:
         """Whether the take was sent again at once: with its script, or to another server. It has not run."""
         if error.startswith("NOSCRIPT"):
-            self._send_again(take, requests, take.node, with_text=True)
+            self._send_again(take, take.node, with_text=True)
             return True
-        node = self._nodes.redirected(requests[0].compiled.slot, error)
+        node = self._nodes.redirected(take.compiled.slot, error)
         if node is not None:  # with its script: ASKING holds for one command, so a NOSCRIPT could not be answered
-            self._send_again(take, requests, node, with_text=True)
+            self._send_again(take, node, with_text=True)
             return True
         code = error.split(" ", 1)[0]
         if code != self._logged_error:  # once per cause, not once per call
@@ -331,13 +316,14 @@ class RedisCounters:
         return False
 
     def _decide_without_redis(self, plan: Plan, request: AdmissionRequest) -> None:
+        answer, estimate = request
         if self._local is None:
-            request.answer.set_exception(CountersUnavailableError())
+            answer.set_exception(CountersUnavailableError())
             return
         try:
-            request.answer.set_result(self._local.take(plan, request.estimate))
+            answer.set_result(self._local.take(plan, estimate))
         except CountersUnavailableError as error:
-            request.answer.set_exception(error)
+            answer.set_exception(error)
             return
         if not self.local_decisions:
             _log.warning("Redis is lost; this worker enforces its share of each limit from memory (%s).",
@@ -348,18 +334,14 @@ class RedisCounters:
 
     def _give_back_in_redis(self, reservation: Reservation) -> None:
         """Return a reservation that Redis has counted."""
-        self._settlements.add(self._incarnation + _UNJOURNALED, self._returning(reservation))
+        number = next(self._unjournaled_numbers)
+        self._settlements.add(self._incarnation + _UNJOURNALED, reservation, number, 0, given_back=True)
         self._forget_soft_refusals(reservation.key)
-
-    def _returning(self, reservation: Reservation) -> Settlement:
-        self._unjournaled_number += 1
-        return Settlement(reservation=reservation, number=self._unjournaled_number, actual_tokens=0, given_back=True)
 
     def _forget_soft_refusals(self, key: str) -> None:
         """A settlement may have made room: ask Redis again."""
-        if self._soft_refusals:
-            for compiled in self._soft_refusals.pop(key, ()):
-                compiled.refused_until = 0.0
+        for compiled in self._soft_refusals.pop(key, ()):
+            compiled.refused_until = 0.0
 
     def _redis_is_back(self) -> None:
         """After a loss. A fail-over may have lost counts, and the lost connection may have had takes in flight."""

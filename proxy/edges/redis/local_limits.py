@@ -82,18 +82,17 @@ class LocalLimits:
         history = self._history(plan)
         history.tightest, history.replied_at_ms = requests, self._clock_ms()
 
-    def record_settlement(self, settlement: Settlement) -> None:
+    def record_settlement(self, reservation: Reservation, actual_tokens: int, given_back: bool = False) -> None:
         """A call has ended, whether Redis or this worker admitted it."""
-        reservation = settlement.reservation
         self._roll_day()
         for group, mask in reservation.buckets:
             if has_kind(mask, _DAY_TOKENS):
                 pair = (reservation.key, group)
-                self._day_tokens[pair] = self._day_tokens.get(pair, 0) + settlement.actual_tokens
+                self._day_tokens[pair] = self._day_tokens.get(pair, 0) + actual_tokens
         counters = self._hashes.get(reservation.key)
         if counters is not None:
             self._number += 1
-            here = settlement._replace(reservation=reservation._replace(local=False), number=self._number)
+            here = Settlement(reservation._replace(local=False), self._number, actual_tokens, given_back)
             settle(counters, "local", (here,), self._clock_ms())
 
     def redis_is_back(self, counts: Callable[[str], bool]) -> None:

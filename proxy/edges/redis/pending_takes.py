@@ -14,7 +14,7 @@ import hiredis
 
 from policy.limits.settlement import Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
-from proxy.edges.redis.admission_requests import AdmissionRequest, Take
+from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes
 from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 class _LostTake(NamedTuple):
     number: int
+    compiled: CompiledPlan
     requests: Sequence[AdmissionRequest]
 
 
@@ -72,9 +73,10 @@ class PendingTakes:
         if not self._lost:
             take.node.answered_through = take.number
 
-    def connection_lost(self, number: int, requests: Sequence[AdmissionRequest]) -> None:
+    def connection_lost(self, take: Take) -> None:
         """The connection was lost before this take was answered."""
-        self._lost.setdefault(requests[0].compiled.plan.key, []).append(_LostTake(number, requests))
+        lost = _LostTake(take.number, take.compiled, take.requests)
+        self._lost.setdefault(take.compiled.plan.key, []).append(lost)
 
     def redis_is_back(self) -> None:
         """Revoke the lost takes. To be called when a new connection stands, or a key has another server. Calling it
@@ -101,10 +103,10 @@ class PendingTakes:
             )  # fmt: skip
             return
         ran = {number: (at_ms, admitted) for at_ms, number, admitted in zip(*[iter(reply)] * 3, strict=True)}
-        for number, requests in lost:
+        for number, compiled, requests in lost:
             at_ms, admitted = ran.get(number, (0, 0))
-            for request in requests[:admitted]:
-                self._give_back(request.compiled.reservation(at_ms, request.estimate))
+            for _, estimate in requests[:admitted]:
+                self._give_back(compiled.reservation(at_ms, estimate))
 
     def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:
         """The lost takes that it answers for. Later ones wait for the next revocation."""

@@ -13,7 +13,7 @@ from importlib import resources
 
 from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
 from policy.limits.effective import Bound
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import SettlementFigures
 from policy.limits.take_numbers import TakeStamp
 from proxy.edges.redis.nodes.connection import encode_argument
 
@@ -83,14 +83,14 @@ _SETTLEMENT = struct.Struct("<QQQQBB")
 _SETTLEMENT_FORMAT = b"I8I8I8I8BB"
 
 
-def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
-    """The arguments of settle.lua for a batch of one key, which has at most `SETTLE_VALUES_MAX` `settle_values`."""
-    places = _places(group for settlement in settlements for group, _ in settlement.reservation.buckets)
+def settle_arguments(settlements: Sequence[SettlementFigures], incarnation: str, lease_ms: int) -> list[bytes]:
+    """The arguments of settle.lua for a batch of one key, as many as `first_batch` allows."""
+    places = _places(group for settlement in settlements for group, _ in settlement[0].buckets)
     formats, values = [b"<I6"], [_six_bytes(lease_ms)]
-    for settlement in settlements:
-        buckets = settlement.reservation.buckets
+    for settlement, figures in zip(settlements, _figures(settlements), strict=True):
+        buckets = settlement[0].buckets
         formats.append(_SETTLEMENT_FORMAT + b"HH" * len(buckets))
-        values.append(_figures(settlement))
+        values.append(figures)
         values += [struct.pack("<HH", places[group], mask) for group, mask in buckets]
     return [b"".join(formats), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
 
@@ -109,12 +109,11 @@ class SettleTemplate:
         self._lease = _six_bytes(lease_ms)
         self._buckets = b"".join([struct.pack("<HH", places[group], mask) for group, mask in buckets])
         self._end = b"\r\n" + b"".join(map(encode_argument, [*map(str.encode, places), _marker(incarnation)]))
-        self._single_head, self._single_end = self._head(1), self._buckets + self._end
+        self._single_head = self._head(1)
 
-    def encode_batch(self, batch: Sequence[Settlement]) -> bytes:
-        if len(batch) == 1:
-            return self._single_head + _figures(batch[0]) + self._single_end
-        return self._head(len(batch)) + self._buckets.join(map(_figures, batch)) + self._buckets + self._end
+    def encode_batch(self, batch: Sequence[SettlementFigures]) -> bytes:
+        head = self._single_head if len(batch) == 1 else self._head(len(batch))
+        return b"%b%b%b%b" % (head, self._buckets.join(_figures(batch)), self._buckets, self._end)
 
     def _head(self, count: int) -> bytes:
         """Everything before the figures of `count` settlements."""
@@ -122,12 +121,13 @@ class SettleTemplate:
         return b"%b%b$%d\r\n%b" % (self._command, encode_argument(b"<I6" + self._format * count), size, self._lease)
 
 
-def _figures(settlement: Settlement) -> bytes:
-    """A settlement without its buckets, packed."""
-    reservation, number, actual_tokens, given_back = settlement
-    _, buckets, admitted_at_ms, reserved_tokens, local = reservation
-    flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
-    return _SETTLEMENT.pack(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
+def _figures(batch: Iterable[SettlementFigures]) -> list[bytes]:
+    """Each settlement without its buckets, packed."""
+    packed, pack = [], _SETTLEMENT.pack
+    for (_, buckets, admitted_at_ms, reserved_tokens, local), number, actual_tokens, given_back in batch:
+        flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
+        packed.append(pack(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets)))
+    return packed
 
 
 def _marker(incarnation: str) -> bytes:
@@ -139,13 +139,20 @@ def takes_field(incarnation: str) -> bytes:
     return _marker(incarnation + TAKES_SUFFIX)
 
 
-SETTLE_VALUES_MAX = 4000
+_SETTLE_VALUES_MAX = 4000
 """In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
 
 
-def settle_values(settlement: Settlement) -> int:
-    """How many values a settlement adds to its batch."""
-    return 6 + 2 * len(settlement.reservation.buckets)
+def first_batch(settlements: Sequence[SettlementFigures]) -> tuple[Sequence[SettlementFigures], bool]:
+    """The oldest settlements, as many as one call of the script can take; whether all have the same buckets."""
+    buckets, is_uniform, values = settlements[0][0].buckets, True, 0
+    for count, settlement in enumerate(settlements):
+        own = settlement[0].buckets
+        values += 6 + 2 * len(own)
+        if values > _SETTLE_VALUES_MAX and count:
+            return settlements[:count], is_uniform
+        is_uniform = is_uniform and (own is buckets or own == buckets)
+    return settlements, is_uniform
 
 
 def _places(groups: Iterable[str]) -> dict[str, int]:

@@ -10,15 +10,15 @@ See docs/reference/limits.md#settlement.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hiredis
 
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Reservation, Settlement, SettlementFigures
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes, execute
-from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleTemplate, settle_arguments, settle_values
+from proxy.edges.redis.scripts import Script, SettleTemplate, first_batch, settle_arguments
 from proxy.exchange import CountersUnavailableError
 from runtime.redis.slots import slot_of
 
@@ -37,7 +37,7 @@ class _Queue:
         self.key = key
         self.slot = slot_of(key.encode())
         self.incarnation = incarnation
-        self.settlements: list[Settlement] = []
+        self.settlements: list[SettlementFigures] = []
         self.in_flight = False
         self.awaits_retry = False  # the last batch failed; the retry timer sends it again
         self.waiters: list[asyncio.Future[None]] = []
@@ -91,19 +91,21 @@ class SettlementSender:
     def oldest_pending(self, incarnation: str) -> int | None:
         """The lowest unconfirmed number of this incarnation. None if all are confirmed."""
         queues = [queue for queue in self._queues.values() if queue.incarnation == incarnation and queue.settlements]
-        return min((queue.settlements[0].number for queue in queues), default=None)
+        return min((queue.settlements[0][1] for queue in queues), default=None)
 
-    def add(self, incarnation: str, settlement: Settlement) -> None:
+    def add(
+        self, incarnation: str, reservation: Reservation, number: int, actual_tokens: int, given_back: bool = False
+    ) -> None:
         """Queue a settlement for this tick's write. Numbers of one (key, incarnation) must rise.
 
         A caller that has read its answer may call again at once. It must not be refused for tokens that it did not use,
         so the settlement does not wait for a later tick.
         """
-        key = settlement.reservation.key
+        key = reservation.key
         queue = self._queues.get((key, incarnation))
         if queue is None:
             queue = self._add_queue(key, incarnation)
-        queue.settlements.append(settlement)
+        queue.settlements.append((reservation, number, actual_tokens, given_back))
         if len(queue.settlements) == 1:
             self.ready.append(queue)
             self._nodes.schedule_flush()
@@ -125,7 +127,7 @@ class SettlementSender:
             by_key.setdefault(settlement.reservation.key, []).append(settlement)
         for key, left in by_key.items():
             while left:
-                batch = _first_batch(left)
+                batch, _ = first_batch(left)
                 left = left[len(batch) :]
                 await self._replay_batch(key, settle_arguments(batch, incarnation, self._lease_ms))
 
@@ -175,12 +177,12 @@ class SettlementSender:
         """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
         overtaken by later commands."""
         self._before_sending()
-        batch = queue.settlements if len(queue.settlements) == 1 else _first_batch(queue.settlements)
-        node, buckets = self._nodes.of(queue.slot), batch[0].reservation.buckets
-        if not node.has_settle or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
+        batch, is_uniform = first_batch(queue.settlements)
+        node, buckets = self._nodes.of(queue.slot), batch[0][0].buckets
+        if not (node.has_settle and is_uniform):
             encoded = self._encode_any(queue, batch, with_text=not node.has_settle)
         else:
-            if queue.template is None or queue.buckets != buckets:
+            if queue.template is None or (queue.buckets is not buckets and queue.buckets != buckets):
                 queue.buckets = buckets
                 queue.template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
             encoded = queue.template.encode_batch(batch)
@@ -191,7 +193,7 @@ class SettlementSender:
         batch.node = node
         node.client.enqueue(batch)
 
-    def _encode_any(self, queue: _Queue, batch: list[Settlement], *, with_text: bool) -> bytes:
+    def _encode_any(self, queue: _Queue, batch: Sequence[SettlementFigures], *, with_text: bool) -> bytes:
         """The command for a batch whose settlements have different buckets, or that has to bring the script."""
         script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
         return encode(*script, b"1", queue.key.encode(), *settle_arguments(batch, queue.incarnation, self._lease_ms))
@@ -236,18 +238,6 @@ class SettlementSender:
                 "Redis refuses settlements (%s); they are kept and sent again every %d ms. Check the permissions of "
                 "the Redis user and the server's memory.", error, round(1000 * _RETRY_S),
             )  # fmt: skip
-
-
-def _first_batch(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """The oldest settlements, as many as one call of the script can take."""
-    batch: list[Settlement] = []
-    values = 0
-    for settlement in settlements:
-        values += settle_values(settlement)
-        if values > SETTLE_VALUES_MAX and batch:
-            break
-        batch.append(settlement)
-    return batch
 
 
 def _is_noscript(reply: Any) -> bool:

@@ -4,7 +4,7 @@ The real scripts take their time from a Redis key instead of from TIME; all else
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import redis
 from policy.groups import Enforcement, Group
 from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -38,8 +38,9 @@ class Counters(Protocol):
     async def start(self) -> None: ...
     async def close(self) -> None: ...
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
-    def next_number(self, key: str) -> int: ...
-    def settle(self, settlement: Settlement) -> None: ...
+    @property
+    def numbers(self) -> Iterator[int]: ...
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None: ...
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None: ...
 
 
@@ -83,11 +84,11 @@ class World:
 
     async def settle(self, taken: Taken, actual: int) -> list[Settlement]:
         settlements = [
-            Settlement(reservation=reservation, number=self.counters.next_number(reservation.key), actual_tokens=actual)
+            Settlement(reservation=reservation, number=next(self.counters.numbers), actual_tokens=actual)
             for reservation in taken.reservations
         ]
         for settlement in settlements:
-            self.counters.settle(settlement)
+            self.counters.settle(settlement.reservation, settlement.number, settlement.actual_tokens)
         await self.quiet()
         return settlements
 

@@ -11,7 +11,6 @@ import sys
 import uvloop
 
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.node import execute
@@ -45,11 +44,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
             answer = await counters.take(plan, 10)
             if isinstance(answer, Taken):
                 admitted_at.append(answer.reservations[0].admitted_at_ms)
-                counters.settle(
-                    Settlement(
-                        reservation=answer.reservations[0], number=counters.next_number(plan.key), actual_tokens=7
-                    )
-                )
+                counters.settle(answer.reservations[0], next(counters.numbers), 7)
             else:
                 await asyncio.sleep(0.001)
 

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -33,9 +32,7 @@ def plan(name: str = "g1", requests: int = 100) -> Plan:
 
 def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(
-            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
-        )
+        counters.settle(reservation, next(counters.numbers), tokens)
 
 
 def counted(server: RedisServer, plan: Plan) -> tuple[int, int]:

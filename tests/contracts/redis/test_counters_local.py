@@ -10,7 +10,6 @@ import redis
 
 from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
 from policy.limits.tiers import Tier, tier_plan
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -152,9 +151,7 @@ async def test_tokens_are_reserved_and_settled_from_memory(server: RedisServer, 
 
 def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(
-            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=actual)
-        )
+        counters.settle(reservation, next(counters.numbers), actual)
 
 
 async def test_redis_is_charged_for_calls_admitted_without_it(

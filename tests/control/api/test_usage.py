@@ -20,7 +20,6 @@ from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import RedisCounters
 from tests.control.plane import SLUG, ControlPlane, running_plane
@@ -150,9 +149,7 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     taken = await counters.take(plan, 100)
     assert isinstance(taken, Taken)
     for reservation in taken.reservations:
-        counters.settle(
-            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
-        )
+        counters.settle(reservation, next(counters.numbers), tokens)
     await counters.close()
     return plan.key
 

@@ -1,13 +1,13 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from opentelemetry.trace import Tracer
 
 from policy.endpoints import Target
 from policy.limits.effective import Plan
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
@@ -31,9 +31,10 @@ class Counters(Protocol):
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
 
-    def next_number(self, key: str) -> int: ...
+    @property
+    def numbers(self) -> Iterator[int]: ...
 
-    def settle(self, settlement: Settlement) -> None: ...
+    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None: ...
 
     def give_back(self, taken: Taken) -> None: ...
 
@@ -67,7 +68,7 @@ class TracedCounters:
 
     def __init__(self, counters: Counters) -> None:
         self._take = counters.take
-        self.next_number = counters.next_number
+        self.numbers = counters.numbers
         self.settle = counters.settle
         self.give_back = counters.give_back
 

@@ -1,5 +1,6 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
+import asyncio
 import math
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
-from proxy.accounting.reservations import LimitHit
-from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, TakeTemplate
+from proxy.accounting.reservations import LimitHit, Taken
+from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node
@@ -21,10 +22,11 @@ from proxy.edges.redis.scripts import Script, SettleTemplate, settle_arguments, 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
 SCRIPT = Script(b"return 0", b"0" * 40)
+NOBODY: "asyncio.Future[Taken | LimitHit]" = None  # type: ignore[assignment]  # nobody waits
 
 
 def compiled(*, is_tier: bool = False) -> CompiledPlan:
-    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _number, _requests: None), is_tier)
+    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier)
 
 
 @given(
@@ -59,11 +61,10 @@ def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int,
 
 def test_command_states_the_number_of_its_arguments() -> None:
     plan = compiled()
-    requests = [AdmissionRequest(plan, estimate, None, print) for estimate in (5, 1234)]  # type: ignore[arg-type]  # nobody waits
+    requests: list[AdmissionRequest] = [(NOBODY, estimate) for estimate in (5, 1234)]
     stamp = stamp_bytes(7, 6, 12_345)
-    single, batch = plan.encode_request(1234, stamp), plan.encode_batch(requests, stamp)
-    with_text = plan.encode_batch(requests, stamp, with_text=True)
-    assert plan.encode_batch(requests[1:], stamp) == single
+    single, batch = plan.encode(requests[1:], stamp), plan.encode(requests, stamp)
+    with_text = plan.encode(requests, stamp, with_text=True)
     arguments = take_arguments(PLAN.bounds, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"1234")
     for encoded, command in ((single, b"EVALSHA"), (batch, b"EVALSHA"), (with_text, b"EVAL")):
@@ -116,17 +117,17 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
     nodes = OneNode()
     takes = PendingTakes(nodes, SCRIPT, "worker", print)  # type: ignore[arg-type]  # nodes by shape
     plan = compiled()
-    requests = [AdmissionRequest(plan, 5, None, print) for _ in range(4)]  # type: ignore[arg-type]  # nobody waits
-    for request in requests[:2]:
-        takes.stamp(request, nodes.node)
-    takes.connection_lost(1, requests[:1])
-    takes.answered(requests[1])
-    assert takes.stamp(requests[2], nodes.node) == stamp_bytes(3, 0, NO_DEADLINE_MS)
+    sent = [Take(plan, [(NOBODY, 5)], print) for _ in range(4)]
+    for take in sent[:2]:
+        takes.stamp(take, nodes.node)
+    takes.connection_lost(sent[0])
+    takes.answered(sent[1])
+    assert takes.stamp(sent[2], nodes.node) == stamp_bytes(3, 0, NO_DEADLINE_MS)
     takes.redis_is_back()
     [revocation] = nodes.commands
     revocation.on_reply(revocation, [])
-    takes.answered(requests[2])
-    assert takes.stamp(requests[3], nodes.node) == stamp_bytes(4, 3, NO_DEADLINE_MS)
+    takes.answered(sent[2])
+    assert takes.stamp(sent[3], nodes.node) == stamp_bytes(4, 3, NO_DEADLINE_MS)
 
 
 def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
@@ -134,12 +135,12 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     nodes = OneNode()
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)  # type: ignore[arg-type]  # nodes by shape
-    requests = [AdmissionRequest(compiled(), 5, None, print) for _ in range(2)]  # type: ignore[arg-type]
-    for request in requests:
-        takes.stamp(request, nodes.node)
-    takes.connection_lost(1, requests[:1])
+    sent = [Take(compiled(), [(NOBODY, 5)], print) for _ in range(2)]
+    for take in sent:
+        takes.stamp(take, nodes.node)
+    takes.connection_lost(sent[0])
     takes.redis_is_back()
-    takes.connection_lost(2, requests[1:])
+    takes.connection_lost(sent[1])
     [first] = nodes.commands
     first.on_reply(first, [1000, 1, 1])
     takes.redis_is_back()
