@@ -53,7 +53,7 @@ class FakeCounters:
         )
 
     def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
-        settlement = Settlement(reservation, number, actual_tokens)
+        settlement = Settlement(reservation=reservation, number=number, actual_tokens=actual_tokens)
         self.settled.append(settlement)
         self._apply("this worker", settlement)
 

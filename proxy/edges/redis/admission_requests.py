@@ -112,22 +112,23 @@ class CompiledPlan:
 
     def reservation(self, admitted_at_ms: int, estimate: int) -> Reservation:
         """Everything that a request took that was admitted at that time."""
-        return Reservation(
-            key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
-        )
+        return self._reserved(self._buckets, admitted_at_ms, estimate)
+
+    def _reserved(self, buckets: tuple[tuple[str, int], ...], admitted_at_ms: int, estimate: int) -> Reservation:
+        return Reservation(key=self.plan.key, buckets=buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate)
 
     def taken(self, reply: list[int], requests: Sequence[AdmissionRequest]) -> dict[int, Taken]:
         """What these requests took, by their estimate. All of them get the limits' figures after the last one."""
-        now, key, tightest = reply[0], self.plan.key, self._tightest(reply)
+        now, tightest = reply[0], self._tightest(reply)
         lines = rate_limit_lines(*tightest)
         taken: dict[int, Taken] = {}
         for _, estimate in requests:
             if estimate in taken:
                 continue
-            settled: tuple[Reservation, ...] = (Reservation(key, self._buckets, now, estimate),)
+            settled: tuple[Reservation, ...] = (self._reserved(self._buckets, now, estimate),)
             returnable = settled
             if self._token_buckets is not self._buckets:
-                settled = (Reservation(key, self._token_buckets, now, estimate),) if self._token_buckets else ()
+                settled = (self._reserved(self._token_buckets, now, estimate),) if self._token_buckets else ()
             taken[estimate] = Taken(settled, *tightest, returnable, lines)
         return taken
 

@@ -92,7 +92,12 @@ class LocalLimits:
         counters = self._hashes.get(reservation.key)
         if counters is not None:
             self._number += 1
-            here = Settlement(reservation._replace(local=False), self._number, actual_tokens, given_back)
+            here = Settlement(
+                reservation=reservation._replace(local=False),
+                number=self._number,
+                actual_tokens=actual_tokens,
+                given_back=given_back,
+            )
             settle(counters, "local", (here,), self._clock_ms())
 
     def redis_is_back(self, counts: Callable[[str], bool]) -> None:
