@@ -80,7 +80,7 @@ def _is_plain(data: memoryview, head: ParsedHead) -> bool:
     The parser has refused folded fields and a second length.
     """
     length = head.declared_bytes
-    special = head.fault or head.closes or head.chunked or not head.modern or head.method == "CONNECT"
+    special = head.fault or head.closes or not head.modern or head.method == "CONNECT"
     if length is None or special or head.first.keys() & _NOT_PLAIN:
         return False
     read = bytes(data[: len(data) - length])

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.edges.http import heads_seen, server
-from proxy.edges.http.connection import Connection
+from proxy.edges.http.connection import MAX_QUEUED, Connection, Handle
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
@@ -30,7 +30,7 @@ class SinkTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
-        self.closing = False
+        self.closing = self.paused = False
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
@@ -39,10 +39,10 @@ class SinkTransport(asyncio.Transport):
         return self.closing
 
     def pause_reading(self) -> None:
-        """Reads are given anyway."""
+        self.paused = True
 
     def resume_reading(self) -> None:
-        """Reads are given anyway."""
+        self.paused = False
 
     def write_eof(self) -> None:
         self.written += b"FIN"
@@ -56,6 +56,24 @@ class Forgetful(HeadsSeen):
 
     def remember(self, data: memoryview, head: ParsedHead) -> None:
         """Keep nothing."""
+
+
+def connect(handle: Handle, heads: HeadsSeen) -> tuple[Connection, SinkTransport]:
+    http = HttpServer(handle)
+    http.loop, http.heads_seen = asyncio.get_running_loop(), heads
+    connection, transport = Connection(http), SinkTransport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+async def arrive(connection: Connection, read: bytes) -> None:
+    """One read, and time for its requests to be answered."""
+    buffer = connection.get_buffer(-1)
+    buffer[: len(read)] = read
+    connection.buffer_updated(len(read))
+    buffer[: len(read)] = bytes(len(read))  # by the next read of any connection
+    for _ in range(4):
+        await asyncio.sleep(0)
 
 
 async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], bytes]:
@@ -75,17 +93,10 @@ async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], byt
         seen.append((head, list(incoming.headers), values, body))
         outgoing.start(200, [], whole=b"ok")
 
-    http = HttpServer(note)
-    http.loop, http.heads_seen = asyncio.get_running_loop(), heads
-    connection, transport = Connection(http), SinkTransport()
-    connection.connection_made(transport)
+    connection, transport = connect(note, heads)
     for read in reads:
         if read and not transport.closing:
-            http.buffer[: len(read)] = read
-            connection.buffer_updated(len(read))
-            http.buffer[: len(read)] = bytes(len(read))  # the next read of any connection
-            for _ in range(4):
-                await asyncio.sleep(0)
+            await arrive(connection, read)
     connection.connection_lost(None)
     await asyncio.sleep(0)
     return seen, _DATE.sub(b"", transport.written)
@@ -158,6 +169,7 @@ NOT_RECALLED = {
     "coding": REQUEST.replace(b"X-A: 1", b"Transfer-Encoding: chunked"),
     "other case": REQUEST.replace(b"Host", b"host"),
     "other name": REQUEST.replace(b"Content-Length", b"Content-Strength"),
+    "no name of a length": REQUEST.replace(b"Content-Length", b"Content_Length"),
     "other version": REQUEST.replace(b"1.1", b"1.0"),
     "other credential": REQUEST.replace(b"Bearer k", b"Bearer l"),
     "length elsewhere": LINE.replace(b"x\r\n", b"x\r\nX-Length: 2\r\n") + b"X-A: 1\r\n\r\nhi",
@@ -178,7 +190,9 @@ NOT_KEPT = {
     "chunked": HEAD.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"0\r\n\r\n",
     "no body": HEAD.replace(b"Content-Length: 2\r\n", b""),
     "connect": REQUEST.replace(b"POST /a", b"CONNECT a:1"),
+    "connect without a body": HEAD.replace(b"POST /a", b"CONNECT a:1").replace(b"Length: 2", b"Length: 0"),
     "HTTP/1.0": REQUEST.replace(b"1.1", b"1.0"),
+    "HTTP/1.0 kept alive": HEAD.replace(b"1.1", b"1.0").replace(b"X-A: 1", b"Connection: keep-alive") + b"hi",
     "two hosts": HEAD.replace(b"X-A: 1", b"Host: x") + b"hi",
     "misleading name before": REQUEST.replace(b"Host", b"X-Strength: 2\r\nHost"),
     "long": HEAD.replace(b"X-A: 1", b"X-A: " + b"1" * heads_seen.MAX_HEAD_BYTES) + b"hi",
@@ -234,6 +248,42 @@ def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
 @given(st.lists(st.binary(max_size=80) | st.just(REQUEST), max_size=4))
 def test_arbitrary_bytes_mean_the_same(reads: list[bytes]) -> None:
     agree(reads)
+
+
+def test_requests_ahead_of_their_turn_pause_reading() -> None:
+    async def hold(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def sent_ahead(heads: HeadsSeen) -> int:
+        connection, transport = connect(hold, heads)
+        sent = 0
+        while not transport.paused:
+            await arrive(connection, REQUEST)
+            sent += 1
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        return sent
+
+    assert asyncio.run(asyncio.wait_for(sent_ahead(remembering(REQUEST)), 5)) == 1 + MAX_QUEUED
+
+
+@pytest.mark.parametrize("reads_body", [True, False])
+def test_recalled_bodies_are_no_longer_unread_once_answered(reads_body: bool) -> None:
+    async def answer(incoming: Incoming, outgoing: Outgoing) -> None:
+        if reads_body:
+            await incoming.read()
+        outgoing.start(200, [], whole=b"ok")
+
+    async def unread_bytes(heads: HeadsSeen) -> int:
+        connection, _ = connect(answer, heads)
+        for _ in range(3):
+            await arrive(connection, REQUEST)
+        left = connection.unread_bytes
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        return left
+
+    assert asyncio.run(unread_bytes(remembering(REQUEST))) == 0
 
 
 def test_everything_is_dropped_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
