@@ -57,7 +57,7 @@ class NoCounters:
 
     numbers = repeat(1)
 
-    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         pass
 
     def give_back(self, taken: Taken) -> None:

@@ -252,7 +252,7 @@ async def _call_in_turn(counters: RedisCounters, plan: Plan, turn: Iterator[int]
         if not isinstance(answer, Taken):
             raise TypeError("these limits refuse nothing")
         for reservation in answer.reservations:
-            counters.settle(reservation, next(counters.numbers), 500)
+            counters.settle(reservation, number=next(counters.numbers), actual_tokens=500)
 
 
 def bench_plan() -> Plan:

@@ -72,7 +72,7 @@ async def call(counters: RedisCounters, plan: Plan) -> Taken | LimitHit:
     if isinstance(answer, Taken):
         for reservation in answer.reservations:
             number = next(counters.numbers)
-            counters.settle(reservation, number, 500)
+            counters.settle(reservation, number=number, actual_tokens=500)
     return answer
 
 

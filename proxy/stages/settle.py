@@ -38,7 +38,7 @@ class Counters(Protocol):
         """The numbers of settlements. Each settlement takes the next one."""
         ...
 
-    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         """Enqueue; never raises."""
         ...
 
@@ -153,7 +153,7 @@ class Settle:
             if context.dispatched:
                 total = tokens.total
                 for reservation, number in zip(reservations, numbers, strict=True):
-                    counters.settle(reservation, number, total)
+                    counters.settle(reservation, number=number, actual_tokens=total)
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:

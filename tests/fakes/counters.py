@@ -52,7 +52,7 @@ class FakeCounters:
             ceiling.returnable + granted.returnable,
         )
 
-    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         settlement = Settlement(reservation=reservation, number=number, actual_tokens=actual_tokens)
         self.settled.append(settlement)
         self._apply("this worker", settlement)

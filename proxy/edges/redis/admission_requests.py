@@ -112,10 +112,9 @@ class CompiledPlan:
 
     def reservation(self, admitted_at_ms: int, estimate: int) -> Reservation:
         """Everything that a request took that was admitted at that time."""
-        return self._reserved(self._buckets, admitted_at_ms, estimate)
-
-    def _reserved(self, buckets: tuple[tuple[str, int], ...], admitted_at_ms: int, estimate: int) -> Reservation:
-        return Reservation(key=self.plan.key, buckets=buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate)
+        return Reservation(
+            key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
+        )
 
     def taken(self, reply: list[int], requests: Sequence[AdmissionRequest]) -> dict[int, Taken]:
         """What these requests took, by their estimate. All of them get the limits' figures after the last one."""
@@ -125,10 +124,10 @@ class CompiledPlan:
         for _, estimate in requests:
             if estimate in taken:
                 continue
-            settled: tuple[Reservation, ...] = (self._reserved(self._buckets, now, estimate),)
-            returnable = settled
+            returnable: tuple[Reservation, ...] = (self.reservation(now, estimate),)
+            settled = returnable
             if self._token_buckets is not self._buckets:
-                settled = (self._reserved(self._token_buckets, now, estimate),) if self._token_buckets else ()
+                settled = (returnable[0]._replace(buckets=self._token_buckets),) if self._token_buckets else ()
             taken[estimate] = Taken(settled, *tightest, returnable, lines)
         return taken
 

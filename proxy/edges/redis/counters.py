@@ -154,13 +154,13 @@ class RedisCounters:
             self._give_back_undelivered(answer)
             raise
 
-    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None:
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it.
 
         `number`: the next of `numbers`.
         """
         self._settled = number
-        self._settlements.add(self._incarnation, reservation, number, actual_tokens)
+        self._settlements.add(self._incarnation, reservation, number=number, actual_tokens=actual_tokens)
         if self._local is not None:
             self._local.record_settlement(reservation, actual_tokens)
         if self._soft_refusals:
@@ -335,7 +335,8 @@ class RedisCounters:
     def _give_back_in_redis(self, reservation: Reservation) -> None:
         """Return a reservation that Redis has counted."""
         number = next(self._unjournaled_numbers)
-        self._settlements.add(self._incarnation + _UNJOURNALED, reservation, number, 0, given_back=True)
+        incarnation = self._incarnation + _UNJOURNALED
+        self._settlements.add(incarnation, reservation, number=number, actual_tokens=0, given_back=True)
         self._forget_soft_refusals(reservation.key)
 
     def _forget_soft_refusals(self, key: str) -> None:

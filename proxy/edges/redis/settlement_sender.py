@@ -94,7 +94,7 @@ class SettlementSender:
         return min((queue.settlements[0][1] for queue in queues), default=None)
 
     def add(
-        self, incarnation: str, reservation: Reservation, number: int, actual_tokens: int, given_back: bool = False
+        self, incarnation: str, reservation: Reservation, *, number: int, actual_tokens: int, given_back: bool = False
     ) -> None:
         """Queue a settlement for this tick's write. Numbers of one (key, incarnation) must rise.
 

@@ -40,7 +40,7 @@ class Counters(Protocol):
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
     @property
     def numbers(self) -> Iterator[int]: ...
-    def settle(self, reservation: Reservation, number: int, actual_tokens: int) -> None: ...
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None: ...
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None: ...
 
 
@@ -88,7 +88,9 @@ class World:
             for reservation in taken.reservations
         ]
         for settlement in settlements:
-            self.counters.settle(settlement.reservation, settlement.number, settlement.actual_tokens)
+            self.counters.settle(
+                settlement.reservation, number=settlement.number, actual_tokens=settlement.actual_tokens
+            )
         await self.quiet()
         return settlements
 

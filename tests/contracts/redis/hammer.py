@@ -44,7 +44,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
             answer = await counters.take(plan, 10)
             if isinstance(answer, Taken):
                 admitted_at.append(answer.reservations[0].admitted_at_ms)
-                counters.settle(answer.reservations[0], next(counters.numbers), 7)
+                counters.settle(answer.reservations[0], number=next(counters.numbers), actual_tokens=7)
             else:
                 await asyncio.sleep(0.001)
 

@@ -32,7 +32,7 @@ def plan(name: str = "g1", requests: int = 100) -> Plan:
 
 def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(reservation, next(counters.numbers), tokens)
+        counters.settle(reservation, number=next(counters.numbers), actual_tokens=tokens)
 
 
 def counted(server: RedisServer, plan: Plan) -> tuple[int, int]:

@@ -350,6 +350,6 @@ async def test_settlement_counts_after_the_counters_were_lost(world: World) -> N
     moved = type(reservation)(
         other.key, (("elsewhere", reservation.buckets[0][1]),), reservation.admitted_at_ms, reservation.reserved_tokens
     )
-    world.counters.settle(moved, next(world.counters.numbers), 700)
+    world.counters.settle(moved, number=next(world.counters.numbers), actual_tokens=700)
     await world.quiet()
     assert (await world.admit(other, 0)).tokens == LimitStatus(1000, 300, DAY_MS - START_MS % DAY_MS)

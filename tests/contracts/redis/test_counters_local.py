@@ -151,7 +151,7 @@ async def test_tokens_are_reserved_and_settled_from_memory(server: RedisServer, 
 
 def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(reservation, next(counters.numbers), actual)
+        counters.settle(reservation, number=next(counters.numbers), actual_tokens=actual)
 
 
 async def test_redis_is_charged_for_calls_admitted_without_it(

@@ -58,7 +58,7 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
 
 async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(reservation, next(counters.numbers), actual)
+        counters.settle(reservation, number=next(counters.numbers), actual_tokens=actual)
     await eventually(lambda: counters.pending_settlements == 0)
 
 
@@ -284,7 +284,7 @@ async def test_settlements_wait_for_a_killed_redis_to_return(server: RedisServer
     server.kill()
     await eventually(lambda: not counters.available)
     for taken in admissions:
-        counters.settle(taken.reservations[0], next(counters.numbers), 30)
+        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
     await eventually(lambda: counters.available and counters.pending_settlements == 0)
@@ -301,7 +301,7 @@ async def test_settled_through_stops_before_the_first_unconfirmed_number(
     numbers = [next(counters.numbers) for reservation in reservations]
     server.pause()
     for reservation, number in zip(reservations, numbers, strict=True):
-        counters.settle(reservation, number, 5)
+        counters.settle(reservation, number=number, actual_tokens=5)
     await asyncio.sleep(0.05)
     assert counters.settled_through == numbers[0] - 1
     server.resume()
@@ -314,7 +314,7 @@ async def test_batch_sent_several_times_counts_once(server: RedisServer, counter
     for _ in range(3):
         server.pause()
         for taken in admissions:
-            counters.settle(taken.reservations[0], next(counters.numbers), 30)
+            counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
         await eventually(lambda: counters._nodes.of(0).client._failures > 0)
         server.resume()
         await eventually(lambda: counters.pending_settlements == 0)
@@ -328,7 +328,7 @@ async def test_settlements_of_one_key_share_commands(server: RedisServer, counte
     await settle(counters, admissions.pop(), 30)
     calls = script_calls(server)
     for taken in admissions:
-        counters.settle(taken.reservations[0], next(counters.numbers), 30)
+        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
     await eventually(lambda: counters.pending_settlements == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
@@ -338,7 +338,7 @@ async def test_large_batch_is_split_into_several_commands(server: RedisServer, c
     plan = simple(tpm=10_000_000)
     taken = await take(counters, plan, 0)
     for _ in range(1_700):
-        counters.settle(taken.reservations[0], next(counters.numbers), 3)
+        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=3)
     await eventually(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
@@ -349,7 +349,7 @@ async def test_next_call_is_not_refused_for_unused_tokens_of_the_last(counters: 
     for _ in range(5):
         taken = await counters.take(plan, 530)
         assert isinstance(taken, Taken)
-        counters.settle(taken.reservations[0], next(counters.numbers), 20)
+        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=20)
     assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
 
 
@@ -357,7 +357,7 @@ async def test_close_sends_pending_settlements(server: RedisServer) -> None:
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
     taken = await take(counters, plan, 500)
-    counters.settle(taken.reservations[0], next(counters.numbers), 100)
+    counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=100)
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()
@@ -471,7 +471,7 @@ async def test_close_retries_settlements_that_redis_refused(
     taken = await take(counters, plan, 500)
     server.kill()
     await eventually(lambda: not counters.available)
-    counters.settle(taken.reservations[0], next(counters.numbers), 100)
+    counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=100)
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
     await eventually(lambda: counters.available)

@@ -149,7 +149,7 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     taken = await counters.take(plan, 100)
     assert isinstance(taken, Taken)
     for reservation in taken.reservations:
-        counters.settle(reservation, next(counters.numbers), tokens)
+        counters.settle(reservation, number=next(counters.numbers), actual_tokens=tokens)
     await counters.close()
     return plan.key
 

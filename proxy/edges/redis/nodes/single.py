@@ -31,6 +31,7 @@ class SingleNode:
         self._primary = SentinelPrimary(url) if url.topology is Topology.SENTINEL else None
         server = self._primary or FixedServer(url.login, Dialer(url.login.tls))
         self._node = Node(RedisClient(server, options))
+        self.schedule_flush = self._node.client.schedule_flush
         self._watching: asyncio.Task[None] | None = None
 
     def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
@@ -49,9 +50,6 @@ class SingleNode:
         if self._watching is not None:
             await cancelled(self._watching)
         await self._node.client.close()
-
-    def schedule_flush(self) -> None:
-        self._node.client.schedule_flush()
 
     def of(self, slot: int) -> Node:
         return self._node
