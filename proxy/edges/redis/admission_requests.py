@@ -124,10 +124,11 @@ class CompiledPlan:
         for _, estimate in requests:
             if estimate in taken:
                 continue
-            returnable: tuple[Reservation, ...] = (self.reservation(now, estimate),)
-            settled = returnable
+            everything = self.reservation(now, estimate)
+            settled: tuple[Reservation, ...] = (everything,)
+            returnable = settled
             if self._token_buckets is not self._buckets:
-                settled = (returnable[0]._replace(buckets=self._token_buckets),) if self._token_buckets else ()
+                settled = (everything._replace(buckets=self._token_buckets),) if self._token_buckets else ()
             taken[estimate] = Taken(settled, *tightest, returnable, lines)
         return taken
 

@@ -145,6 +145,8 @@ _SETTLE_VALUES_MAX = 4000
 
 def first_batch(settlements: Sequence[SettlementFigures]) -> tuple[Sequence[SettlementFigures], bool]:
     """The oldest settlements, as many as one call of the script can take; whether all have the same buckets."""
+    if len(settlements) == 1:
+        return settlements, True
     buckets, is_uniform, values = settlements[0][0].buckets, True, 0
     for count, settlement in enumerate(settlements):
         own = settlement[0].buckets

@@ -11,13 +11,21 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
-from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.pending_takes import PendingTakes
-from proxy.edges.redis.scripts import Script, SettleTemplate, settle_arguments, stamp_bytes, take_arguments
+from proxy.edges.redis.scripts import (
+    Script,
+    SettleTemplate,
+    first_batch,
+    settle_arguments,
+    stamp_bytes,
+    take_arguments,
+)
+from proxy.http_rules.headers import rate_limit_lines
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
@@ -74,6 +82,23 @@ def test_command_states_the_number_of_its_arguments() -> None:
         assert parts[2] == command
 
 
+def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
+    above = Bound(Limit(LimitType.TOKEN, Unit.MINUTE, 1000), "root", "root")
+    plan = replace(PLAN, bounds=(BOUND, above))
+    compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
+    reply = [7000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000]
+    taken = compiled_plan.taken(reply, [(NOBODY, 5), (NOBODY, 90), (NOBODY, 5)])
+    requests, tokens = LimitStatus(5, 2, 60_000), LimitStatus(1000, 900, 59_000)
+    assert taken.keys() == {5, 90}
+    for estimate, one in taken.items():
+        assert (one.requests, one.tokens, one.lines) == (requests, tokens, rate_limit_lines(requests, tokens))
+        [returnable], [settled] = one.returnable, one.reservations
+        assert returnable == compiled_plan.reservation(7000, estimate)
+        assert (settled.admitted_at_ms, settled.reserved_tokens) == (7000, estimate)
+        assert [group for group, _ in returnable.buckets] == ["g", "root"]
+        assert [group for group, _ in settled.buckets] == ["root"]
+
+
 NUMBERS = st.integers(0, 2**53 - 1)
 RESERVATIONS = st.builds(
     Reservation, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans()
@@ -86,6 +111,26 @@ def test_settle_template_encodes_the_same_command_as_settle_arguments(batch: lis
     encoded = SettleTemplate(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).encode_batch(batch)
     arguments = settle_arguments(batch, "worker", 1000)
     assert encoded == encode(b"EVALSHA", SCRIPT.sha, b"1", reservation.key.encode(), *arguments)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
+def test_first_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
+    """At most 4000 values are unpacked; whether all buckets are the same is said of the batch, and not of the rest."""
+    buckets = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
+    settlements = [
+        Settlement(
+            reservation=Reservation(key="k", buckets=buckets[kind], admitted_at_ms=0, reserved_tokens=0),
+            number=number,
+            actual_tokens=0,
+        )
+        for number, kind in enumerate([*kinds, *[kinds[-1]] * more])
+    ]
+    batch, is_uniform = first_batch(settlements)
+    values = [6 + 2 * len(settlement.reservation.buckets) for settlement in settlements]
+    assert list(batch) == settlements[: len(batch)]
+    assert len(batch) == 1 or sum(values[: len(batch)]) <= 4000
+    assert len(batch) == len(settlements) or sum(values[: len(batch) + 1]) > 4000
+    assert is_uniform == (len({settlement[0].buckets for settlement in batch}) == 1)
 
 
 async def test_number_of_compiled_plans_is_bounded() -> None:
