@@ -71,8 +71,8 @@ class DeliveredCounter(Protocol):
         """Whether an answer without a usage report is worth noting."""
         ...
 
-    def add(self, data: bytes) -> None:
-        """Add bytes that the caller was sent."""
+    def add(self, *pieces: bytes) -> None:
+        """Add bytes that the caller was sent, as they were sent."""
         ...
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:

@@ -35,6 +35,8 @@ PROGRESS_INTERVAL_S = 1.0
 """Shortest time between two progress records of a stream."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
+UNCOUNTED_BYTES = 8_192
+"""Bytes of a stream to pass on before they are handed to the counter of what was delivered, all at once."""
 
 
 class Journal(Protocol):
@@ -166,8 +168,8 @@ class _Passage:
     """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_context", "_delivered", "_head", "_recorded", "_reader", "_relay", "_streaming", "_timer"),
-        *("_waiting_since", "rest"),
+        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_recorded", "_reader", "_relay"),
+        *("_streaming", "_timer", "_uncounted", "_waiting_since", "rest"),
     )
 
     def __init__(
@@ -184,6 +186,10 @@ class _Passage:
         self._head = head
         self._streaming = reader.streams and answering.admitted.routed.received.streaming
         self._waiting_since = 0.0
+        self._flowing = False
+        """The caller has the head and the first bytes of a stream, and progress is recorded."""
+        self._uncounted: list[bytes] = []
+        self._count_at = 0
         self.rest = b""
         """Bytes that wait until other requests had the event loop."""
 
@@ -201,6 +207,24 @@ class _Passage:
             self._context.upstream_s += perf_counter() - self._waiting_since
 
     def _take(self, data: bytes) -> bool:
+        """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first."""
+        if not self._flowing or len(data) > SLICE_BYTES:
+            return self._take_first_or_large(data)
+        context, reader = self._context, self._reader
+        context.upstream_s += perf_counter() - self._waiting_since
+        try:
+            some = reader.feed(data)
+            if reader.failed:
+                some = _without_secrets(self._answering, some)
+            elif some:
+                self._uncounted.append(some)
+                if context.outgoing.sent_bytes > self._count_at:
+                    self._count()
+            return not some or context.outgoing.write(some)
+        finally:
+            self._waiting_since = perf_counter()
+
+    def _take_first_or_large(self, data: bytes) -> bool:
         context, outgoing, reader = self._context, self._context.outgoing, self._reader
         context.upstream_s += perf_counter() - self._waiting_since
         try:
@@ -214,13 +238,15 @@ class _Passage:
             if reader.failed:
                 some = _without_secrets(self._answering, some)
             elif some:
-                self._delivered.add(some)
+                self._uncounted.append(some)
+                self._count()
                 if not context.answered:
                     self._begin_progress()
                     context.answered = True
             if not outgoing.started and (some or self._streaming):
                 begin(context, self._head)
                 return outgoing.write(some) and not self.rest
+            self._flowing = reader.streams and outgoing.started and context.answered
             return (not some or outgoing.write(some)) and not self.rest
         finally:
             self._waiting_since = perf_counter()
@@ -231,7 +257,14 @@ class _Passage:
         self._relay.journal.answered(self._answering.admitted.event_key, self._recorded, time_ns() // 1_000_000)
         self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
+    def _count(self) -> None:
+        """Hand what was passed on to its counter."""
+        self._delivered.add(*self._uncounted)
+        self._uncounted.clear()
+        self._count_at = self._context.outgoing.sent_bytes + UNCOUNTED_BYTES
+
     def _record_progress(self) -> None:
+        self._count()
         tokens = tokens_so_far(self._reader.reported, self._delivered)
         if tokens != self._recorded:
             self._recorded = tokens
@@ -239,8 +272,10 @@ class _Passage:
         self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
     def end(self) -> None:
+        """Count the rest and record no more, however the passage ended. The bill is made from the counter."""
         if self._timer is not None:
             self._timer.cancel()
+        self._count()
 
 
 def _without_secrets(answering: Answering, body: bytes) -> bytes:

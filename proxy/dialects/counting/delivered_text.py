@@ -58,9 +58,9 @@ class StreamCounter:
         self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
-    def add(self, data: bytes) -> None:
-        self._pending.append(data)
-        self._size += len(data)
+    def add(self, *pieces: bytes) -> None:
+        self._pending += pieces
+        self._size += sum(map(len, pieces))
         if self._size > PENDING_BYTES:
             self._weigh()
 
@@ -118,10 +118,11 @@ class BodyCounter:
         self._weight: int | None = None
         """Of the pieces before the last one; None if there were none."""
 
-    def add(self, data: bytes) -> None:
-        if self._last:
-            self._weight = (self._weight or 0) + _unparsed_weight(self._last)
-        self._last = data
+    def add(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if self._last:
+                self._weight = (self._weight or 0) + _unparsed_weight(self._last)
+            self._last = piece
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         if self._weight is None and len(self._last) <= MAX_PARSED_BYTES:
@@ -140,7 +141,7 @@ class NoTextCounter:
     def __init__(self, request: AskedTokens) -> None:
         self._request = request
 
-    def add(self, data: bytes) -> None:
+    def add(self, *pieces: bytes) -> None:
         """Counts nothing."""
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
@@ -157,8 +158,8 @@ class PlainTextCounter:
         self._request = request
         self._weight = 0
 
-    def add(self, data: bytes) -> None:
-        self._weight += sample_of([data]).weight
+    def add(self, *pieces: bytes) -> None:
+        self._weight += sum(sample_of([piece]).weight for piece in pieces)
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         return _tokens(self._weight, self._request, reported_input)
@@ -170,7 +171,7 @@ class UnbilledCounter:
     __slots__ = ()
     expects_usage = False
 
-    def add(self, data: bytes) -> None:
+    def add(self, *pieces: bytes) -> None:
         """Counts nothing."""
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:

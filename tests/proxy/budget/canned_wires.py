@@ -53,10 +53,15 @@ class CannedTransport(asyncio.Transport):
 
 
 class CannedCaller:
-    """Sends the request again with each complete answer, until `calls` are answered."""
+    """Sends the request again with each complete answer, until `calls` are answered.
 
-    def __init__(self, buffer: memoryview, connection: asyncio.BufferedProtocol, request: bytes, calls: int) -> None:
-        self._request, self._left = request, calls
+    `ending`: how the last write of an answer ends; b"" if each answer is one write.
+    """
+
+    def __init__(
+        self, buffer: memoryview, connection: asyncio.BufferedProtocol, request: bytes, calls: int, ending: bytes = b""
+    ) -> None:
+        self._request, self._left, self._ending = request, calls, ending
         self._buffer, self._connection = buffer, connection
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
@@ -71,6 +76,8 @@ class CannedCaller:
         self._connection.buffer_updated(size)
 
     def _answered(self, data: bytes) -> None:
+        if not data.endswith(self._ending):
+            return
         self._left -= 1
         if not self.answers or not self._left:
             self.answers.append(data)
@@ -81,10 +88,10 @@ class CannedCaller:
 
 
 class CannedEgress:
-    """Connects to an upstream that answers each request with the same bytes. Stands in for `Egress`."""
+    """Connects to an upstream that answers each request with the same reads. Stands in for `Egress`."""
 
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, *reads: bytes) -> None:
+        self._reads = reads
         self.requests: list[bytes] = []
         """The first one of each connection."""
 
@@ -92,13 +99,16 @@ class CannedEgress:
         self, origin: Origin, protocol: Callable[[socket.socket], UpstreamConnection], deadline: float
     ) -> UpstreamConnection:
         """A connection of the product's client on a canned transport."""
-        loop, answer = asyncio.get_running_loop(), self._answer
+        loop, reads = asyncio.get_running_loop(), self._reads
         with socket.socket() as unused:
             connection = protocol(unused)
-        buffer, size = connection.get_buffer(-1), len(answer)
+        buffer = connection.get_buffer(-1)
 
-        def arrive() -> None:
-            buffer[:size] = answer
+        def arrive(number: int = 0) -> None:
+            size = len(reads[number])
+            buffer[:size] = reads[number]
+            if number + 1 < len(reads):
+                loop.call_soon(arrive, number + 1)
             connection.buffer_updated(size)
 
         def first(data: bytes) -> None:

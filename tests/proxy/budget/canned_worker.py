@@ -106,11 +106,11 @@ def take_reply(admitted: int) -> bytes:
 class CannedWorker:
     """One worker's parts, put together as `proxy/worker/app.py` does. `serve` answers calls."""
 
-    def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path) -> None:
+    def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path, *reads: bytes) -> None:
         self.loop = loop
         path = scratch / "replica.db"
         self._fill_replica(stack, path)
-        self.egress = CannedEgress(ANSWER)
+        self.egress = CannedEgress(*reads)
         self.meters = WorkerMetrics(NoSupervisor())
         stack.callback(self.meters.close)
         self.journal = JournalWriter(scratch / "journal", "w1")
@@ -145,23 +145,24 @@ class CannedWorker:
         update.commit(ReplicaVersion("epoch", 1))
         stack.callback(replica.close)
 
-    async def serve(self, calls: int) -> list[CannedCaller]:
+    async def serve(self, calls: int, request: bytes = REQUEST, ending: bytes = b"") -> list[CannedCaller]:
         """Answer `calls` calls of each of eight callers."""
-        callers = [CannedCaller(self.server.buffer, Connection(self.server), REQUEST, calls) for _ in range(CALLERS)]
+        buffer, server = self.server.buffer, self.server
+        callers = [CannedCaller(buffer, Connection(server), request, calls, ending) for _ in range(CALLERS)]
         for caller in callers:
             await caller.done
         return callers
 
 
 @contextmanager
-def canned_worker() -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
-    """A worker, and the runner to run it with."""
+def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
+    """A worker whose upstream answers with `reads`, and the runner to run it with."""
     with tempfile.TemporaryDirectory(prefix="tollgate-budget-") as scratch, ExitStack() as stack:
         loop = CannedLoop(Scripts.load().take, take_reply)
         runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
 
         async def build() -> CannedWorker:
-            worker = CannedWorker(loop, stack, Path(scratch))
+            worker = CannedWorker(loop, stack, Path(scratch), *(reads or (ANSWER,)))
             await worker.counters.start()
             gc.collect()
             gc.freeze()
