@@ -89,21 +89,19 @@ class Relay:
         if upstream.whole is not None and not reader.streams:
             return self._at_once(context, answering, reader, upstream.whole)
         context.delivered = self._dialects.delivered_counter(received, reader)
-        # Free the request: its answer may take minutes, and its body may have 100 MB.
-        received.body, received.json, received.outline = b"", {}, None
-        assert context.load is not None
-        context.load.drop()
+        _free(context, received)
         return await self._pass_on(context, answering, reader)
 
     def _at_once(self, context: RequestContext, answering: Answering, reader: AnswerReader, body: bytes) -> Answered:
         """An answer that is no stream and came whole, in one read: nothing to hold, nothing to wait for."""
-        upstream = answering.upstream
+        upstream, received = answering.upstream, answering.admitted.routed.received
         try:
             head = Answered(upstream.status, returned_headers(upstream.headers), reader.feed(body) + reader.end())
         finally:
             if reader.reported.tokens is None:  # else nobody asks what was delivered
-                received = answering.admitted.routed.received
                 context.delivered = self._dialects.delivered_counter(received, reader)
+        if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
+            _free(context, received)
         return self._ended(context, answering, reader, head)
 
     async def _pass_on(self, context: RequestContext, answering: Answering, reader: AnswerReader) -> Answered:
@@ -276,6 +274,13 @@ class _Passage:
         if self._timer is not None:
             self._timer.cancel()
         self._count()
+
+
+def _free(context: RequestContext, received: Received) -> None:
+    """Free the request: its answer may take minutes, and its body may have 100 MB."""
+    received.body, received.json, received.outline = b"", {}, None
+    assert context.load is not None
+    context.load.drop()
 
 
 def _without_secrets(answering: Answering, body: bytes) -> bytes:
