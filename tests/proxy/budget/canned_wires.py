@@ -92,8 +92,8 @@ class CannedEgress:
 
     def __init__(self, *reads: bytes) -> None:
         self._reads = reads
-        self.requests: list[bytes] = []
-        """The first one of each connection."""
+        self.latest = b""
+        """The latest request."""
 
     async def connect(
         self, origin: Origin, protocol: Callable[[socket.socket], UpstreamConnection], deadline: float
@@ -111,15 +111,11 @@ class CannedEgress:
                 loop.call_soon(arrive, number + 1)
             connection.buffer_updated(size)
 
-        def first(data: bytes) -> None:
-            self.requests.append(data)
-            transport.sent = then
+        def sent(data: bytes) -> None:
+            self.latest = data
             loop.call_soon(arrive)
 
-        def then(data: bytes) -> None:
-            loop.call_soon(arrive)
-
-        transport = CannedTransport(first)
+        transport = CannedTransport(sent)
         connection.connection_made(transport)
         return connection
 

@@ -79,22 +79,36 @@ class NoSupervisor:
         raise AssertionError("the last counts are sent to a channel that has room")
 
 
+def secret_row(value: str) -> Row:
+    """The credential of the endpoint's target."""
+    return Row(
+        "secret", "sec_1", 1, SecretRow("sec_1", "ws_1", seal((_SEALING_KEY,), "sec_1", value, bytes(12))).to_wire()
+    )
+
+
+def endpoint_row(target: Target) -> Row:
+    """The slug, with this target."""
+    return Row("endpoint", SLUG, 1, EndpointRow(SLUG, "ep_1", "ws_1", target).to_wire())
+
+
+def key_row(group_id: str = "grp_2") -> Row:
+    """The callers' key, of this group."""
+    key = KeyRow(sha256(KEY.encode()).hexdigest(), KEY[:12], KeyKind.FEDERATED, "ws_1", group_id)
+    return Row("key", key.digest, 1, key.to_wire())
+
+
 def rows() -> Iterator[Row]:
     """A workspace, an endpoint of VENDOR_B, and a key of the lowest of three groups, each with four limits."""
     yield Row("workspace", "ws_1", 1, WorkspaceRow("ws_1", "active", "pro", True).to_wire())
-    yield Row(
-        "secret", "sec_1", 1, SecretRow("sec_1", "ws_1", seal((_SEALING_KEY,), "sec_1", "sk-1", bytes(12))).to_wire()
-    )
-    target = Target("VENDOR_B", secret_id="sec_1", target_model="gpt")
-    yield Row("endpoint", SLUG, 1, EndpointRow(SLUG, "ep_1", "ws_1", target).to_wire())
+    yield secret_row("sk-1")
+    yield endpoint_row(Target("VENDOR_B", secret_id="sec_1", target_model="gpt"))
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
     day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
     models = (SlugLimits(SLUG, limits, day),)
     for level, above in ((0, None), (1, "grp_0"), (2, "grp_1")):
         group = Group(f"grp_{level}", "ws_1", above, f"customer-{level}", Enforcement.CASCADING, models)
         yield Row("group", group.id, 1, group_to_wire(group))
-    key = KeyRow(sha256(KEY.encode()).hexdigest(), KEY[:12], KeyKind.FEDERATED, "ws_1", "grp_2")
-    yield Row("key", key.digest, 1, key.to_wire())
+    yield key_row()
 
 
 def take_reply(admitted: int) -> bytes:
@@ -109,7 +123,9 @@ class CannedWorker:
     def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path, *reads: bytes) -> None:
         self.loop = loop
         path = scratch / "replica.db"
-        self._fill_replica(stack, path)
+        self._replica = PolicyReplica(path)
+        stack.callback(self._replica.close)
+        self.publish(*rows(), reset=True)
         self.egress = CannedEgress(*reads)
         self.meters = WorkerMetrics(NoSupervisor())
         stack.callback(self.meters.close)
@@ -117,7 +133,9 @@ class CannedWorker:
         self.journal.start()
         stack.callback(self.journal.stop)
         patient = RedisClientOptions(deadline_s=60)  # valgrind takes fifty times as long
-        options = CountersOptions(on_round_trip=self.meters.redis_round_trip, client=patient)
+        options = CountersOptions(
+            on_round_trip=self.meters.redis_round_trip, client=patient, before_settling=self.journal.write_now
+        )
         self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
         access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
         access_log.start()
@@ -138,12 +156,11 @@ class CannedWorker:
         self.server = HttpServer(Pipeline(dependencies).handle)
         self.server.loop = loop
 
-    def _fill_replica(self, stack: ExitStack, path: Path) -> None:
-        replica = PolicyReplica(path)
-        update = replica.begin_update(reset=True)
-        update.add(list(rows()))
-        update.commit(ReplicaVersion("epoch", 1))
-        stack.callback(replica.close)
+    def publish(self, *changed: Row, reset: bool = False) -> None:
+        """Change policy, as the supervisor does."""
+        update = self._replica.begin_update(reset=reset)
+        update.add(changed)
+        update.commit(ReplicaVersion("epoch", self._replica.version.revision + 1))
 
     async def serve(self, calls: int, request: bytes = REQUEST, ending: bytes = b"") -> list[CannedCaller]:
         """Answer `calls` calls of each of eight callers."""

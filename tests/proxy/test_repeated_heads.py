@@ -1,0 +1,150 @@
+"""What is kept of heads that repeat (`HeadFacts`, `Shape`) must not outlive the policy that it was made under."""
+
+import asyncio
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from policy.endpoints import Target
+from policy.snapshot import Row, WorkspaceRow
+from proxy.edges.http.connection import Connection
+from tests.proxy.budget.canned_wires import CannedCaller
+from tests.proxy.budget.canned_worker import (
+    KEY,
+    REQUEST,
+    SLUG,
+    CannedWorker,
+    canned_worker,
+    endpoint_row,
+    key_row,
+    secret_row,
+)
+
+UNKNOWN = 403
+"""The status for a key that is not ours."""
+_HEAD = REQUEST.partition(b"content-length")[0]
+
+
+class Scene:
+    """A worker that has served the same head several times, and its one caller."""
+
+    def __init__(self, runner: asyncio.Runner, worker: CannedWorker) -> None:
+        self._runner = runner
+        self.worker = worker
+
+    def call(self, request: bytes = REQUEST) -> int:
+        """Send the request. Returns the answer's status."""
+
+        async def answered() -> bytes:
+            caller = CannedCaller(self.worker.server.buffer, Connection(self.worker.server), request, 1, b"")
+            await caller.done
+            return caller.answers[0]
+
+        return int(self._runner.run(answered()).split(b" ", 2)[1])
+
+    @property
+    def upstream_head(self) -> bytes:
+        return self.worker.egress.latest.partition(b"\r\n\r\n")[0]
+
+    @property
+    def upstream_body(self) -> dict[str, object]:
+        body: dict[str, object] = orjson.loads(self.worker.egress.latest.partition(b"\r\n\r\n")[2])
+        return body
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with canned_worker() as (runner, worker):
+        scene = Scene(runner, worker)
+        assert {scene.call() for _ in range(5)} == {200}
+        yield scene
+
+
+def request(head: bytes = _HEAD, **members: object) -> bytes:
+    body = orjson.dumps({"model": SLUG, "messages": []} | members)
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+def test_repeated_head_asks_nothing_anew(scene: Scene) -> None:
+    first = scene.upstream_head
+    assert scene.call() == 200
+    varying = (b"x-request-id:", b"content-length:")
+    kept = [line for line in first.split(b"\r\n") if not line.startswith(varying)]
+    again = [line for line in scene.upstream_head.split(b"\r\n") if not line.startswith(varying)]
+    assert sorted(kept) == sorted(again)
+    assert b"authorization: Bearer sk-1" in again
+    assert b"x-request-id: " in scene.upstream_head
+
+
+def test_each_call_has_a_request_id_of_its_own(scene: Scene) -> None:
+    ids = set[bytes]()
+    for _ in range(3):
+        scene.call()
+        ids |= {line for line in scene.upstream_head.split(b"\r\n") if line.startswith(b"x-request-id:")}
+    assert len(ids) == 3
+
+
+def test_rotated_secret_is_sent_from_the_next_call_on(scene: Scene) -> None:
+    scene.worker.publish(secret_row("sk-2"))
+    assert scene.call() == 200
+    assert b"authorization: Bearer sk-2" in scene.upstream_head
+    assert b"sk-1" not in scene.worker.egress.latest
+
+
+def test_deleted_secret_is_sent_no_more(scene: Scene) -> None:
+    before = scene.worker.egress.latest
+    scene.worker.publish(Row("secret", "sec_1", 2, None))
+    assert scene.call() == 503
+    assert scene.worker.egress.latest == before
+
+
+def test_slug_that_was_pointed_elsewhere_leads_there(scene: Scene) -> None:
+    target = Target("VENDOR_B", secret_id="sec_1", target_model="other", base_url="https://other.test/v1")
+    scene.worker.publish(endpoint_row(target))
+    assert scene.call() == 200
+    assert b"host: other.test\r\n" in scene.upstream_head
+    assert scene.upstream_body["model"] == "other"
+
+
+def test_revoked_key_is_refused(scene: Scene) -> None:
+    before = scene.worker.egress.latest
+    scene.worker.publish(Row("key", key_row().id, 2, None))
+    assert scene.call() == UNKNOWN
+    assert scene.worker.egress.latest == before
+
+
+def test_suspended_workspace_is_refused(scene: Scene) -> None:
+    scene.worker.publish(Row("workspace", "ws_1", 2, WorkspaceRow("ws_1", "suspended", "pro", True).to_wire()))
+    assert scene.call() == 402
+
+
+def test_another_key_with_the_same_head_is_unknown(scene: Scene) -> None:
+    assert scene.call(REQUEST.replace(KEY.encode(), KEY[:-1].encode() + b"x")) == UNKNOWN
+
+
+def test_streaming_under_a_repeated_head_asks_for_its_usage(scene: Scene) -> None:
+    scene.call(request(stream=True))
+    assert scene.upstream_body["stream_options"] == {"include_usage": True}
+    assert scene.call(request()) == 200
+    assert "stream_options" not in scene.upstream_body
+
+
+def test_body_of_another_slug_does_not_take_this_one_s_way(scene: Scene) -> None:
+    before = scene.worker.egress.latest
+    assert scene.call(request(model="acme/other")) == 404
+    assert scene.worker.egress.latest == before
+
+
+def test_escaped_and_repeated_members_are_renamed_under_a_repeated_head(scene: Scene) -> None:
+    for body in (b'{"mod\\u0065l":"acme/chat","messages":[]}', b'{"model":"x","messages":[],"model":"acme/chat"}'):
+        assert scene.call(b"%bcontent-length: %d\r\n\r\n%b" % (_HEAD, len(body), body)) == 200
+        assert scene.worker.egress.latest.count(b'"gpt"') >= 1
+        assert scene.upstream_body["model"] == "gpt"
+        assert b"acme/chat" not in scene.worker.egress.latest
+
+
+def test_unique_heads_keep_no_shape(scene: Scene) -> None:
+    for number in range(100):
+        assert scene.call(request(_HEAD + b"traceparent: 00-%032x-%016x-01\r\n" % (number, number + 1))) == 200
+        assert b"traceparent: 00-%032x" % number in scene.upstream_head
