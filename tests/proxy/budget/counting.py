@@ -90,7 +90,7 @@ def _own_version() -> list[bytes]:
     return [b"%d" % number for number in sys.version_info[:2]]
 
 
-def instructions(few: int = 60, many: int = 120) -> float:
+def instructions(few: int = 50, many: int = 100) -> float:
     """User-space instructions per governed call, of all threads, canned wires included.
 
     Counted by valgrind on Debian's Python with the packages of this environment, as the difference of two runs.

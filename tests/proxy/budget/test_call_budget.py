@@ -5,8 +5,9 @@ import pytest
 from tests.proxy.budget.canned_worker import ANSWER, CALLERS, SLUG, canned_worker
 from tests.proxy.budget.counting import calls_by_function, instructions, missing_tool, report
 
-MOST_CALLS = 266
-MOST_INSTRUCTIONS = 620_000
+MOST_CALLS = 140
+MOST_INSTRUCTIONS = 540_000
+"""470 000 on a quiet machine. A busy one takes up to a tenth more: threads then wake more often."""
 
 
 def test_canned_call_is_a_governed_call() -> None:
@@ -25,6 +26,7 @@ def test_python_calls_of_a_governed_call() -> None:
 
 
 @pytest.mark.skipif(missing_tool() != "", reason=f"instructions cannot be counted without {missing_tool()}")
+@pytest.mark.timeout(600)  # valgrind takes fifty times as long
 def test_instructions_of_a_governed_call() -> None:
     counted = instructions()
     print(f"\n{counted:,.0f} instructions per governed call")
