@@ -119,6 +119,12 @@ async def call(page: Page, method: str, path: str, body: Any = None) -> tuple[in
     return int(status), found
 
 
+async def asked(page: Page, path: str) -> int:
+    """The status that the browser gets with its cookies. Not by a script of the page: one that gets a 401 reloads it,
+    which breaks off what runs there."""
+    return (await page.request.get(path)).status
+
+
 async def signed_in(page: Page, api_key: str, path: str = "/console/overview") -> Page:
     """Log the page's context in with this key, as the login form does, and open a page of the console."""
     await page.goto("/console/overview")

@@ -8,7 +8,7 @@ from aiohttp import web
 from playwright.async_api import Browser, BrowserContext, Page
 
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import COOKIE, Faults, assert_accessible, assert_fits, call, signed_in
+from tests.journeys.console.browsing import COOKIE, Faults, asked, assert_accessible, assert_fits, call, signed_in
 from tests.ports import own_port
 from tests.waiting import eventually
 
@@ -91,16 +91,17 @@ async def test_a_logout_ends_the_session_for_a_kept_cookie_too(
     assert (await call(page, "DELETE", "/console/session"))[0] == 204
     assert await context.cookies() == []
     await context.add_cookies([{"name": COOKIE, "value": kept["value"], "url": page.url}])
-    assert (await call(page, "GET", "/console/session"))[0] == 401
-    assert (await call(page, "GET", "/v1/gateway/groups"))[0] == 401
+    assert await asked(page, "/console/session") == 401
+    assert await asked(page, "/v1/gateway/groups") == 401
 
 
 async def test_a_revoked_key_ends_its_sessions(page: Page, stage: Stage) -> None:
     made = await stage.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})
     await signed_in(page, made["api_key"])
+    assert await asked(page, "/console/session") == 200
     await stage.operator.call("DELETE", f"/v1/api_keys/{made['prefix']}")
-    assert (await call(page, "GET", "/console/session"))[0] == 401
-    assert (await call(page, "GET", "/v1/gateway/groups"))[0] == 401
+    assert await asked(page, "/console/session") == 401
+    assert await asked(page, "/v1/gateway/groups") == 401
 
 
 async def test_contexts_of_one_browser_are_apart(page: Page, browser: Browser, stage: Stage) -> None:
