@@ -223,7 +223,7 @@ class RequestHead:
     incoming: Incoming
     request_id: str
     path: str
-    """Without the query."""
+    """Without the query. This and the next three are those of `facts`, which all stages read."""
     purpose: Purpose
     cors_lines: str
     """The fields for a browser, encoded; each answer gets them."""
@@ -256,8 +256,6 @@ class Routed:
     identified: Identified
     received: Received
     route: SlugRoute
-    endpoint: EndpointRow
-    plan: Plan
     attempt: Attempt
     """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
 

@@ -26,6 +26,7 @@ from typing import Any
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.processes import BenchError, free_port, treat_sigterm_as_interrupt
 from bench.studies.journal import call, server_cpu_s
+from bench.usage import cpu_s
 from policy.billing import Tokens
 from proxy.accounting.recovery import CloseCall
 from proxy.accounting.ulids import Ulids
@@ -44,12 +45,6 @@ PAGE = 1000
 HOLDBACK_S = 4
 
 
-def cpu_us(pids: list[int]) -> float:
-    """The CPU time of all threads so far, as the scheduler counts it. A thread that ends takes its time with it."""
-    tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir())
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1000
-
-
 @dataclass(slots=True)
 class Scene:
     """A running Tollgate, and the workspace and key to which all events belong."""
@@ -62,7 +57,7 @@ class Scene:
     written: int = 0
 
     def used_us(self) -> dict[str, float]:
-        used = {part: cpu_us(self.gateway.pids(part)) for part in PARTS}
+        used = {part: cpu_s(self.gateway.pids(part)) * 1e6 for part in PARTS}
         return used | ({"PostgreSQL": server_cpu_s(self.server) * 1e6} if self.server else {})
 
     def cost(self, name: str, act: Callable[[], int]) -> None:

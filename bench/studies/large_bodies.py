@@ -7,7 +7,7 @@ included. Then the worker's memory before, during and after 2 000 streams at onc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from bench.programs.peers import CHAT, chat_body, start_nginx
 from bench.programs.processes import rss_mib, treat_sigterm_as_interrupt
 from bench.programs.subjects import Rig, own, start_rig
 from bench.studies.stream_parts import measure_flood
+from bench.usage import cpu_s
 
 SIZES = (60, 100_000, 400_000)
 CONNECTIONS, SECONDS, ROUNDS = 8, 2, 5
@@ -53,10 +54,10 @@ def _measure_prompts(subjects: Subjects, size: int, scratch: Path) -> None:
     for turn in range(ROUNDS + 1):
         for name, (call, pids) in subjects.items():
             large = replace(call, body=chat_body(call.model, prompt_bytes=size))
-            before_us = _cpu_us(pids())
+            before_us = cpu_s(pids()) * 1e6
             load = run_wrk(large, CONNECTIONS, SECONDS, scratch)
             if turn:  # the first round warms up
-                costs[name].append((_cpu_us(pids()) - before_us) / load.requests)
+                costs[name].append((cpu_s(pids()) * 1e6 - before_us) / load.requests)
     for name, taken in costs.items():
         low, high = min(taken), max(taken)
         print(f"{size:7,} bytes  {name:9} {statistics.median(taken):7.1f} µs ({low:.1f} to {high:.1f})", flush=True)
@@ -73,12 +74,6 @@ def _measure_burst(gateway: Gateway, rig: Rig) -> None:
     time.sleep(IDLE_S)
     kept_mib = rss_mib(gateway.pids("worker")) - seen["before_mib"]
     print(f"after {IDLE_S} s {kept_mib:.1f} MiB of it are kept: {kept_mib / taken_mib:.0%}")
-
-
-def _cpu_us(pids: Sequence[int]) -> float:
-    """CPU µs that the scheduler counted for all threads of these processes."""
-    threads = [thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1000
 
 
 if __name__ == "__main__":

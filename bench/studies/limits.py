@@ -10,13 +10,13 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import redis
 import redis.asyncio
 import uvloop
 
+from bench.usage import cpu_s
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
@@ -222,12 +222,6 @@ def _encoding_us(request: tuple[bytes, ...]) -> float:
     return (time.process_time() - started) / CALLS * 1e6
 
 
-def process_us(pid: int) -> float:
-    """The CPU time of a process so far, kernel and all threads included, as the scheduler counts it."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1000
-
-
 async def report_calls(server: RedisServer) -> None:
     """All that Redis spends on a governed call: sockets, parsing, take and settlement, on the levels of the bench."""
     print("\nRedis: CPU µs per governed call, 4 limits on 3 levels, on a unix socket: median (least to most)")
@@ -237,10 +231,10 @@ async def report_calls(server: RedisServer) -> None:
         await counters.start()
         spent = []
         for _ in range(ROUNDS + 3):
-            before, turn = process_us(server.pid), iter(range(CALLS))
+            before, turn = cpu_s([server.pid]) * 1e6, iter(range(CALLS))
             await asyncio.gather(*(_call_in_turn(counters, plan, turn) for _ in range(in_flight)))
             await eventually(lambda: not counters.pending_settlements)  # noqa: B023 (awaited here)
-            spent.append((process_us(server.pid) - before) / CALLS)
+            spent.append((cpu_s([server.pid]) * 1e6 - before) / CALLS)
         await counters.close()
         spent = sorted(spent[1:])
         print(f"{in_flight:>8} in flight {statistics.median(spent):>8.1f} ({spent[0]:.1f} to {spent[-1]:.1f})")

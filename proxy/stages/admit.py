@@ -79,8 +79,8 @@ class Admit:
         self._ulids = ulids
 
     async def __call__(self, context: RequestContext, routed: Routed) -> Admitted:
-        plan, received, tier = routed.plan, routed.received, None
-        if routed.endpoint.target.provider == MODEL_API:
+        plan, received, tier = routed.route.plan, routed.received, None
+        if routed.route.endpoint.target.provider == MODEL_API:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(routed.identified.workspace)

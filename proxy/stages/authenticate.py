@@ -52,10 +52,11 @@ class Authenticate:
 
     async def confirmed(self, head: RequestHead) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
-        if not any(map(prefix_of, _credentials(head))):  # keys have no other form, so there is nothing to confirm
+        credentials = _credentials(head)
+        if not any(map(prefix_of, credentials)):  # keys have no other form, so there is nothing to confirm
             raise BadCredentialError
         await self._directory.confirm_unknown()
-        holders = self._key_holders(map(digest_of, _credentials(head)))
+        holders = self._key_holders(map(digest_of, credentials))
         if not holders:
             raise BadCredentialError
         return _identified(head, _only(holders))

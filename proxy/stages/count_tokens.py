@@ -25,7 +25,7 @@ class CountTokens:
 
     def __call__(self, context: RequestContext, admitted: Admitted) -> Answered | None:
         routed = admitted.routed
-        body = self._dialects.own_answer(routed.received, routed.endpoint.target)
+        body = self._dialects.own_answer(routed.received, routed.route.endpoint.target)
         if body is None:
             return None
         context.dispatched = True

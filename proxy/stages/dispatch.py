@@ -141,17 +141,15 @@ class Dispatch:
         parts, routed = self._parts, admitted.routed
         received, settings = routed.received, parts.settings
         outbound = UpstreamCall(
-            shape.url,
-            "POST",
-            {"x-request-id": received.head.request_id, **shape.headers},
-            parts.dialects.build_body(received, routed.endpoint.target, shape.attempt),
-            0.0,
-            settings.stream_idle_timeout_s,
-            shape.reach,
+            url=shape.url,
+            method="POST",
+            headers={"x-request-id": received.head.request_id, **shape.headers},
+            body=parts.dialects.build_body(received, routed.route.endpoint.target, shape.attempt),
+            deadline=context.deadline,
+            idle_timeout_s=settings.stream_idle_timeout_s,
+            reach=shape.reach,
         )
-        recorded = parts.journal.open(_open_call(admitted))
-        context.journaled = True
-        if recorded is not None:
+        if (recorded := self._recorded(context, admitted)) is not None:
             await recorded
         started = perf_counter()
         context.deadline = outbound.deadline = started + settings.request_timeout_s
@@ -165,7 +163,7 @@ class Dispatch:
     async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send any other call, and ask again in another dialect if the target lacks the path."""
         routed, dialects = admitted.routed, self._parts.dialects
-        target = routed.endpoint.target
+        target = routed.route.endpoint.target
         credential = await self._credential(context, target)
         while True:
             attempt = routed.attempt
@@ -189,13 +187,13 @@ class Dispatch:
         answering.upstream = HeldAnswer(answering.upstream, body)
         if has_nested_error(body):
             return None
-        again = partial(self._parts.dialects.next_attempt, routed.received, routed.endpoint.target, attempt)
+        again = partial(self._parts.dialects.next_attempt, routed.received, routed.route.endpoint.target, attempt)
         return await self._slices.beside(again)
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""
         parts, routed = self._parts, admitted.routed
-        received, target, attempt = routed.received, routed.endpoint.target, routed.attempt
+        received, target, attempt = routed.received, routed.route.endpoint.target, routed.attempt
         asked = parts.dialects.build_request(received, target, credential, attempt)
         if not attempt.is_translated:  # only the caller's own dialect has such parameters
             asked.query = forwarded_query(received.head.incoming.target)
@@ -254,11 +252,8 @@ class Dispatch:
         The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
         """
         parts = self._parts
-        if not context.journaled:
-            recorded = parts.journal.open(_open_call(admitted))
-            context.journaled = True
-            if recorded is not None:
-                await recorded
+        if not context.journaled and (recorded := self._recorded(context, admitted)) is not None:
+            await recorded
         started = perf_counter()
         if not context.dispatched:
             context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
@@ -267,6 +262,12 @@ class Dispatch:
         finally:
             context.upstream_s += perf_counter() - started
             context.dispatched = context.dispatched or outbound.written
+
+    def _recorded(self, context: RequestContext, admitted: Admitted) -> Awaitable[None] | None:
+        """Journal the call. Nothing of it may be sent before what this returns is done."""
+        recorded = self._parts.journal.open(_open_call(admitted))
+        context.journaled = True
+        return recorded
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
@@ -297,7 +298,7 @@ def _keep_shape(routed: Routed, credential: str | None, outbound: UpstreamCall) 
     """
     facts, shapes, attempt = routed.received.head.facts, routed.route.shapes, routed.attempt
     varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
-    if not facts.repeats or varies or routed.endpoint.target.provider == VENDOR_C:
+    if not facts.repeats or varies or routed.route.endpoint.target.provider == VENDOR_C:
         return
     if len(shapes) >= MAX_SHAPES:
         shapes.clear()
@@ -306,7 +307,7 @@ def _keep_shape(routed: Routed, credential: str | None, outbound: UpstreamCall) 
 
 
 def _wanted(routed: Routed) -> Wanted:
-    endpoint, target = routed.endpoint, routed.endpoint.target
+    endpoint, target = routed.route.endpoint, routed.route.endpoint.target
     if target.model_id is None:
         raise NoSuchModelError
     where = Where(target.environment_name)
@@ -320,11 +321,11 @@ def _open_call(admitted: Admitted) -> OpenCall:
     return OpenCall(
         event_key=admitted.event_key,
         workspace_id=key.workspace_id,
-        group_id=routed.plan.group_id,
+        group_id=routed.route.plan.group_id,
         external_entity_id=group.external_entity_id,
         api_key_prefix=key.prefix,
         request_id=received.head.request_id,
-        model_slug=routed.plan.slug,
+        model_slug=routed.route.plan.slug,
         request_metadata=received.metadata,
         opened_at_ms=time_ns() // 1_000_000,
         estimate=admitted.estimate,

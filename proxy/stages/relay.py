@@ -138,10 +138,10 @@ class Relay:
     async def _error(self, context: RequestContext, answering: Answering) -> Answered:
         """The upstream's error, in the caller's form."""
         upstream = answering.upstream
-        raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
+        raise_target_fault(upstream.status, answering.admitted.routed.route.endpoint.target)
         body = b"" if is_encoded(upstream.headers) else _without_secrets(answering, await read_error(context, upstream))
         routed = answering.admitted.routed
-        stand_in = self._dialects.stand_in_answer(routed.received, routed.endpoint.target, upstream.status, body)
+        stand_in = self._dialects.stand_in_answer(routed.received, routed.route.endpoint.target, upstream.status, body)
         if stand_in is not None:
             return Answered(200, (("content-type", "application/json"),), stand_in)
         return self._error_of(answering, upstream.status, body)
@@ -156,7 +156,7 @@ class Relay:
 
     def _error_of(self, answering: Answering, status: int, body: bytes) -> Answered:
         routed = answering.admitted.routed
-        target = routed.endpoint.target
+        target = routed.route.endpoint.target
         dialect = routed.attempt.caller_dialect if routed.attempt.is_translated else None
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
         return discreet(answered, answering.credential, host_of(answering.url))

@@ -62,13 +62,12 @@ class Route:
 
     async def __call__(self, identified: Identified, received: Received) -> Routed:
         route = self._slug_route(identified, received.slug)
-        endpoint, dialects = route.endpoint, self._dialects
-        target = endpoint.target
+        target, dialects = route.endpoint.target, self._dialects
         if len(received.body) > FEW_BYTES and dialects.translates_much(received, target):
             attempt = await self._slices.beside(partial(dialects.first_attempt, received, target))
         else:
             attempt = dialects.first_attempt(received, target)
-        return Routed(identified, received, route, endpoint, route.plan, attempt)
+        return Routed(identified, received, route, attempt)
 
     def models(self, head: RequestHead, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

@@ -15,7 +15,7 @@ from policy.billing import Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.recovery import CloseCall
 from proxy.accounting.reservations import Taken
-from proxy.exchange import RequestContext
+from proxy.exchange import Admitted, RequestContext
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Settle:
             return None
         context.ended = True
         reported = context.reader.reported.tokens if context.reader is not None else None
-        context.billed = tokens = reported if reported is not None else self._unreported(context)
+        context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
@@ -157,17 +157,17 @@ class Settle:
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:
-            plan = admitted.routed.plan
+            plan = admitted.routed.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return recorded
 
-    def _unreported(self, context: RequestContext) -> Tokens:
+    def _unreported(self, context: RequestContext, admitted: Admitted) -> Tokens:
         """What to bill without a plausible usage report: what was delivered, else zero."""
         if context.reader is None or context.delivered is None:
             return Tokens()
         reported = context.reader.reported
         if reported.rejected:
-            self._rejections.note(reported.rejected, context.routed.plan.slug if context.routed is not None else "")
+            self._rejections.note(reported.rejected, admitted.routed.route.plan.slug)
         if not context.answered:
             return Tokens()
         if reported.rejected or context.delivered.expects_usage:
@@ -196,7 +196,7 @@ class Settle:
             external_entity_id=entity_id,
             group_id=group_id,
             key_prefix=key_prefix,
-            slug=routed.plan.slug if routed is not None else "",
+            slug=routed.route.plan.slug if routed is not None else "",
             model_id=context.direct.wanted.model_id if context.direct is not None else "",
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=context.outgoing.sent_bytes,

@@ -7,7 +7,7 @@ from tests.proxy.budget.counting import calls_by_function, instructions, missing
 
 MOST_CALLS = 140
 MOST_INSTRUCTIONS = 540_000
-"""470 000 on a quiet machine. A busy one takes up to a tenth more: threads then wake more often."""
+"""470 000 on a quiet machine. Runs beside other load counted up to a tenth more."""
 
 
 def test_canned_call_is_a_governed_call() -> None:
