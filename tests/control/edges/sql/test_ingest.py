@@ -209,6 +209,14 @@ async def test_a_malformed_event_is_named_and_nothing_of_its_batch_is_taken(
     assert await rows_of(sqlite_plane.store) == {}
 
 
+async def test_a_malformed_event_is_named_by_its_place_in_the_whole_batch(sqlite_plane: ControlPlane) -> None:
+    wires = [event(n).to_wire() for n in range(120)]
+    wires[117] |= {"status": 1000}
+    status, body = await post(sqlite_plane, {"events": wires})
+    assert (status, body["details"][0]["field"]) == (400, "events.117")
+    assert await rows_of(sqlite_plane.store) == {}
+
+
 async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPlane) -> None:
     """A journal of an older proxy may hold sums of figures that nobody had bounded."""
     wires = [event(1).to_wire(), event(2).to_wire() | {"tokens": [3 * (2**53 - 1), 2**53, 2**62]}]
