@@ -11,12 +11,9 @@ MESSAGES_PATH = "/v1/messages"
 def begin(context: RequestContext, head: Answered, whole: bytes | None = None) -> bool:
     """Set the head of an answer. It leaves with the first bytes, or at once with the `whole` body: `Outgoing.start`."""
     context.status = head.status
-    context.first_byte_s = perf_counter() - context.head.incoming.received_at
-    request_id = context.head.request_id
-    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{context.head.cors_lines}"
-    if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
+    context.first_byte_s = perf_counter() - context.incoming.received_at
+    request_id, facts = context.request_id, context.facts
+    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{facts.cors_lines}{context.notice}"
+    if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
         lines += f"request-id: {request_id}\r\n"
-    routed = context.routed
-    if routed is not None and (routed.attempt.request is not None or routed.attempt.reasoning_off):
-        lines += routed.attempt.notice
     return context.outgoing.start(head.status, head.headers, lines, head.reason, whole)

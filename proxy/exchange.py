@@ -1,7 +1,7 @@
-"""The values between the stages: RequestHead → Identified → Received → Routed → Admitted → Answering → Answered.
+"""The request's context, which the stages fill, and the values that prove that a stage ran.
 
-Each stage's output type proves that the stage ran. Only `admit` constructs `Admitted`, and `dispatch` accepts nothing
-else, so no call goes upstream unmetered. `RequestContext` holds what happened to the request, and the latest value.
+`authenticate` returns the `Identified`, `admit` the `Admitted`, `dispatch` the `Answering`, `relay` the `Answered`.
+Only `admit` constructs `Admitted`, and `dispatch` accepts nothing else, so no call goes upstream unmetered.
 The protocols `Incoming`, `Outgoing` and `UpstreamAnswer` hide the servers and clients from the stages.
 """
 
@@ -19,7 +19,7 @@ from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
 from proxy.forms.upload import Upload
-from proxy.head_facts import HeadFacts, Purpose
+from proxy.head_facts import HeadFacts
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
 from proxy.replicas.direct_call import DirectCall
@@ -216,55 +216,30 @@ class SlugRoute:
     """Of heads that repeat. Dropped with the route, when policy changes."""
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """The request's head. Its body is not read, and its caller is not known."""
+class Received(Protocol):
+    """A request whose body is complete, within its bounds, and parsed far enough to know slug and streaming.
+
+    The dialects read no more of a call. `RequestContext` is one as soon as `receive` has run.
+    """
 
     incoming: Incoming
-    request_id: str
-    path: str
-    """Without the query. This and the next three are those of `facts`, which all stages read."""
-    purpose: Purpose
-    cors_lines: str
-    """The fields for a browser, encoded; each answer gets them."""
-    host_model: str | None
-    """The model that the request's host names, if it names one."""
     facts: HeadFacts
-
-
-@dataclass(slots=True)
-class Received:
-    """The body is complete, within its bounds, and parsed far enough to know slug and streaming."""
-
-    head: RequestHead
     body: bytes
     json: dict[str, Any]
     slug: str
     streaming: bool
-    metadata: Mapping[str, Any] | None = None
-    """The billing event's `requestMetadata`."""
-    outline: Outline | None = None
+    outline: Outline | None
     """If set, long strings in `json` are placeholders; never in a member that a stage reads."""
-    upload: Upload | None = None
+    upload: Upload | None
     """If set, it is the body: most of it has not arrived."""
-
-
-@dataclass(slots=True)
-class Routed:
-    """The slug leads to an endpoint that the caller's group may call."""
-
-    identified: Identified
-    received: Received
-    route: SlugRoute
-    attempt: Attempt
-    """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
 
 
 @dataclass(slots=True)
 class Admitted:
     """Every limit up the group tree admitted the call. Constructed by `stages/admit.py` only; settled exactly once."""
 
-    routed: Routed
+    identified: Identified
+    route: SlugRoute
     taken: Taken
     event_key: str
     """The billing event's idempotency key, a ULID."""
@@ -301,20 +276,38 @@ class Answered:
     """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
-    """What happened to one request so far. `settle` reads it, however the request ended."""
+    """One request, and what happened to it so far. `settle` reads it, however the request ended.
 
-    head: RequestHead
+    Fields without a default are unset until their stage has run: to read one before raises `AttributeError`.
+    """
+
+    incoming: Incoming
     outgoing: Outgoing
-    identified: Identified | None = None
-    routed: Routed | None = None
-    admitted: Admitted | None = None
-    answering: Answering | None = None
+    facts: HeadFacts
+    """What follows from the request's head alone."""
+    request_id: str
     load: Load | None = None
     """What the request takes of the worker's capacity."""
+    identified: Identified | None = None
+    body: bytes = field(init=False)
+    """This and the next five are set by `receive`: see `Received`."""
+    json: dict[str, Any] = field(init=False)
+    slug: str = field(init=False)
+    streaming: bool = field(init=False)
+    outline: Outline | None = field(init=False)
+    metadata: Mapping[str, Any] | None = field(init=False)
+    """The billing event's `requestMetadata`."""
     upload: Upload | None = None
     """Set if the body is sent while it arrives."""
+    route: SlugRoute | None = None
+    attempt: Attempt = field(init=False)
+    """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
+    notice: str = ""
+    """The attempt's `notice`."""
+    admitted: Admitted | None = None
+    answering: Answering | None = None
     direct: DirectCall | None = None
     """Set if this is a direct call, once its model was found."""
     direct_answer: UpstreamAnswer | None = None
@@ -343,6 +336,10 @@ class RequestContext:
     """Time spent waiting for the upstream."""
     first_byte_s: float | None = None
     request_bytes: int = 0
+
+    def put_by(self, attempt: Attempt) -> None:
+        """Put the call to its target by this attempt from now on."""
+        self.attempt, self.notice = attempt, attempt.notice
 
 
 class CallerGoneError(Exception):

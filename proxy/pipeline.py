@@ -30,7 +30,7 @@ from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
 
-_COUNT, _INVOKE = Purpose.COUNT, Purpose.INVOKE  # a global is ten times as fast as a member
+_COUNT, _INVOKE, _LIST = Purpose.COUNT, Purpose.INVOKE, Purpose.LIST  # a global is ten times as fast as a member
 
 
 class Directory(authenticate.Directory, route.Directory, dispatch.Directory, invoke.Directory, Protocol):
@@ -106,7 +106,7 @@ class Pipeline:
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request to its end: take the steps, journal the call's end, then send the last bytes."""
-        context = RequestContext(self._receive.head(incoming), outgoing)
+        context = self._receive.head(incoming, outgoing)
         try:
             try:
                 answered = await self._steps(context)
@@ -133,29 +133,30 @@ class Pipeline:
             self._end(context)
 
     async def _steps(self, context: RequestContext) -> Answered:
-        """Each step needs the value of the one before. Beside each step: the statuses that it may refuse with."""
+        """Each step needs what the one before found. Beside each step: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
-        head = self._receive.valid(context.head)  # 400
-        if head.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(head)) is not None:
+        self._receive.valid(context)  # 400
+        purpose, method = context.facts.purpose, context.incoming.method
+        if method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
             return preflight
-        identified = self._authenticate.known(head) or await self._authenticate.confirmed(head)  # 400 401 402 403 503
-        context.identified = identified
+        known = self._authenticate.known(context)  # 400 401 402 403
+        context.identified = identified = known or await self._authenticate.confirmed(context)  # 401 503
         load.claim(identified.key.workspace_id, identified.turn)  # 529
-        if head.purpose is _INVOKE:
+        if purpose is _INVOKE:
             return await self._direct_steps(context, identified)
-        if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
-            return self._route.models(head, identified)  # 404
-        received = await self._receive.body(context)  # 400 404 405 408 413 415 529
-        context.routed = routed = await self._route(identified, received)  # 400 404
-        context.admitted = admitted = await self._admit(context, routed)  # 429 503
-        if head.purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
+        if purpose is _LIST and method in ("GET", "HEAD"):
+            return self._route.models(context, identified)  # 404
+        await self._receive.body(context)  # 400 404 405 408 413 415 529
+        context.route = route = await self._route(context, identified)  # 400 404
+        context.admitted = admitted = await self._admit(context, identified, route)  # 429 503
+        if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         context.answering = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
         return await self._relay(context, answering)  # 499 502 504
 
     async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:
         """A direct call to a platform model, with a workspace key: no limits, no journal, no event."""
-        path = self._invoke.path(context.head)  # 400 404 405
+        path = self._invoke.path(context)  # 400 404 405
         if path.action in ASYNC_ACTIONS:
             return await self._async_steps(context, identified, path)
         context.direct = call = self._invoke.route(identified, path)  # 404
@@ -167,7 +168,7 @@ class Pipeline:
 
     async def _async_steps(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
         """A call about asynchronous requests. Other processes run them, and tell their results to webhooks."""
-        requests, is_get = self._async_requests, context.head.incoming.method in ("GET", "HEAD")
+        requests, is_get = self._async_requests, context.incoming.method in ("GET", "HEAD")
         requests.check_set_up()  # 503
         if path.action is Action.ASYNC_REQUEST:
             return await (requests.state if is_get else requests.cancel)(context, identified, path)  # 404 429 503
@@ -179,7 +180,7 @@ class Pipeline:
         return await requests.submit(context, call)  # 400 429 503
 
     async def _refused(self, context: RequestContext, error: Exception) -> Answered:
-        request_id = context.head.request_id
+        request_id = context.request_id
         if row_of(error) is BUG:
             log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
         _mark(context, error)
@@ -209,14 +210,13 @@ def _mark(context: RequestContext, error: Exception) -> None:
 
 
 def _call_ended(context: RequestContext) -> CallEnded:
-    head = context.head
     return CallEnded(
         ended_at_ms=time_ns() // 1_000_000,
-        request_id=head.request_id,
-        method=head.incoming.method,
-        path=head.path,
+        request_id=context.request_id,
+        method=context.incoming.method,
+        path=context.facts.path,
         status=context.status,
-        duration_s=perf_counter() - head.incoming.received_at,
+        duration_s=perf_counter() - context.incoming.received_at,
     )
 
 

@@ -76,7 +76,7 @@ class Dialects:
 
         Raises `UntranslatableError` if the target cannot be asked this: the call is refused before it counts.
         """
-        path = request.head.path
+        path = request.facts.path
         if path == token_count.PATH:
             own = _unsealed(request, MESSAGES, target) if _has_sealed(request) else None
             return Attempt(MESSAGES, MESSAGES, json=own)
@@ -96,7 +96,7 @@ class Dialects:
 
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that takes more than a few milliseconds."""
-        caller_dialect = _PATH_DIALECTS[request.head.path]
+        caller_dialect = _PATH_DIALECTS[request.facts.path]
         dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
         return dialect != caller_dialect and request.body.count(b"{") > MANY_OBJECTS
 
@@ -137,7 +137,7 @@ class Dialects:
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:
         """The JSON that answers the request without its target; None if the target is asked."""
-        if request.head.path != token_count.PATH:
+        if request.facts.path != token_count.PATH:
             return None
         lacks_path = any(self._spoken.known(target, lacked) for lacked in (token_count.PATH, MESSAGES))
         return token_count.estimate(request) if lacks_path or not token_count.is_asked(target) else None
@@ -147,7 +147,7 @@ class Dialects:
 
         From then on `own_answer` answers, for an hour.
         """
-        if request.head.path != token_count.PATH or not token_count.says_no_such_path(status, error):
+        if request.facts.path != token_count.PATH or not token_count.says_no_such_path(status, error):
             return None
         self._spoken.remember(target, token_count.PATH, token_count.ESTIMATED)
         return token_count.estimate(request)
@@ -162,18 +162,18 @@ class Dialects:
             return PassThroughReader()
         if attempt.request is not None:
             return _translating_reader(attempt, attempt.request, form, AnswerSource(request.slug, headers, most))
-        if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+        if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
             return passed_paths.answer_reader(passed, form, request.slug, most)
         dialect = _DIALECTS[attempt.dialect]
         return (dialect.stream_reader if form == "stream" else dialect.body_reader)(request, most)
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
         """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
-        if request.head.path == token_count.PATH:
+        if request.facts.path == token_count.PATH:
             return UnbilledCounter()
-        if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+        if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
             return passed.count(request, reader)
-        texts, asked = _TEXTS.get(request.head.path), RequestTokens(request)
+        texts, asked = _TEXTS.get(request.facts.path), RequestTokens(request)
         if texts is None:
             return NoTextCounter(asked)
         return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
@@ -182,7 +182,7 @@ class Dialects:
 def _attempt(request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...]) -> Attempt:
     """The attempt in the first of `dialects`."""
     dialect, *untried = dialects
-    path = request.head.path
+    path = request.facts.path
     is_translatable = path == _DIALECTS[caller_dialect].path
     if dialect == caller_dialect:
         if dialect == CHAT_COMPLETIONS and request.streaming:
@@ -221,9 +221,9 @@ def _restore(request: Received) -> None:
 
 def _upstream_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
     dialect, config = _DIALECTS[attempt.dialect], target.vendor_c_config
-    path = dialect.path if attempt.is_translated else request.head.path
+    path = dialect.path if attempt.is_translated else request.facts.path
     token = credential if config is None else vendor_c.bearer_token(credential)
-    headers = dialect.request_headers(token, target.provider, None if attempt.is_translated else request.head.incoming)
+    headers = dialect.request_headers(token, target.provider, None if attempt.is_translated else request.incoming)
     body: RequestBody = b""
     if request.upload is None:
         body = _body(request, target, attempt)
@@ -244,7 +244,7 @@ def _body(request: Received, target: Target, attempt: Attempt) -> RequestBody:
     if attempt.json is not None:
         text, outline = orjson.dumps(attempt.json), request.outline
         return text if outline is None else outline.restored_body(text)
-    changes = chat_completions.changed_members(request.head.path, request.json, target.target_model)
+    changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
     return edit_members(request.body, request.json, changes, request.outline)
 
 
@@ -274,7 +274,7 @@ def _has_sealed(request: Received) -> bool:
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
     _restore(request)
-    changes = chat_completions.changed_members(request.head.path, request.json, target.target_model)
+    changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
     return _DIALECTS[dialect].without_sealed(request.json) | {
         name: orjson.Fragment(text) for name, text in changes.items()
     }

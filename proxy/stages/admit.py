@@ -12,7 +12,7 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.exchange import Admitted, CountersUnavailableError, RequestContext, Routed
+from proxy.exchange import Admitted, CountersUnavailableError, Identified, RequestContext, SlugRoute
 from proxy.head_facts import Purpose
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
@@ -78,18 +78,18 @@ class Admit:
         self._meters = meters
         self._ulids = ulids
 
-    async def __call__(self, context: RequestContext, routed: Routed) -> Admitted:
-        plan, received, tier = routed.route.plan, routed.received, None
-        if routed.route.endpoint.target.provider == MODEL_API:
+    async def __call__(self, context: RequestContext, identified: Identified, route: SlugRoute) -> Admitted:
+        plan, tier = route.plan, None
+        if route.endpoint.target.provider == MODEL_API:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
-            tier = self._tiers.plan(routed.identified.workspace)
+            tier = self._tiers.plan(identified.workspace)
         # Request bytes / 4 + expected output, but never more than an event can report.
         # See docs/reference/limits.md#estimates.
         asked = expected = 0
-        if received.head.purpose is not _COUNT:
-            asked = -(-len(received.body) // BYTES_PER_TOKEN)
-            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(received.json))
+        if context.facts.purpose is not _COUNT:
+            asked = -(-len(context.body) // BYTES_PER_TOKEN)
+            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(context.json))
         reserved = min(asked + expected, MAX_COUNT)
         try:
             answer = await self._counters.take(plan, reserved, tier)
@@ -104,7 +104,7 @@ class Admit:
         context.rate_limit_lines = answer.lines or rate_limit_lines(answer.requests, answer.tokens)
         self._meters.limit_decision(ADMITTED)
         estimate = Tokens(input=asked, output=reserved - asked)
-        return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)
+        return Admitted(identified=identified, route=route, taken=answer, event_key=self._ulids(), estimate=estimate)
 
 
 def output_cap(json: dict[str, Any]) -> int | None:

@@ -150,7 +150,7 @@ class AsyncRequests:
             raise NoModelReplicaError
         if submission.webhook_endpoint is not None:
             await self._check_webhook(submission.webhook_endpoint)
-        request = NewRequest(ID_PREFIX + self._given.ulids(), _ref(call), context.head.path, submission)
+        request = NewRequest(ID_PREFIX + self._given.ulids(), _ref(call), context.facts.path, submission)
         taken = await self._take(context, self._submissions[request.deployment.workspace_id])
         try:
             await self._queued(request, parks=call.deployment.status in PARKING)

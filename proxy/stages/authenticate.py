@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
-from proxy.exchange import Identified, KeyHolder, RequestHead
+from proxy.exchange import Identified, Incoming, KeyHolder, RequestContext
+from proxy.head_facts import Purpose
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,
@@ -37,29 +38,30 @@ class Authenticate:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    def known(self, head: RequestHead) -> Identified | None:
+    def known(self, context: RequestContext) -> Identified | None:
         """The caller, by what the policy replica knows. None: control has to be asked."""
-        digests = head.facts.digests
+        facts = context.facts
+        digests = facts.digests
         if digests is None:
-            digests = head.facts.digests = tuple(map(digest_of, _credentials(head)))
+            digests = facts.digests = tuple(map(digest_of, _credentials(context.incoming)))
         if len(digests) == 1:  # nearly every call
             holder = self._directory.key_holder(digests[0])
-            return None if holder is None else _identified(head, holder)
+            return None if holder is None else _identified(facts.purpose, holder)
         if not digests:
             raise NoCredentialError
         holders = self._key_holders(digests)
-        return _identified(head, _only(holders)) if holders else None
+        return _identified(facts.purpose, _only(holders)) if holders else None
 
-    async def confirmed(self, head: RequestHead) -> Identified:
+    async def confirmed(self, context: RequestContext) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
-        credentials = _credentials(head)
+        credentials = _credentials(context.incoming)
         if not any(map(prefix_of, credentials)):  # keys have no other form, so there is nothing to confirm
             raise BadCredentialError
         await self._directory.confirm_unknown()
         holders = self._key_holders(map(digest_of, credentials))
         if not holders:
             raise BadCredentialError
-        return _identified(head, _only(holders))
+        return _identified(context.facts.purpose, _only(holders))
 
     def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""
@@ -67,8 +69,7 @@ class Authenticate:
         return [holder for holder in found if holder is not None]
 
 
-def _credentials(head: RequestHead) -> tuple[str, ...]:
-    incoming = head.incoming
+def _credentials(incoming: Incoming) -> tuple[str, ...]:
     x_api_key = () if incoming.header("x-api-key") is None else incoming.header_values("x-api-key")
     return credentials_in(incoming.header_values("authorization"), x_api_key)
 
@@ -79,10 +80,10 @@ def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
     return holders[0]
 
 
-def _identified(head: RequestHead, holder: KeyHolder) -> Identified:
+def _identified(purpose: Purpose, holder: KeyHolder) -> Identified:
     """The caller, unless it may not use this path or its workspace may not call."""
     identified, key = holder.identified, holder.key
-    if identified is None or key.kind not in head.purpose.users:
+    if identified is None or key.kind not in purpose.users:
         raise BadCredentialError
     if not identified.workspace.onboarded:
         raise NotOnboardedError

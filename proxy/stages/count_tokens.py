@@ -24,8 +24,7 @@ class CountTokens:
         self._dialects = dialects
 
     def __call__(self, context: RequestContext, admitted: Admitted) -> Answered | None:
-        routed = admitted.routed
-        body = self._dialects.own_answer(routed.received, routed.route.endpoint.target)
+        body = self._dialects.own_answer(context, admitted.route.endpoint.target)
         if body is None:
             return None
         context.dispatched = True

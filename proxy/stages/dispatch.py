@@ -22,8 +22,8 @@ from proxy.exchange import (
     Answering,
     Received,
     RequestContext,
-    Routed,
     Shape,
+    SlugRoute,
     UpstreamAnswer,
     UpstreamCall,
 )
@@ -130,21 +130,19 @@ class Dispatch:
 
     def __call__(self, context: RequestContext, admitted: Admitted) -> Coroutine[Any, Any, Answering]:
         """Not a coroutine function itself, because it awaits nothing."""
-        routed = admitted.routed
-        shape = routed.route.shapes.get(routed.received.head.facts)
-        if shape is not None and shape.attempt is routed.attempt:
+        shape = admitted.route.shapes.get(context.facts)
+        if shape is not None and shape.attempt is context.attempt:
             return self._send_shaped(context, admitted, shape)
         return self._send_first(context, admitted)
 
     async def _send_shaped(self, context: RequestContext, admitted: Admitted, shape: Shape) -> Answering:
         """Send a call like one that was sent before."""
-        parts, routed = self._parts, admitted.routed
-        received, settings = routed.received, parts.settings
+        parts, settings = self._parts, self._parts.settings
         outbound = UpstreamCall(
             url=shape.url,
             method="POST",
-            headers={"x-request-id": received.head.request_id, **shape.headers},
-            body=parts.dialects.build_body(received, routed.route.endpoint.target, shape.attempt),
+            headers={"x-request-id": context.request_id, **shape.headers},
+            body=parts.dialects.build_body(context, admitted.route.endpoint.target, shape.attempt),
             deadline=context.deadline,
             idle_timeout_s=settings.stream_idle_timeout_s,
             reach=shape.reach,
@@ -162,44 +160,43 @@ class Dispatch:
 
     async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send any other call, and ask again in another dialect if the target lacks the path."""
-        routed, dialects = admitted.routed, self._parts.dialects
-        target = routed.route.endpoint.target
+        target = admitted.route.endpoint.target
         credential = await self._credential(context, target)
         while True:
-            attempt = routed.attempt
+            attempt = context.attempt
             answering = await self._ask(context, admitted, credential)
             following = None
             if answering.upstream.status in LACKS_PATH and (attempt.untried or attempt.is_translated):
                 following = await self._following(context, answering, attempt)
             if following is None:
                 break
-            routed.attempt = following
+            context.put_by(following)
         if attempt.is_fallback and 200 <= answering.upstream.status < 300:
-            dialects.answered(target, attempt)
+            self._parts.dialects.answered(target, attempt)
         attempt.release()
         return answering
 
     async def _following(self, context: RequestContext, answering: Answering, attempt: Attempt) -> Attempt | None:
         """The next attempt, if the error that was received is not a model server's own."""
-        routed = answering.admitted.routed
+        target = answering.admitted.route.endpoint.target
         body = await read_error(context, answering.upstream)
         answering.upstream.close()
         answering.upstream = HeldAnswer(answering.upstream, body)
         if has_nested_error(body):
             return None
-        again = partial(self._parts.dialects.next_attempt, routed.received, routed.route.endpoint.target, attempt)
+        again = partial(self._parts.dialects.next_attempt, context, target, attempt)
         return await self._slices.beside(again)
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""
-        parts, routed = self._parts, admitted.routed
-        received, target, attempt = routed.received, routed.route.endpoint.target, routed.attempt
-        asked = parts.dialects.build_request(received, target, credential, attempt)
+        parts, incoming = self._parts, context.incoming
+        target, attempt = admitted.route.endpoint.target, context.attempt
+        asked = parts.dialects.build_request(context, target, credential, attempt)
         if not attempt.is_translated:  # only the caller's own dialect has such parameters
-            asked.query = forwarded_query(received.head.incoming.target)
-        if isinstance(asked.body, RestoredBody) and len(received.body) > AT_ONCE_BYTES:
-            await self._slices.run(asked.body.measure_in_slices(), len(received.body))
-        headers = forwarded_headers(received.head.incoming, received.head.request_id, asked.headers)
+            asked.query = forwarded_query(incoming.target)
+        if isinstance(asked.body, RestoredBody) and len(context.body) > AT_ONCE_BYTES:
+            await self._slices.run(asked.body.measure_in_slices(), len(context.body))
+        headers = forwarded_headers(incoming, context.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s
         outbound = UpstreamCall(
             url="",
@@ -209,13 +206,13 @@ class Dispatch:
             deadline=context.deadline,
             idle_timeout_s=idle_timeout_s,
             reach=Reach.REPLICA,
-            upload=received.upload,
+            upload=context.upload,
         )
         if target.provider == PLATFORM:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
-            _keep_shape(routed, credential, outbound)
+            _keep_shape(context, admitted.route, credential, outbound)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -265,7 +262,7 @@ class Dispatch:
 
     def _recorded(self, context: RequestContext, admitted: Admitted) -> Awaitable[None] | None:
         """Journal the call. Nothing of it may be sent before what this returns is done."""
-        recorded = self._parts.journal.open(_open_call(admitted))
+        recorded = self._parts.journal.open(_open_call(context, admitted))
         context.journaled = True
         return recorded
 
@@ -273,11 +270,10 @@ class Dispatch:
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
         """Send to a replica of a platform model. Another attempt at the same call goes to the same replica."""
-        routed, load = admitted.routed, context.load
+        load, call = context.load, context.replica_call
         assert load is not None  # set when the request entered
-        call = context.replica_call
         if call is None:
-            call = context.replica_call = self._parts.replicas.begin(_wanted(routed), load)
+            call = context.replica_call = self._parts.replicas.begin(_wanted(admitted), load)
 
         def send(base_url: str) -> Awaitable[UpstreamAnswer]:
             outbound.url = asked.url_at(base_url)
@@ -290,43 +286,42 @@ class Dispatch:
             context.upstream_s += call.waited_s - waited_s
 
 
-def _keep_shape(routed: Routed, credential: str | None, outbound: UpstreamCall) -> None:
+def _keep_shape(context: RequestContext, route: SlugRoute, credential: str | None, outbound: UpstreamCall) -> None:
     """Keep what the next call with this head and route can use again.
 
     Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and not
     of an access token, which expires.
     """
-    facts, shapes, attempt = routed.received.head.facts, routed.route.shapes, routed.attempt
+    facts, shapes, attempt = context.facts, route.shapes, context.attempt
     varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
-    if not facts.repeats or varies or routed.route.endpoint.target.provider == VENDOR_C:
+    if not facts.repeats or varies or route.endpoint.target.provider == VENDOR_C:
         return
     if len(shapes) >= MAX_SHAPES:
         shapes.clear()
     headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
-    shapes[facts] = Shape(routed.attempt, credential, outbound.url, outbound.reach, headers)
+    shapes[facts] = Shape(attempt, credential, outbound.url, outbound.reach, headers)
 
 
-def _wanted(routed: Routed) -> Wanted:
-    endpoint, target = routed.route.endpoint, routed.route.endpoint.target
+def _wanted(admitted: Admitted) -> Wanted:
+    endpoint, target = admitted.route.endpoint, admitted.route.endpoint.target
     if target.model_id is None:
         raise NoSuchModelError
     where = Where(target.environment_name)
-    return Wanted(endpoint.workspace_id, target.model_id, where, routed.identified.turn)
+    return Wanted(endpoint.workspace_id, target.model_id, where, admitted.identified.turn)
 
 
-def _open_call(admitted: Admitted) -> OpenCall:
-    routed, received = admitted.routed, admitted.routed.received
-    key, group = routed.identified.key, routed.identified.group
+def _open_call(context: RequestContext, admitted: Admitted) -> OpenCall:
+    key, group, plan = admitted.identified.key, admitted.identified.group, admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
     return OpenCall(
         event_key=admitted.event_key,
         workspace_id=key.workspace_id,
-        group_id=routed.route.plan.group_id,
+        group_id=plan.group_id,
         external_entity_id=group.external_entity_id,
         api_key_prefix=key.prefix,
-        request_id=received.head.request_id,
-        model_slug=routed.route.plan.slug,
-        request_metadata=received.metadata,
+        request_id=context.request_id,
+        model_slug=plan.slug,
+        request_metadata=context.metadata,
         opened_at_ms=time_ns() // 1_000_000,
         estimate=admitted.estimate,
         reservations=admitted.taken.reservations,

@@ -16,7 +16,7 @@ from policy.hosts import Reach
 from policy.snapshot import ModelRow
 from proxy.answer_head import begin
 from proxy.error_bodies import read_error
-from proxy.exchange import Answered, Headers, Identified, RequestContext, RequestHead, UpstreamAnswer, UpstreamCall
+from proxy.exchange import Answered, Headers, Identified, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.http_rules import model_paths
 from proxy.http_rules.headers import (
     DIRECT_FORWARDED_FIELDS,
@@ -69,10 +69,10 @@ class Invoke:
     def __init__(self, parts: InvokeDependencies) -> None:
         self._parts = parts
 
-    def path(self, head: RequestHead) -> ModelPath:
+    def path(self, context: RequestContext) -> ModelPath:
         """What the request asks for, by path, host and method."""
-        incoming = head.incoming
-        path = model_paths.model_path(incoming.target, head.host_model)
+        incoming = context.incoming
+        path = model_paths.model_path(incoming.target, context.facts.host_model)
         if "websocket" in (incoming.header("upgrade") or "").lower():
             raise UpgradeError
         methods = METHODS[path.action]
@@ -97,12 +97,12 @@ class Invoke:
 
     async def send(self, context: RequestContext, call: DirectCall) -> UpstreamAnswer:
         """Send the call to a replica. Returns its answer when the head has arrived."""
-        parts, incoming, load = self._parts, context.head.incoming, context.load
+        parts, incoming, load = self._parts, context.incoming, context.load
         assert load is not None  # it has entered
         outbound = UpstreamCall(
             url="",
             method=incoming.method,
-            headers=forwarded_headers(incoming, context.head.request_id, {}, DIRECT_FORWARDED_FIELDS),
+            headers=forwarded_headers(incoming, context.request_id, {}, DIRECT_FORWARDED_FIELDS),
             body=call.body,
             deadline=0.0,
             idle_timeout_s=parts.stream_idle_timeout_s,
@@ -129,7 +129,7 @@ class Invoke:
         call.body = b""  # free the request: its answer may take minutes
         if context.load is not None:
             context.load.drop()
-        outgoing, method = context.outgoing, context.head.incoming.method
+        outgoing, method = context.outgoing, context.incoming.method
         head = Answered(upstream.status, _returned(method, upstream), b"")
         length = _declared_length(upstream.headers)
 

@@ -15,14 +15,7 @@ from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
-from proxy.exchange import (
-    MODELS_PATH,
-    Answered,
-    Incoming,
-    Received,
-    RequestContext,
-    RequestHead,
-)
+from proxy.exchange import MODELS_PATH, Answered, Incoming, Outgoing, RequestContext
 from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload
 from proxy.head_facts import BodyFacts, HeadFacts, Purpose
@@ -71,15 +64,14 @@ class Receive:
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
 
-    def head(self, incoming: Incoming) -> RequestHead:
-        """Read the head of a request, which may be a malformed one."""
+    def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
+        """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
         facts: HeadFacts | None = incoming.kept.get(_FACTS)
         if facts is None:
             facts = incoming.kept[_FACTS] = self._facts(incoming)
         else:
             facts.repeats = True
-        request_id = facts.request_id or self._ulids()
-        return RequestHead(incoming, request_id, facts.path, facts.purpose, facts.cors_lines, facts.host_model, facts)
+        return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:
         given = incoming.header("x-request-id")
@@ -94,25 +86,23 @@ class Receive:
         request_id = valid_request_id(given) if given is not None else None
         return HeadFacts(request_id, path, purpose, cors_lines, host_model)
 
-    def valid(self, head: RequestHead) -> RequestHead:
+    def valid(self, context: RequestContext) -> None:
         """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
-        if head.incoming.fault is not None:
-            raise head.incoming.fault
-        return head
+        if context.incoming.fault is not None:
+            raise context.incoming.fault
 
-    def preflight(self, head: RequestHead) -> Answered | None:
+    def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""
-        return self._cors.preflight(head.incoming, head.purpose is Purpose.INVOKE)
+        return self._cors.preflight(context.incoming, context.facts.purpose is Purpose.INVOKE)
 
-    def body(self, context: RequestContext) -> Coroutine[Any, Any, Received]:
+    def body(self, context: RequestContext) -> Coroutine[Any, Any, None]:
         """Read the request's body: of a form as much as tells its model, otherwise all of it.
 
         Not a coroutine function itself, because it awaits nothing.
         """
-        head = context.head
-        facts = head.facts.body
+        facts = context.facts.body
         if facts is None:
-            facts = head.facts.body = _body_facts(head)
+            facts = context.facts.body = _body_facts(context)
         return self._form(context, facts.metadata) if facts.is_form else self._json(context, facts.metadata)
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
@@ -125,19 +115,20 @@ class Receive:
     def submission(self, context: RequestContext, max_bytes: int) -> Coroutine[Any, Any, bytes]:
         """Read all of an asynchronous request's body. `max_bytes`: its workspace's bound; the setting's holds too."""
         max_bytes = min(max_bytes, self._max_body_bytes)
-        _check_encoding(context.head.incoming)
+        _check_encoding(context.incoming)
         return self._whole(context, max_bytes)
 
-    async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
+    async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         assert context.load is not None  # it has entered
-        declared = context.head.incoming.declared_bytes
+        declared = context.incoming.declared_bytes
         if declared is not None and declared > self._max_body_bytes:
             raise BodyTooLargeError(declared, self._max_body_bytes)
-        upload = context.upload = FormUpload(context.head.incoming, context.load, self._max_body_bytes)
+        upload = context.upload = FormUpload(context.incoming, context.load, self._max_body_bytes)
         slug = await upload.model()
-        return Received(context.head, b"", {"model": slug}, slug, upload.streaming, metadata, upload=upload)
+        context.body, context.json, context.outline = b"", {"model": slug}, None
+        context.slug, context.streaming, context.metadata = slug, upload.streaming, metadata
 
-    async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
+    async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
         outline = None
         if len(body) <= SHORT_BODY_BYTES:  # nearly all bodies
@@ -148,13 +139,13 @@ class Receive:
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
         guarded_members.check_members(json)
-        streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json, body, outline)
-        return Received(context.head, body, json, slug, streaming, metadata, outline)
+        context.body, context.json, context.outline = body, json, outline
+        context.slug, context.streaming, context.metadata = slug, json.get("stream") is True, metadata
 
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
-        incoming, load = context.head.incoming, context.load
+        incoming, load = context.incoming, context.load
         assert load is not None  # it has entered
         declared = incoming.declared_bytes
         if declared is not None and declared > max_bytes:
@@ -181,15 +172,15 @@ async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -
     return whole.getvalue()
 
 
-def _body_facts(head: RequestHead) -> BodyFacts:
+def _body_facts(context: RequestContext) -> BodyFacts:
     """Check what the head says about the body."""
-    incoming = head.incoming
-    if head.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
-        raise _unserved(head)
+    incoming, facts = context.incoming, context.facts
+    if facts.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
+        raise _unserved(facts.purpose)
     _check_encoding(incoming)
     described = incoming.header("x-request-metadata")
     metadata = _header_metadata(described) if described is not None else None
-    return BodyFacts(head.path in _FORM_PATHS and is_form(incoming.header("content-type")), metadata)
+    return BodyFacts(facts.path in _FORM_PATHS and is_form(incoming.header("content-type")), metadata)
 
 
 def _check_encoding(incoming: Incoming) -> None:
@@ -203,11 +194,11 @@ def _purpose(path: str) -> Purpose:
     return _PURPOSES.get(path) or (Purpose.INVOKE if path.startswith(_INVOKE_PREFIXES) else Purpose.UNKNOWN)
 
 
-def _unserved(head: RequestHead) -> Exception:
+def _unserved(purpose: Purpose) -> Exception:
     """Why this request is not an inference call."""
-    if head.purpose in (_INFER, _COUNT):
+    if purpose in (_INFER, _COUNT):
         allowed = "POST"
-    elif head.purpose is _LIST:
+    elif purpose is _LIST:
         allowed = "GET, HEAD"
     else:
         return NoSuchPathError()

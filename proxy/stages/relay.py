@@ -77,31 +77,30 @@ class Relay:
         self._most_reported = most_reported
 
     async def __call__(self, context: RequestContext, answering: Answering) -> Answered:
-        upstream, routed = answering.upstream, answering.admitted.routed
+        upstream = answering.upstream
         if not 200 <= upstream.status < 300:
             return await self._error(context, answering)
         if is_encoded(upstream.headers):
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
-        received = routed.received
         context.reader = reader = self._dialects.answer_reader(
-            received, routed.attempt, upstream.status, upstream.headers, self._most_reported
+            context, context.attempt, upstream.status, upstream.headers, self._most_reported
         )
         if upstream.whole is not None and not reader.streams:
             return self._at_once(context, answering, reader, upstream.whole)
-        context.delivered = self._dialects.delivered_counter(received, reader)
-        _free(context, received)
+        context.delivered = self._dialects.delivered_counter(context, reader)
+        _free(context)
         return await self._pass_on(context, answering, reader)
 
     def _at_once(self, context: RequestContext, answering: Answering, reader: AnswerReader, body: bytes) -> Answered:
         """An answer that is no stream and came whole, in one read: nothing to hold, nothing to wait for."""
-        upstream, received = answering.upstream, answering.admitted.routed.received
+        upstream = answering.upstream
         try:
             head = Answered(upstream.status, returned_headers(upstream.headers), reader.feed(body) + reader.end())
         finally:
             if reader.reported.tokens is None:  # else nobody asks what was delivered
-                context.delivered = self._dialects.delivered_counter(received, reader)
+                context.delivered = self._dialects.delivered_counter(context, reader)
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
-            _free(context, received)
+            _free(context)
         return self._ended(context, answering, reader, head)
 
     async def _pass_on(self, context: RequestContext, answering: Answering, reader: AnswerReader) -> Answered:
@@ -137,27 +136,25 @@ class Relay:
 
     async def _error(self, context: RequestContext, answering: Answering) -> Answered:
         """The upstream's error, in the caller's form."""
-        upstream = answering.upstream
-        raise_target_fault(upstream.status, answering.admitted.routed.route.endpoint.target)
+        upstream, target = answering.upstream, answering.admitted.route.endpoint.target
+        raise_target_fault(upstream.status, target)
         body = b"" if is_encoded(upstream.headers) else _without_secrets(answering, await read_error(context, upstream))
-        routed = answering.admitted.routed
-        stand_in = self._dialects.stand_in_answer(routed.received, routed.route.endpoint.target, upstream.status, body)
+        stand_in = self._dialects.stand_in_answer(context, target, upstream.status, body)
         if stand_in is not None:
             return Answered(200, (("content-type", "application/json"),), stand_in)
-        return self._error_of(answering, upstream.status, body)
+        return self._error_of(context, answering, upstream.status, body)
 
     def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:
         """An error under a 2xx. The caller gets an error if no head was sent; metrics and log always do."""
         context.cause = FAILED
         final = _without_secrets(answering, head.final if context.outgoing.started else head.final[:MAX_ERROR_BYTES])
         if not context.outgoing.started:
-            return self._error_of(answering, BAD_GATEWAY, final)
+            return self._error_of(context, answering, BAD_GATEWAY, final)
         return Answered(BAD_GATEWAY, head.headers, final)
 
-    def _error_of(self, answering: Answering, status: int, body: bytes) -> Answered:
-        routed = answering.admitted.routed
-        target = routed.route.endpoint.target
-        dialect = routed.attempt.caller_dialect if routed.attempt.is_translated else None
+    def _error_of(self, context: RequestContext, answering: Answering, status: int, body: bytes) -> Answered:
+        target, attempt = answering.admitted.route.endpoint.target, context.attempt
+        dialect = attempt.caller_dialect if attempt.is_translated else None
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
         return discreet(answered, answering.credential, host_of(answering.url))
 
@@ -182,7 +179,7 @@ class _Passage:
         self._answering = answering
         self._reader = reader
         self._head = head
-        self._streaming = reader.streams and answering.admitted.routed.received.streaming
+        self._streaming = reader.streams and context.streaming
         self._waiting_since = 0.0
         self._flowing = False
         """The caller has the head and the first bytes of a stream, and progress is recorded."""
@@ -276,9 +273,9 @@ class _Passage:
         self._count()
 
 
-def _free(context: RequestContext, received: Received) -> None:
+def _free(context: RequestContext) -> None:
     """Free the request: its answer may take minutes, and its body may have 100 MB."""
-    received.body, received.json, received.outline = b"", {}, None
+    context.body, context.json, context.outline = b"", {}, None
     assert context.load is not None
     context.load.drop()
 

@@ -12,7 +12,7 @@ from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
 from proxy.dialects.attempt import Attempt
-from proxy.exchange import MODELS_PATH, Answered, Identified, Received, RequestHead, Routed, SlugRoute
+from proxy.exchange import MODELS_PATH, Answered, Identified, Received, RequestContext, SlugRoute
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 from proxy.time_slices import Slices
@@ -60,24 +60,25 @@ class Route:
         self._dialects = dialects
         self._slices = slices
 
-    async def __call__(self, identified: Identified, received: Received) -> Routed:
-        route = self._slug_route(identified, received.slug)
+    async def __call__(self, context: RequestContext, identified: Identified) -> SlugRoute:
+        route = self._slug_route(identified, context.slug)
         target, dialects = route.endpoint.target, self._dialects
-        if len(received.body) > FEW_BYTES and dialects.translates_much(received, target):
-            attempt = await self._slices.beside(partial(dialects.first_attempt, received, target))
+        if len(context.body) > FEW_BYTES and dialects.translates_much(context, target):
+            attempt = await self._slices.beside(partial(dialects.first_attempt, context, target))
         else:
-            attempt = dialects.first_attempt(received, target)
-        return Routed(identified, received, route, attempt)
+            attempt = dialects.first_attempt(context, target)
+        context.put_by(attempt)
+        return route
 
-    def models(self, head: RequestHead, identified: Identified) -> Answered:
+    def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""
-        key = identified.key
-        if head.path != MODELS_PATH:
-            slug = unquote(head.path.removeprefix(MODELS_PATH)).removeprefix("/")
+        key, path, incoming = identified.key, context.facts.path, context.incoming
+        if path != MODELS_PATH:
+            slug = unquote(path.removeprefix(MODELS_PATH)).removeprefix("/")
             self._slug_route(identified, slug)
-            return model_listing.one_model_answer(head.incoming, slug)
+            return model_listing.one_model_answer(incoming, slug)
         slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
-        return model_listing.list_models_answer(head.incoming, slugs)
+        return model_listing.list_models_answer(incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
         group = _group(identified)

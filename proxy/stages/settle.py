@@ -157,7 +157,7 @@ class Settle:
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:
-            plan = admitted.routed.route.plan
+            plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return recorded
 
@@ -167,7 +167,7 @@ class Settle:
             return Tokens()
         reported = context.reader.reported
         if reported.rejected:
-            self._rejections.note(reported.rejected, admitted.routed.route.plan.slug)
+            self._rejections.note(reported.rejected, admitted.route.plan.slug)
         if not context.answered:
             return Tokens()
         if reported.rejected or context.delivered.expects_usage:
@@ -176,8 +176,7 @@ class Settle:
 
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
-        head, incoming = context.head, context.head.incoming
-        identified, routed = context.identified, context.routed
+        incoming, identified, route = context.incoming, context.identified, context.route
         workspace_id = entity_id = group_id = key_prefix = ""
         if identified is not None:
             key, group = identified.key, identified.group
@@ -187,16 +186,16 @@ class Settle:
         ours_s = duration_s - context.upstream_s - incoming.body_wait_s - context.outgoing.room_wait_s
         report = RequestReport(
             ended_at_ms=time_ns() // 1_000_000,
-            request_id=head.request_id,
+            request_id=context.request_id,
             method=incoming.method,
-            path=head.path,
+            path=context.facts.path,
             status=context.status,
             cause=context.cause,
             workspace_id=workspace_id,
             external_entity_id=entity_id,
             group_id=group_id,
             key_prefix=key_prefix,
-            slug=routed.route.plan.slug if routed is not None else "",
+            slug=route.plan.slug if route is not None else "",
             model_id=context.direct.wanted.model_id if context.direct is not None else "",
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=context.outgoing.sent_bytes,

@@ -53,9 +53,9 @@ def adds_include_usage(path: str, parsed: Json) -> bool:
 
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
-    drop_usage = adds_include_usage(request.head.path, request.json)
+    drop_usage = adds_include_usage(request.facts.path, request.json)
     return StreamReader(CHUNKS, request.slug, OpenAiMeter(most=most), drop_usage=drop_usage)
 
 
 def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(request.slug, OpenAiMeter(most=most, has_output=request.head.path != EMBEDDINGS_PATH))
+    return BodyReader(request.slug, OpenAiMeter(most=most, has_output=request.facts.path != EMBEDDINGS_PATH))

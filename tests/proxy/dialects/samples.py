@@ -14,8 +14,10 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.exchange import Headers, Received, RequestHead
+from proxy.exchange import Headers, Incoming, Received
+from proxy.forms.upload import Upload
 from proxy.head_facts import HeadFacts, Purpose
+from proxy.json_text.large_json import Outline
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"
@@ -54,12 +56,27 @@ class FakeIncoming:
         raise AssertionError("a dialect reads no socket")
 
 
+@dataclass
+class FakeReceived:
+    """A request, as the dialects read it."""
+
+    incoming: Incoming
+    facts: HeadFacts
+    body: bytes
+    json: dict[str, Any]
+    slug: str
+    streaming: bool
+    outline: Outline | None = None
+    upload: Upload | None = None
+
+
 def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = ()) -> Received:
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     parsed = orjson.loads(raw)
     facts = HeadFacts("r", path, Purpose.INFER, "", None)
-    return Received(
-        head=RequestHead(FakeIncoming(headers), "r", path, Purpose.INFER, "", None, facts),
+    return FakeReceived(
+        incoming=FakeIncoming(headers),
+        facts=facts,
         body=raw,
         json=parsed,
         slug=parsed["model"],

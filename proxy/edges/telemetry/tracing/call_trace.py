@@ -47,7 +47,7 @@ class CallTrace(Work):
 
     def asks(self, target: Target, request: Received) -> None:
         """The next request upstream is this call to a slug."""
-        path = request.head.path
+        path = request.facts.path
         self._asked = attributes.of_target(target, path, request.slug, request.streaming)
 
     def sends(self, call: UpstreamCall) -> None:
