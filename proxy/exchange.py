@@ -49,6 +49,11 @@ class Incoming(Protocol):
     """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
 
     @property
+    def complete(self) -> bool:
+        """Whether all of the body has arrived."""
+        ...
+
+    @property
     def headers(self) -> Headers:
         """All header fields in order: names in lower case, values as sent."""
         ...
@@ -59,6 +64,10 @@ class Incoming(Protocol):
 
     def header_values(self, name: str) -> Sequence[str]:
         """All values of a field, in order."""
+        ...
+
+    def take(self) -> bytes:
+        """What has arrived of the body and was not read before: all that is left of a body that is `complete`."""
         ...
 
     async def read(self) -> bytes:
@@ -292,11 +301,13 @@ class RequestContext:
     """What the request takes of the worker's capacity."""
     identified: Identified | None = None
     body: bytes = field(init=False)
-    """This and the next five are set by `receive`: see `Received`."""
+    """This and the next six are set by `receive`: see `Received`."""
     json: dict[str, Any] = field(init=False)
     slug: str = field(init=False)
     streaming: bool = field(init=False)
     outline: Outline | None = field(init=False)
+    output_cap: int | None = field(init=False)
+    """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
     metadata: Mapping[str, Any] | None = field(init=False)
     """The billing event's `requestMetadata`."""
     upload: Upload | None = None

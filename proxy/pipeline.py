@@ -146,7 +146,8 @@ class Pipeline:
             return await self._direct_steps(context, identified)
         if purpose is _LIST and method in ("GET", "HEAD"):
             return self._route.models(context, identified)  # 404
-        await self._receive.body(context)  # 400 404 405 408 413 415 529
+        if (reading := self._receive.body(context)) is not None:  # 400 404 405 415 529
+            await reading  # 400 408 413 529
         context.route = route = await self._route(context, identified)  # 400 404
         context.admitted = admitted = await self._admit(context, identified, route)  # 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:

@@ -27,6 +27,7 @@ _TYPE_NAMES = {
     dict: "a JSON object",
     int: "a whole number, written as an integer of at most 64 bits",
 }
+_OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _GUARDED = frozenset(("model", *_KINDS))
 _USAGE = "include_usage"
 _GUARDED_OPTIONS = frozenset((_USAGE,))
@@ -49,14 +50,22 @@ _DOT_ABOVE = "\u0307"
 """The combining mark that lower-casing `İ` leaves after the `i`."""
 
 
-def check_members(body: dict[str, Any]) -> None:
-    """Raise `MalformedRequestError` for the first member that another server could read differently."""
+def check_members(body: dict[str, Any]) -> int | None:
+    """Return the largest of the caller's output caps; None if there is none.
+
+    Raises `MalformedRequestError` for the first member that another server could read differently.
+    """
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
+    cap = -1
     for name in body.keys() & _KINDS.keys():
         value = body[name]
-        if value is not None and type(value) is not _KINDS[name]:
+        if value is None:
+            continue
+        if type(value) is not _KINDS[name]:
             raise MalformedRequestError(_first_type_error(body))
+        if name in _OUTPUT_CAPS and body[name] > cap:
+            cap = body[name]
     if not _KNOWN.issuperset(body):
         _check_names(body, _KNOWN, _GUARDED, "")
     options = body.get("stream_options")
@@ -68,6 +77,7 @@ def check_members(body: dict[str, Any]) -> None:
             raise MalformedRequestError(f"stream_options.{_USAGE} must be {_TYPE_NAMES[bool]}")
         if not _KNOWN_OPTIONS.issuperset(options):
             _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
+    return cap if cap >= 0 else None
 
 
 def _first_type_error(body: dict[str, Any]) -> str:

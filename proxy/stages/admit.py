@@ -4,7 +4,7 @@ Nothing else constructs `Admitted`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from policy.billing import MAX_COUNT, Tokens
 from policy.limits.effective import Plan
@@ -18,7 +18,6 @@ from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
-OUTPUT_CAPS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 BYTES_PER_TOKEN = 4
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
@@ -89,7 +88,7 @@ class Admit:
         asked = expected = 0
         if context.facts.purpose is not _COUNT:
             asked = -(-len(context.body) // BYTES_PER_TOKEN)
-            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(context.json))
+            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, context.output_cap)
         reserved = min(asked + expected, MAX_COUNT)
         try:
             answer = await self._counters.take(plan, reserved, tier)
@@ -105,9 +104,3 @@ class Admit:
         self._meters.limit_decision(ADMITTED)
         estimate = Tokens(input=asked, output=reserved - asked)
         return Admitted(identified=identified, route=route, taken=answer, event_key=self._ulids(), estimate=estimate)
-
-
-def output_cap(json: dict[str, Any]) -> int | None:
-    """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
-    caps = [json[name] for name in json.keys() & OUTPUT_CAPS if type(json[name]) is int and json[name] >= 0]
-    return max(caps, default=None)

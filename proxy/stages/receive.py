@@ -3,7 +3,7 @@
 No body is read for an unauthenticated caller. The body is parsed just far enough to know slug and streaming.
 """
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -63,6 +63,7 @@ class Receive:
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
+        self._short_bytes = min(SHORT_BODY_BYTES, max_body_bytes)
 
     def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
         """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
@@ -95,15 +96,26 @@ class Receive:
         """The answer to a browser's preflight request; None for any other request."""
         return self._cors.preflight(context.incoming, context.facts.purpose is Purpose.INVOKE)
 
-    def body(self, context: RequestContext) -> Coroutine[Any, Any, None]:
+    def body(self, context: RequestContext) -> Awaitable[None] | None:
         """Read the request's body: of a form as much as tells its model, otherwise all of it.
 
-        Not a coroutine function itself, because it awaits nothing.
+        Returns None if that is done, as for nearly all bodies: they are short and came with their head. Else await it.
         """
         facts = context.facts.body
         if facts is None:
             facts = context.facts.body = _body_facts(context)
-        return self._form(context, facts.metadata) if facts.is_form else self._json(context, facts.metadata)
+        if facts.is_form:
+            return self._form(context, facts.metadata)
+        incoming, load = context.incoming, context.load
+        assert load is not None  # it has entered
+        declared = incoming.declared_bytes
+        if not incoming.complete or declared is None or declared > self._short_bytes:
+            return self._json(context, facts.metadata)
+        load.hold(declared)
+        body = incoming.take()
+        context.request_bytes = declared
+        _understand(context, facts.metadata, body, short_request_json(body), None)
+        return None
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
         """Read all of a direct call's body, which may be anything.
@@ -126,23 +138,15 @@ class Receive:
         upload = context.upload = FormUpload(context.incoming, context.load, self._max_body_bytes)
         slug = await upload.model()
         context.body, context.json, context.outline = b"", {"model": slug}, None
-        context.slug, context.streaming, context.metadata = slug, upload.streaming, metadata
+        context.slug, context.streaming, context.metadata, context.output_cap = slug, upload.streaming, metadata, None
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
-        outline = None
-        if len(body) <= SHORT_BODY_BYTES:  # nearly all bodies
-            json = short_request_json(body)
+        if len(body) <= SHORT_BODY_BYTES:
+            json, outline = short_request_json(body), None
         else:
             json, outline = await request_json(body, self._slices)
-        slug = json.get("model")
-        if not isinstance(slug, str) or not slug:
-            raise MalformedRequestError("the body must have a member 'model' that is a string")
-        guarded_members.check_members(json)
-        if metadata is None and "metadata" in json:
-            metadata = _body_metadata(json, body, outline)
-        context.body, context.json, context.outline = body, json, outline
-        context.slug, context.streaming, context.metadata = slug, json.get("stream") is True, metadata
+        _understand(context, metadata, body, json, outline)
 
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
         incoming, load = context.incoming, context.load
@@ -158,6 +162,24 @@ class Receive:
             body = await _joined(load, incoming, body, max_bytes)
         context.request_bytes = len(body)
         return body
+
+
+def _understand(
+    context: RequestContext,
+    metadata: Mapping[str, Any] | None,
+    body: bytes,
+    json: dict[str, Any],
+    outline: Outline | None,
+) -> None:
+    """Check the members that the gateway acts on, and set what the stages read of the body."""
+    slug = json.get("model")
+    if not isinstance(slug, str) or not slug:
+        raise MalformedRequestError("the body must have a member 'model' that is a string")
+    context.output_cap = guarded_members.check_members(json)
+    if metadata is None and "metadata" in json:
+        metadata = _body_metadata(json, body, outline)
+    context.body, context.json, context.outline = body, json, outline
+    context.slug, context.streaming, context.metadata = slug, json.get("stream") is True, metadata
 
 
 async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -> bytes:

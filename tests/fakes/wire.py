@@ -39,6 +39,11 @@ class FakeIncoming:
         return self
 
     @property
+    def complete(self) -> bool:
+        """As of a body that came whole with its head. Of one that a test gives in pieces, never."""
+        return len(self.parts) == 1 and isinstance(self.parts[0], bytes) and len(self.parts[0]) == self.declared_bytes
+
+    @property
     def headers(self) -> Headers:
         return self.fields
 
@@ -47,6 +52,12 @@ class FakeIncoming:
 
     def header_values(self, name: str) -> Sequence[str]:
         return [value for known, value in self.fields if known == name]
+
+    def take(self) -> bytes:
+        self.reads += 1
+        parts = [part for part in self.parts if isinstance(part, bytes)]
+        self.parts.clear()
+        return b"".join(parts)
 
     async def read(self) -> bytes:
         self.reads += 1

@@ -176,6 +176,9 @@ class HttpExchange:
             await self._wait_for_body()
         if self._broken:
             raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
+        return self.take()
+
+    def take(self) -> bytes:
         parts = self._parts
         if not parts:
             return b""

@@ -43,6 +43,7 @@ class FakeIncoming:
     received_at: float = 0.0
     declared_bytes: int | None = None
     kept: dict[str, Any] = field(default_factory=dict)
+    complete: bool = True
     body_wait_s: float = 0.0
     fault: Exception | None = None
 
@@ -51,6 +52,9 @@ class FakeIncoming:
 
     def header_values(self, name: str) -> Sequence[str]:
         return [value for key, value in self.headers if key == name]
+
+    def take(self) -> bytes:
+        raise AssertionError("a dialect reads no socket")
 
     async def read(self) -> bytes:
         raise AssertionError("a dialect reads no socket")

@@ -52,6 +52,19 @@ def test_object_member_of_a_wrong_type_is_refused(name: str, value: object) -> N
     assert refusal({name: value}) == f"{name} must be a JSON object"
 
 
+@pytest.mark.parametrize(
+    ("body", "cap"),
+    [
+        ({"max_tokens": 1, "max_completion_tokens": 100, "max_output_tokens": 9, "n": 500}, 100),
+        ({"max_tokens": None, "max_output_tokens": 0}, 0),
+        ({"max_tokens": -1}, None),
+        ({"messages": []}, None),
+    ],
+)
+def test_largest_output_cap_is_returned(body: dict[str, Any], cap: int | None) -> None:
+    assert guarded_members.check_members(body) == cap
+
+
 def test_null_and_right_types_pass() -> None:
     guarded_members.check_members(dict.fromkeys(NAMES))
     guarded_members.check_members({"stream_options": {"include_usage": None}})
