@@ -33,9 +33,17 @@ class CapacityLimits:
 class Holdings:
     """What the calls of one workspace, or of one group, use now."""
 
+    name: str
     in_flight: int = 0
     parked: int = 0
     held_bytes: int = 0
+
+
+@dataclass(slots=True)
+class GroupHoldings(Holdings):
+    """What the calls of one group use, with what all calls of its workspace use."""
+
+    workspace: Holdings = field(default_factory=lambda: Holdings(""))
 
 
 @dataclass(slots=True)
@@ -52,9 +60,9 @@ class Capacity:
     parked: int = 0
     held_bytes: int = 0
     workspaces: dict[str, Holdings] = field(default_factory=dict)
-    groups: dict[str, Holdings] = field(default_factory=dict)
-    unknown: Holdings = field(default_factory=Holdings)
-    """Calls whose key is not known yet. They may hold no memory."""
+    groups: dict[str, GroupHoldings] = field(default_factory=dict)
+    unknown: GroupHoldings = field(default_factory=lambda: GroupHoldings(""))
+    """Calls whose key is not known yet. They may hold no memory, and are counted in none of these."""
     _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
     _times: float = 0.0
     enter: "Callable[[], CallLoad]" = field(init=False, repr=False, compare=False)
@@ -88,6 +96,21 @@ class Capacity:
         if of_group + more > self._times * left and of_group > of_call:
             raise self.shed(what, GROUP)
 
+    def new_group(self, workspace: str, turn: str) -> GroupHoldings:
+        """The holdings of a group without calls. `add` them with its first call."""
+        return GroupHoldings(turn, workspace=self.workspaces.get(workspace) or Holdings(workspace))
+
+    def add(self, group: GroupHoldings) -> None:
+        """Keep the holdings of a group that has calls from now on."""
+        self.groups[group.name] = group
+        self.workspaces[group.workspace.name] = group.workspace
+
+    def remove(self, group: GroupHoldings) -> None:
+        """Forget a group without calls, and its workspace if that has none either."""
+        del self.groups[group.name]
+        if not group.workspace.in_flight:
+            del self.workspaces[group.workspace.name]
+
     def taken_sheds(self) -> dict[tuple[str, str], int]:
         """Take the number of calls shed since the last call of this method, by (resource, bound)."""
         sheds, self._sheds = self._sheds, {}
@@ -102,76 +125,73 @@ class Capacity:
 class CallLoad:
     """One call's use of the worker: the stages' `Load`. Each method is one frame as long as free capacity is ample."""
 
-    __slots__ = ("_books", "_group", "_turn_name", "_workspace", "_workspace_name", "held_bytes")
+    __slots__ = ("_books", "_group", "held_bytes")
 
     def __init__(self, books: Capacity) -> None:
         if books.in_flight >= books.limits.max_in_flight:
             raise books.shed(IN_FLIGHT, WORKER)
         books.in_flight += 1
         self._books = books
-        self._workspace = self._group = books.unknown
+        self._group = books.unknown
         self.held_bytes = 0
 
     def claim(self, workspace: str, turn: str) -> None:
         books = self._books
-        of_workspace = books.workspaces.get(workspace) or Holdings()
-        of_group = books.groups.get(turn) or Holdings()
+        group = books.groups.get(turn) or books.new_group(workspace, turn)
         if books.in_flight > books.ample_in_flight:
             free = books.limits.max_in_flight - books.in_flight + 1  # this call is already counted
-            books.check(IN_FLIGHT, free, 1, of_workspace.in_flight, of_group.in_flight, 0)
-        of_workspace.in_flight += 1
-        of_group.in_flight += 1
-        books.workspaces[workspace] = self._workspace = of_workspace
-        books.groups[turn] = self._group = of_group
-        self._workspace_name, self._turn_name = workspace, turn
+            books.check(IN_FLIGHT, free, 1, group.workspace.in_flight, group.in_flight, 0)
+        if not group.in_flight:
+            books.add(group)
+        group.in_flight += 1
+        group.workspace.in_flight += 1
+        self._group = group
 
     def expect(self, size_bytes: int) -> None:
-        books, own = self._books, self.held_bytes
+        books, group, own = self._books, self._group, self.held_bytes
         if books.held_bytes + size_bytes > books.ample_held_bytes:
             free = books.limits.max_held_bytes - books.held_bytes
-            books.check(MEMORY, free, size_bytes, self._workspace.held_bytes, self._group.held_bytes, own)
+            books.check(MEMORY, free, size_bytes, group.workspace.held_bytes, group.held_bytes, own)
 
     def hold(self, size_bytes: int) -> None:
-        books = self._books
+        books, group = self._books, self._group
         if books.held_bytes + size_bytes > books.ample_held_bytes:
             self.expect(size_bytes)
         self.held_bytes += size_bytes
         books.held_bytes += size_bytes
-        self._workspace.held_bytes += size_bytes
-        self._group.held_bytes += size_bytes
+        group.held_bytes += size_bytes
+        group.workspace.held_bytes += size_bytes
 
     def drop(self) -> None:
         held_bytes, self.held_bytes = self.held_bytes, 0
         self._books.held_bytes -= held_bytes
-        self._workspace.held_bytes -= held_bytes
         self._group.held_bytes -= held_bytes
+        self._group.workspace.held_bytes -= held_bytes
 
     def park(self) -> None:
-        books = self._books
+        books, group = self._books, self._group
         free = books.limits.max_parked - books.parked
-        books.check(PARKED, free, 1, self._workspace.parked, self._group.parked, 0)
+        books.check(PARKED, free, 1, group.workspace.parked, group.parked, 0)
         self._count_parked(1)
 
     def unpark(self) -> None:
         self._count_parked(-1)
 
     def leave(self) -> None:
-        books, workspace, group, held_bytes = self._books, self._workspace, self._group, self.held_bytes
-        self.held_bytes = 0
+        books, group, held_bytes = self._books, self._group, self.held_bytes
+        workspace = group.workspace
         books.held_bytes -= held_bytes
-        workspace.held_bytes -= held_bytes
         group.held_bytes -= held_bytes
+        workspace.held_bytes -= held_bytes
         books.in_flight -= 1
-        if workspace is books.unknown:
+        if group is books.unknown:
             return
-        workspace.in_flight -= 1
-        if not workspace.in_flight:
-            del books.workspaces[self._workspace_name]
         group.in_flight -= 1
+        workspace.in_flight -= 1
         if not group.in_flight:
-            del books.groups[self._turn_name]
+            books.remove(group)
 
     def _count_parked(self, calls: int) -> None:
         self._books.parked += calls
-        self._workspace.parked += calls
         self._group.parked += calls
+        self._group.workspace.parked += calls

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.capacity.worker_capacity import CallLoad, Capacity, CapacityLimits, Holdings
+from proxy.capacity.worker_capacity import CallLoad, Capacity, CapacityLimits, GroupHoldings
 from proxy.refusals import ShedError
 
 
@@ -212,7 +212,10 @@ class CapacityMachine(RuleBasedStateMachine):
             for name in names:
                 loads = [load for load, owner in calls if owner == name]
                 parked = sum(load in self.parked for load in loads)
-                assert totals[name] == Holdings(len(loads), parked, sum(load.held_bytes for load in loads))
+                of_name = totals[name]
+                assert of_name.name == name
+                held_bytes = sum(load.held_bytes for load in loads)
+                assert (of_name.in_flight, of_name.parked, of_name.held_bytes) == (len(loads), parked, held_bytes)
 
     def teardown(self) -> None:
         for call in list(self.calls):
@@ -220,7 +223,7 @@ class CapacityMachine(RuleBasedStateMachine):
         capacity = self.capacity
         assert (capacity.in_flight, capacity.parked, capacity.held_bytes) == (0, 0, 0)
         assert (capacity.workspaces, capacity.groups) == ({}, {})
-        assert capacity.unknown == Holdings()
+        assert capacity.unknown == GroupHoldings("")
 
 
 TestCapacity = CapacityMachine.TestCase
