@@ -148,8 +148,9 @@ class Pipeline:
             return self._route.models(context, identified)  # 404
         if (reading := self._receive.body(context)) is not None:  # 400 404 405 415 529
             await reading  # 400 408 413 529
-        context.route = route = await self._route(context, identified)  # 400 404
-        context.admitted = admitted = await self._admit(context, identified, route)  # 429 503
+        if (translating := self._route(context, identified)) is not None:  # 400 404
+            await translating  # 400
+        context.admitted = admitted = await self._admit(context, identified)  # 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         context.answering = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529

@@ -85,7 +85,7 @@ class Dialects:
         if known is not None and path == _DIALECTS[caller_dialect].path:
             return _attempt(request, target, caller_dialect, (known,))
         attempt = self._passing.get((path, target.provider))
-        if attempt is not None and (_MARK not in request.body or not _has_sealed(request)):
+        if attempt is not None and self.passes(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
@@ -93,6 +93,10 @@ class Dialects:
         if attempt.json is None:
             self._passing[path, target.provider] = attempt
         return attempt
+
+    def passes(self, request: Received) -> bool:
+        """Whether the body holds no reasoning that another target's translation sealed."""
+        return _MARK not in request.body or not has_reasoning(request.json)
 
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that takes more than a few milliseconds."""

@@ -12,7 +12,7 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.exchange import Admitted, CountersUnavailableError, Identified, RequestContext, SlugRoute
+from proxy.exchange import Admitted, CountersUnavailableError, Identified, RequestContext
 from proxy.head_facts import Purpose
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
@@ -77,7 +77,9 @@ class Admit:
         self._meters = meters
         self._ulids = ulids
 
-    async def __call__(self, context: RequestContext, identified: Identified, route: SlugRoute) -> Admitted:
+    async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
+        route = context.route
+        assert route is not None  # else `route` has raised
         plan, tier = route.plan, None
         if route.endpoint.target.provider == MODEL_API:
             # Free capacity in the groups' limits does not lift the target's own ceiling.

@@ -130,8 +130,8 @@ class Dispatch:
 
     def __call__(self, context: RequestContext, admitted: Admitted) -> Coroutine[Any, Any, Answering]:
         """Not a coroutine function itself, because it awaits nothing."""
-        shape = admitted.route.shapes.get(context.facts)
-        if shape is not None and shape.attempt is context.attempt:
+        shape = context.shape
+        if shape is not None:
             return self._send_shaped(context, admitted, shape)
         return self._send_first(context, admitted)
 

@@ -4,6 +4,7 @@
 that the group may not call get the same answer, so that nobody can probe for the slugs of others.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
@@ -47,6 +48,10 @@ class Dialects(Protocol):
         """
         ...
 
+    def passes(self, request: Received) -> bool:
+        """Whether the body holds nothing that only another dialect's target can read."""
+        ...
+
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that would hold the loop for long."""
         ...
@@ -60,15 +65,24 @@ class Route:
         self._dialects = dialects
         self._slices = slices
 
-    async def __call__(self, context: RequestContext, identified: Identified) -> SlugRoute:
-        route = self._slug_route(identified, context.slug)
-        target, dialects = route.endpoint.target, self._dialects
+    def __call__(self, context: RequestContext, identified: Identified) -> Awaitable[None] | None:
+        """Returns None if the call is routed; else await it: a large body is translated beside the event loop."""
+        route, dialects = self._slug_route(identified, context.slug), self._dialects
+        shape = route.shapes.get(context.facts)
+        if shape is not None and dialects.passes(context):
+            context.route, context.shape, context.attempt = route, shape, shape.attempt
+            return None
+        target = route.endpoint.target
         if len(context.body) > FEW_BYTES and dialects.translates_much(context, target):
-            attempt = await self._slices.beside(partial(dialects.first_attempt, context, target))
-        else:
-            attempt = dialects.first_attempt(context, target)
-        context.put_by(attempt)
-        return route
+            return self._translate_beside(context, route)
+        context.put_by(dialects.first_attempt(context, target))
+        context.route = route
+        return None
+
+    async def _translate_beside(self, context: RequestContext, route: SlugRoute) -> None:
+        attempt = partial(self._dialects.first_attempt, context, route.endpoint.target)
+        context.put_by(await self._slices.beside(attempt))
+        context.route = route
 
     def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

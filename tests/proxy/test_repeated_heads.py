@@ -8,6 +8,7 @@ import pytest
 
 from policy.endpoints import Target
 from policy.snapshot import Row, WorkspaceRow
+from proxy.dialects.middle.sealing import MARK, seal
 from proxy.edges.http.connection import Connection
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (
@@ -142,6 +143,14 @@ def test_escaped_and_repeated_members_are_renamed_under_a_repeated_head(scene: S
         assert scene.worker.egress.latest.count(b'"gpt"') >= 1
         assert scene.upstream_body["model"] == "gpt"
         assert b"acme/chat" not in scene.worker.egress.latest
+
+
+def test_sealed_reasoning_under_a_repeated_head_is_unsealed(scene: Scene) -> None:
+    details = [{"type": "reasoning.encrypted", "data": seal("messages", {"type": "thinking", "thinking": "Hm."})}]
+    turn = {"role": "assistant", "content": "Hello.", "reasoning_details": details}
+    assert scene.call(request(messages=[turn])) == 200
+    assert MARK.encode() not in scene.worker.egress.latest
+    assert scene.call() == 200
 
 
 def test_unique_heads_keep_no_shape(scene: Scene) -> None:
