@@ -4,7 +4,7 @@ Each piece of a stream is passed on within the read that brought it; the request
 upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
-from asyncio import TimerHandle, get_running_loop, sleep
+from asyncio import AbstractEventLoop, TimerHandle, get_running_loop, sleep
 from time import perf_counter, time_ns
 from typing import Protocol
 
@@ -163,8 +163,8 @@ class _Passage:
     """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_recorded", "_reader", "_relay"),
-        *("_streaming", "_timer", "_uncounted", "_waiting_since", "rest"),
+        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_loop", "_recorded", "_reader"),
+        *("_relay", "_streaming", "_timer", "_uncounted", "_waiting_since", "rest"),
     )
 
     def __init__(
@@ -172,6 +172,7 @@ class _Passage:
     ) -> None:
         assert context.delivered is not None
         self._delivered = context.delivered
+        self._loop: AbstractEventLoop  # set with the first timer
         self._timer: TimerHandle | None = None
         self._recorded = Tokens()
         self._relay = relay
@@ -250,7 +251,8 @@ class _Passage:
         """Record the first bytes now, and progress every `PROGRESS_INTERVAL_S`."""
         self._recorded = tokens_so_far(self._reader.reported, self._delivered)
         self._relay.journal.answered(self._answering.admitted.event_key, self._recorded, time_ns() // 1_000_000)
-        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
+        self._loop = get_running_loop()
+        self._timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
     def _count(self) -> None:
         """Hand what was passed on to its counter."""
@@ -264,7 +266,7 @@ class _Passage:
         if tokens != self._recorded:
             self._recorded = tokens
             self._relay.journal.progress(self._answering.admitted.event_key, tokens, time_ns() // 1_000_000)
-        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
+        self._timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
     def end(self) -> None:
         """Count the rest and record no more, however the passage ended. The bill is made from the counter."""

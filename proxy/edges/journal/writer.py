@@ -89,6 +89,7 @@ class JournalWriter:
         self._reserved = 0  # bytes reserved for the ends of open calls
         self._group: list[WaitingRecord] = []  # the tick's opens and closes; they fit into the current segment
         self._group_bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # kept: to ask for it is a system call in Python 3.11
         self._refused = set[str]()  # calls whose open was refused with its group, until they end
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
@@ -191,10 +192,11 @@ class JournalWriter:
         if len(record) > self._usable - self._current.used - self._group_bytes:
             self.write_now()
             self._rotate()
-        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
         if not self._group:
-            loop.call_soon(self.write_now)
-        written = loop.create_future()
+            self._loop.call_soon(self.write_now)
+        written = self._loop.create_future()
         self._group.append(WaitingRecord(event_key, record, is_open, written))
         self._group_bytes += len(record)
         return written
