@@ -122,6 +122,19 @@ class Outgoing(Protocol):
         ...
 
 
+class OpenRecord(Protocol):
+    """The open record of a call, which the journal writes in a moment."""
+
+    is_written: bool
+
+    def then(self, go_on: Callable[[Exception | None], None]) -> None:
+        """Call `go_on` when the record is written, with None, or with why it was refused; at once if it was.
+
+        Replaces an earlier `go_on`. It must not raise.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class UpstreamCall:
     """One request to an upstream, ready to send. The client adds `host` and `content-length`."""
@@ -139,6 +152,10 @@ class UpstreamCall:
     reach: Reach
     upload: Upload | None = None
     """If set, it is the body, in place of `body`."""
+    record: OpenRecord | None = None
+    """If set, the client must not send a byte before it is written."""
+    waiting_since: float = 0.0
+    """Since when the call waits for its upstream. The client sets it anew if it waited for `record` last."""
     written: bool = False
     """Set by the client with the first byte that it writes."""
 

@@ -1,7 +1,8 @@
 """Step 5: find a replica, shape the request, send it (404 500 502 503 504 529).
 
-Accepts nothing but an `Admitted`. Journals the call before anything is sent. Sends a request to another replica only if
-no byte of it reached the first. Asks again in another dialect where a compatible server lacks the path.
+Accepts nothing but an `Admitted`. Journals the call before anything is sent: the upstream's client sends once the
+record is written. Sends a request to another replica only if no byte of it reached the first. Asks again in another
+dialect where a compatible server lacks the path.
 """
 
 from collections.abc import Awaitable, Coroutine, Mapping
@@ -20,6 +21,7 @@ from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_er
 from proxy.exchange import (
     Admitted,
     Answering,
+    OpenRecord,
     Received,
     RequestContext,
     Shape,
@@ -50,10 +52,10 @@ class Directory(Protocol):
 class Journal(Protocol):
     """Records a call before it is dispatched."""
 
-    def open(self, call: OpenCall) -> Awaitable[None] | None:
-        """Returns None if the call is recorded; else it must be awaited before anything is sent.
+    def open(self, call: OpenCall) -> OpenRecord | None:
+        """Returns None if the call is recorded; else nothing of it may be sent before the record is written.
 
-        Both raise `JournalUnavailableError`. Only a call that raises here must not be closed.
+        Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
         """
         ...
 
@@ -62,7 +64,8 @@ class UpstreamClient(Protocol):
     """Sends requests to upstreams."""
 
     async def send(self, call: UpstreamCall) -> UpstreamAnswer:
-        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
+        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`, or why `call.record` was
+        refused."""
         ...
 
 
@@ -147,14 +150,13 @@ class Dispatch:
             idle_timeout_s=settings.stream_idle_timeout_s,
             reach=shape.reach,
         )
-        if (recorded := self._recorded(context, admitted)) is not None:
-            await recorded
-        started = perf_counter()
+        outbound.record = self._record(context, admitted)
+        outbound.waiting_since = started = perf_counter()
         context.deadline = outbound.deadline = started + settings.request_timeout_s
         try:
             upstream = await parts.upstream.send(outbound)
         finally:
-            context.upstream_s = perf_counter() - started
+            context.upstream_s = perf_counter() - outbound.waiting_since
             context.dispatched = outbound.written
         return Answering(admitted, upstream, shape.credential, shape.url)
 
@@ -249,22 +251,22 @@ class Dispatch:
         The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
         """
         parts = self._parts
-        if not context.journaled and (recorded := self._recorded(context, admitted)) is not None:
-            await recorded
-        started = perf_counter()
+        if not context.journaled:
+            outbound.record = self._record(context, admitted)
+        outbound.waiting_since = started = perf_counter()
         if not context.dispatched:
             context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
         try:
             return await parts.upstream.send(outbound)
         finally:
-            context.upstream_s += perf_counter() - started
+            context.upstream_s += perf_counter() - outbound.waiting_since
             context.dispatched = context.dispatched or outbound.written
 
-    def _recorded(self, context: RequestContext, admitted: Admitted) -> Awaitable[None] | None:
-        """Journal the call. Nothing of it may be sent before what this returns is done."""
-        recorded = self._parts.journal.open(_open_call(context, admitted))
+    def _record(self, context: RequestContext, admitted: Admitted) -> OpenRecord | None:
+        """Journal the call. Nothing of it may be sent before what this returns is written."""
+        record = self._parts.journal.open(_open_call(context, admitted))
         context.journaled = True
-        return recorded
+        return record
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall

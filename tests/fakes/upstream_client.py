@@ -4,8 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from proxy.exchange import Headers, UpstreamCall, UpstreamUnreachableError
+from tests.fakes.journal import written
 
 Piece = bytes | Exception | asyncio.Event
 """Bytes to hand out, a failure to raise, or an event to wait for before going on."""
@@ -71,6 +73,9 @@ class FakeUpstream:
         self.script.extend(steps)
 
     async def send(self, call: UpstreamCall) -> FakeAnswer:
+        if call.record is not None and not call.record.is_written:
+            await written(call.record)
+            call.waiting_since = perf_counter()
         self.calls.append(replace(call))  # a copy, because the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
         if call.upload is not None and not isinstance(self.script[0], UpstreamUnreachableError):

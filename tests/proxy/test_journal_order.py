@@ -8,6 +8,7 @@ import pytest
 
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.accounting.recovery import CloseCall, OpenCall
+from proxy.edges.journal.waiting_record import WaitingOpen
 from proxy.exchange import JournalUnavailableError
 from tests.fakes.journal import FakeJournal
 from tests.fakes.path import PathRig
@@ -23,12 +24,12 @@ FRAMES = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":
 class HeldJournal(FakeJournal):
     """Its records are written when a test says so."""
 
-    opening: list[asyncio.Future[None]] = field(default_factory=list)
+    opening: list[WaitingOpen] = field(default_factory=list)
     closing: list[asyncio.Future[None]] = field(default_factory=list)
 
-    def open(self, call: OpenCall) -> Awaitable[None]:
+    def open(self, call: OpenCall) -> WaitingOpen:
         super().open(call)
-        self.opening.append(asyncio.get_running_loop().create_future())
+        self.opening.append(WaitingOpen(call.event_key, b""))
         return self.opening[-1]
 
     def close(self, call: CloseCall) -> Awaitable[None]:
@@ -64,7 +65,7 @@ async def test_request_waits_for_its_open_and_last_bytes_for_the_close(
     await eventually(lambda: journal.opening)
     await asyncio.sleep(0.01)
     assert not rig.upstream.calls
-    journal.opening[0].set_result(None)
+    journal.opening[0].tell()
     await eventually(lambda: journal.closing)
     await asyncio.sleep(0.01)
     assert b"[DONE]" not in outgoing.body if streaming else not outgoing.started
@@ -78,7 +79,7 @@ async def test_call_whose_open_is_refused_late_is_503_and_takes_nothing(rig: Pat
     outgoing = FakeOutgoing()
     serving = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
     await eventually(lambda: journal.opening)
-    journal.opening[0].set_exception(JournalUnavailableError("the disk is full"))
+    journal.opening[0].tell(JournalUnavailableError("the disk is full"))
     await eventually(lambda: journal.closing)
     journal.closing[0].set_result(None)
     await serving
@@ -86,6 +87,19 @@ async def test_call_whose_open_is_refused_late_is_503_and_takes_nothing(rig: Pat
     assert not rig.upstream.calls
     assert requests_used(rig) == 0
     assert journal.closed[0].numbers == ()
+
+
+async def test_wait_for_the_journal_is_not_the_upstreams(rig: PathRig, journal: HeldJournal) -> None:
+    rig.upstream.will(answer(ANSWER))
+    serving = asyncio.create_task(rig.pipeline.handle(asking(), FakeOutgoing()))
+    await eventually(lambda: journal.opening)
+    await asyncio.sleep(0.05)
+    journal.opening[0].tell()
+    await eventually(lambda: journal.closing)
+    journal.closing[0].set_result(None)
+    await serving
+    [report] = rig.access_log.records
+    assert report.upstream_s < 0.05 <= report.ours_s
 
 
 @pytest.mark.parametrize("waits_for", ["opening", "closing"])
@@ -96,7 +110,7 @@ async def test_caller_that_leaves_while_the_journal_writes_is_closed_once(
     serving = asyncio.create_task(rig.pipeline.handle(asking(), FakeOutgoing()))
     await eventually(lambda: journal.opening)
     if waits_for == "closing":
-        journal.opening[0].set_result(None)
+        journal.opening[0].tell()
         await eventually(lambda: journal.closing)
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,8 +1,8 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-Opens and closes of one event-loop tick are one write, for which their calls wait (decision 0050): `kill -9` loses none
-of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every open call has
-room reserved for its `close`: a full disk or backlog refuses new calls but never loses the end of an open one.
+Opens and closes of one event-loop tick are one write, for which their calls wait (decisions 0050 and 0058): `kill -9`
+loses none of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every
+open call has room reserved for its `close`: a full disk or backlog refuses new calls but never loses an open one's end.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
@@ -27,7 +27,7 @@ from proxy.edges.journal.segment_files import (
     write_at,
 )
 from proxy.edges.journal.troubles import Troubles
-from proxy.edges.journal.waiting_record import WaitingRecord
+from proxy.edges.journal.waiting_record import WaitingClose, WaitingOpen
 from proxy.exchange import JournalUnavailableError
 
 END_ROOM_BYTES = 512
@@ -87,8 +87,9 @@ class JournalWriter:
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
-        self._group: list[WaitingRecord] = []  # the tick's opens and closes; they fit into the current segment
-        self._group_bytes = 0
+        self._opens: list[WaitingOpen] = []  # the tick's group: its opens and closes, which are one write
+        self._closes: list[WaitingClose] = []
+        self._left = 0  # room in the current segment, once the group is written
         self._loop: asyncio.AbstractEventLoop | None = None  # kept: to ask for it is a system call in Python 3.11
         self._refused = set[str]()  # calls whose open was refused with its group, until they end
         self._dirty = False
@@ -98,7 +99,7 @@ class JournalWriter:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         try:
-            self._current = self._new_segment()
+            self._current, self._left = self._new_segment(), self._usable
         except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
             self._cannot_allocate(error)
 
@@ -116,27 +117,29 @@ class JournalWriter:
         """Start the thread that syncs records to disk."""
         self._thread.start()
 
-    def open(self, call: OpenCall) -> asyncio.Future[None] | None:
-        """Record a call before dispatch. The call must be closed, unless this raises.
+    def open(self, call: OpenCall) -> WaitingOpen | None:
+        """Record a call before dispatch. The call must be closed, unless this raises `JournalUnavailableError`.
 
-        Returns None if the record is written; else a future that the call must await before anything of it is sent. It
-        raises `JournalUnavailableError`, as this does: do not dispatch.
+        Returns None if the record is written. Else nothing of the call may be sent before its record says so.
         """
         record = open_record(call)
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
         if self._troubles.texts:
             self._refuse_if_troubled()
-        reserved = self._reserved + END_ROOM_BYTES
-        if size + reserved > self._usable - self._current.used - self._group_bytes:
-            self._ensure_room(size, reserved)
-        written = None
-        if self._reserved or self._group:
-            written = self._join(call.event_key, record, is_open=True)
+        if size + self._reserved + END_ROOM_BYTES > self._left:
+            self._ensure_room(size, self._reserved + END_ROOM_BYTES)
+            if size > self._left:
+                self._rotate()
+        waiting = None
+        if self._reserved or self._opens or self._closes:
+            waiting = WaitingOpen(call.event_key, record)
+            self._join(size)
+            self._opens.append(waiting)
         else:  # no other call is open: there is nobody to share a write with
             self._append_new(record)
         self._reserved += END_ROOM_BYTES
-        return written
+        return waiting
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """Record that the answer's first bytes are about to leave. An orphan is then billed its last progress."""
@@ -160,8 +163,11 @@ class JournalWriter:
             self._refused.remove(call.event_key)
             return None
         record, written = close_record(call), None
-        if self._group or self._reserved > END_ROOM_BYTES:
-            written = self._join(call.event_key, record, is_open=False)
+        if self._reserved > END_ROOM_BYTES or self._opens or self._closes:
+            if len(record) > self._left:
+                self._rotate()
+            written = self._join(len(record)).create_future()
+            self._closes.append(WaitingClose(call.event_key, record, written))
         else:
             self._append(record)
         self._reserved -= END_ROOM_BYTES
@@ -182,43 +188,38 @@ class JournalWriter:
 
     # Called on the event loop: one write per group or record, after the room has been checked.
 
-    @property
-    def _left(self) -> int:
-        """The room that is left in the current segment once the group is written."""
-        return self._usable - self._current.used - self._group_bytes
-
-    def _join(self, event_key: str, record: bytes, *, is_open: bool) -> asyncio.Future[None]:
-        """Add a record to the tick's group."""
-        if len(record) > self._usable - self._current.used - self._group_bytes:
-            self.write_now()
-            self._rotate()
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        if not self._group:
-            self._loop.call_soon(self.write_now)
-        written = self._loop.create_future()
-        self._group.append(WaitingRecord(event_key, record, is_open, written))
-        self._group_bytes += len(record)
-        return written
+    def _join(self, size: int) -> asyncio.AbstractEventLoop:
+        """A record of this size joins the tick's group. The first one has the group written at the tick's end."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        if not self._opens and not self._closes:
+            loop.call_soon(self.write_now)
+        self._left -= size
+        return loop
 
     def write_now(self) -> None:
-        """Write what waits and wake the calls, at the end of the tick or earlier. Settlements must not leave before the
+        """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
-        group, self._group, self._group_bytes = self._group, [], 0
-        if not group:
+        opens, closes = self._opens, self._closes
+        if not opens and not closes:
             return
+        self._opens, self._closes = [], []
+        group: list[WaitingOpen | WaitingClose] = [*opens, *closes]
         taken, failure = self._write(b"".join([one.record for one in group]))
         if failure is not None:
             self._write_after_failure(group, taken, failure)
             return
         self._advance(taken)
-        for one in group:
-            if not one.written.done():  # as `tell` does, which costs as much as the rest
-                one.written.set_result(None)
+        for opened in opens:
+            opened.tell()
+        for closed in closes:
+            if not closed.written.done():  # as `tell` does, which costs as much as the rest
+                closed.written.set_result(None)
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
-    def _write_after_failure(self, group: list[WaitingRecord], taken: int, failure: OSError) -> None:
+    def _write_after_failure(self, group: list[WaitingOpen | WaitingClose], taken: int, failure: OSError) -> None:
         """Keep the whole records among the `taken` bytes, refuse the other opens, and try the other closes alone."""
         self._write_failed(failure)
         for one in group:
@@ -228,7 +229,8 @@ class JournalWriter:
                 one.tell()
                 continue
             taken = 0
-            if one.is_open:
+            self._left += size
+            if isinstance(one, WaitingOpen):
                 self._erase(size)
                 self._refused.add(one.event_key)
                 self._reserved -= END_ROOM_BYTES
@@ -249,11 +251,11 @@ class JournalWriter:
     def _append(self, record: bytes) -> None:
         """Write one record now. Raises OSError."""
         if len(record) > self._left:
-            self.write_now()
             self._rotate()
         taken, failure = self._write(record)
         if failure is not None:
             raise failure
+        self._left -= taken
         self._advance(taken)
 
     def _append_new(self, record: bytes) -> None:
@@ -293,8 +295,9 @@ class JournalWriter:
         self._retry_write_at = time.monotonic() + self._options.log_interval_s
         self._troubles.set("write", f"the journal cannot be written: {error.strerror}")
 
-    def _rotate(self) -> _Segment:
-        """Switch to the spare segment. The thread syncs and closes the full one, and allocates the next spare."""
+    def _rotate(self) -> None:
+        """Write the group and switch to the spare segment. The thread syncs the full one, and makes the next spare."""
+        self.write_now()
         if self._spare is None:
             self._make_spare()
         following, self._spare = self._spare, None
@@ -303,9 +306,8 @@ class JournalWriter:
         if self._current.fd >= 0:
             write_at(self._current.fd, _END, self._current.used)
             self._retired.append(self._current)
-        self._current = following
+        self._current, self._left = following, self._usable
         self._wake.set()
-        return following
 
     def _ensure_room(self, size: int, reserved: int) -> None:
         """Raise unless this record fits together with the ends of all open calls and of this one."""

@@ -24,7 +24,7 @@ class AnsweringConnection(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Close the connection: the rest of the answer is not wanted."""
+        """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""
         ...
 
 
@@ -62,7 +62,7 @@ class HttpAnswer:
         self.ended = False
         self.failure: Exception | None = None
         self.whole: bytes | None = None
-        self.waiter: asyncio.Future[bool] | None = None
+        self.waiter: asyncio.Future[bool] | None = exchange.loop.create_future()  # for the head
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
 

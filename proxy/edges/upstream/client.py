@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from policy.hosts import Reach
@@ -65,7 +66,7 @@ class HttpUpstream:
     async def send(self, call: UpstreamCall) -> HttpAnswer:
         """Send `call` and wait for the head of its answer.
 
-        Raises UpstreamUnreachableError, UpstreamResetError or UpstreamTimeoutError.
+        Raises UpstreamUnreachableError, UpstreamResetError or UpstreamTimeoutError, or why `call.record` was refused.
         """
         route = self._routes.get(call.url)
         if route is None or route.reach is not call.reach:
@@ -77,7 +78,7 @@ class HttpUpstream:
         else:
             connection = pool.take() or await pool.take_or_wait(call.deadline)
         while True:
-            answer = connection.begin(call, head)
+            answer = _begin(connection, call, head)
             assert answer.waiter is not None
             try:  # here, not in a coroutine of the connection's, which would cost two more steps
                 await answer.waiter
@@ -150,6 +151,37 @@ class HttpUpstream:
         if (self._pools or self._closed_in_burst) and self._shared is not None:
             wait_s = NEXT_STEP_S if closed == CLOSED_PER_STEP else self._limits.idle_s / SWEEPS_PER_IDLE_TIME
             self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
+
+
+def _begin(connection: UpstreamConnection, call: UpstreamCall, head: bytes) -> HttpAnswer:
+    """Send a request once it is journaled, and keep the connection for it until then.
+
+    Once the answer's `waiter` is done, it has a status or a failure.
+    """
+    answer = HttpAnswer(call, connection)
+    if call.record is None or call.record.is_written:
+        connection.begin(answer, call, head)
+    else:
+        call.record.then(partial(_journaled, connection, answer, call, head))
+    return answer
+
+
+def _journaled(
+    connection: UpstreamConnection, answer: HttpAnswer, call: UpstreamCall, head: bytes, failure: Exception | None
+) -> None:
+    """The journal has the call's record, or refused it with `failure`. Must not raise: the journal calls it."""
+    if answer.exchange is None:  # the call was cancelled meanwhile
+        return
+    call.waiting_since = perf_counter()
+    if failure is None:
+        try:
+            connection.begin(answer, call, head)
+        except Exception as error:  # noqa: BLE001  # raised again in the call's own task
+            failure = error
+    if failure is not None:
+        answer.close()
+        answer.failure = failure
+        answer.wake()
 
 
 @dataclass(slots=True)

@@ -118,18 +118,16 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- called by the pool -------------------------------------------------------------------------------------------
 
-    def begin(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
+    def begin(self, answer: HttpAnswer, call: UpstreamCall, head: bytes) -> None:
         """Send a request on a free connection. Once the answer's `waiter` is done, it has a status or a failure.
 
         `StaleConnectionError` as its failure: the request may be sent again.
         """
-        answer = HttpAnswer(call, self)
-        answer.waiter = self.loop.create_future()
         if self.transport.is_closing():  # closed since the pool handed it out: no callback would follow
             answer.exchange = None
             answer.failure = StaleConnectionError("the connection was closed before it was used")
-            answer.waiter.set_result(True)
-            return answer
+            answer.wake()
+            return
         self._answer = answer
         self._exchanges += 1
         self._received_any = self._reusable = False
@@ -145,7 +143,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._writer.write(head, call.body)
         else:
             self._writer.upload(head, call.upload, self._fail)
-        return answer
 
     def drop(self) -> None:
         """Close at once and discard unsent bytes."""
@@ -154,7 +151,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def abandon(self) -> None:
-        """Close the connection: the rest of the answer is not wanted."""
+        """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""
+        if self._answer is None and not self.transport.is_closing():
+            self._pool.release(self)
+            return
         self._answer = None
         self.drop()
 

@@ -76,7 +76,9 @@ class Rig:
 
     def ask(self) -> Coroutine[Any, Any, HttpAnswer]:
         call = UpstreamCall("http://h/", self.method, {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
-        return _answered(self.connection.begin(call, b"POST / HTTP/1.1\r\n\r\n"))
+        answer = HttpAnswer(call, self.connection)
+        self.connection.begin(answer, call, b"POST / HTTP/1.1\r\n\r\n")
+        return _answered(answer)
 
     def receive(self, data: bytes) -> None:
         for start in range(0, len(data), READ_BYTES):

@@ -94,12 +94,14 @@ class CannedEgress:
         self._reads = reads
         self.latest = b""
         """The latest request."""
+        self.connected = 0
 
     async def connect(
         self, origin: Origin, protocol: Callable[[socket.socket], UpstreamConnection], deadline: float
     ) -> UpstreamConnection:
         """A connection of the product's client on a canned transport."""
         loop, reads = asyncio.get_running_loop(), self._reads
+        self.connected += 1
         with socket.socket() as unused:
             connection = protocol(unused)
         buffer = connection.get_buffer(-1)

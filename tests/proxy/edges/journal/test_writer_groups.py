@@ -13,6 +13,7 @@ from proxy.accounting.journal_records import Kind, frames
 from proxy.accounting.recovery import Ledger, close_record, open_record
 from proxy.edges.journal.writer import JournalWriter
 from proxy.exchange import JournalUnavailableError
+from tests.fakes.journal import written
 from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, key
 
 FIRST, OTHERS = 0, range(1, 9)
@@ -51,8 +52,8 @@ def failing_after(count: int) -> Callable[..., int]:
 
 
 def open_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
-    futures = [journal.open(call(number)) for number in numbers]
-    return [future for future in futures if future is not None]
+    records = [journal.open(call(number)) for number in numbers]
+    return [written(record) for record in records if record is not None]
 
 
 def close_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:

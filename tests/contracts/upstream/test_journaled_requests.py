@@ -1,0 +1,175 @@
+"""A request that waits for its open record: nothing of it leaves before, and the record's writing sends it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from policy.hosts import EgressRules, Reach
+from proxy.edges.journal.waiting_record import WaitingOpen
+from proxy.edges.upstream.answer import HttpAnswer
+from proxy.edges.upstream.client import HttpUpstream, PoolLimits
+from proxy.edges.upstream.egress import Egress
+from proxy.exchange import JournalUnavailableError, UpstreamCall
+from tests import upstream as script
+from tests.contracts.upstream.test_uploads import FakeUpload
+from tests.upstream import Exchange, ScriptedUpstream
+
+BOTH_LOOPS = True
+OK = script.answer(200, b"fine")
+REFUSED = JournalUnavailableError("the disk is full")
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream() as server:
+        server.default = OK
+        yield server
+
+
+@pytest.fixture
+async def client(upstream: ScriptedUpstream) -> AsyncIterator[HttpUpstream]:
+    """With a free connection."""
+    client = HttpUpstream(Egress(EgressRules(), 5.0), PoolLimits(per_origin=2))
+    assert await read(await client.send(call(upstream, None))) == b"fine"
+    yield client
+    await client.aclose()
+
+
+def call(upstream: ScriptedUpstream, record: WaitingOpen | None, upload: FakeUpload | None = None) -> UpstreamCall:
+    deadline = time.perf_counter() + 20
+    return UpstreamCall(
+        upstream.url, "POST", {}, b"{}", deadline, 20, Reach.OPERATOR, upload, record, time.perf_counter()
+    )
+
+
+def waiting() -> WaitingOpen:
+    return WaitingOpen("01JD0000000000000000000001", b"")
+
+
+async def read(answer: HttpAnswer) -> bytes:
+    body = b""
+    while piece := await answer.read():
+        body += piece
+    return body
+
+
+async def sending(client: HttpUpstream, asked: UpstreamCall) -> asyncio.Task[HttpAnswer]:
+    """The call, once it can only wait for its record."""
+    task = asyncio.create_task(client.send(asked))
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    assert not asked.written
+    return task
+
+
+async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    record = waiting()
+    asked = call(upstream, record)
+    began = asked.waiting_since
+    task = await sending(client, asked)
+    assert len(upstream.received) == 1
+    record.tell()
+    assert asked.written  # with the record, not a turn of the loop later
+    assert asked.waiting_since >= began + 0.05
+    assert await read(await task) == b"fine"
+    assert (upstream.connections, len(upstream.received)) == (1, 2)
+
+
+async def test_written_record_delays_nothing(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    record = waiting()
+    record.tell()
+    asked = call(upstream, record)
+    began = asked.waiting_since
+    assert await read(await client.send(asked)) == b"fine"
+    assert asked.waiting_since == began
+
+
+async def test_refused_record_sends_nothing_and_frees_the_connection(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
+    record = waiting()
+    asked = call(upstream, record)
+    task = await sending(client, asked)
+    record.tell(REFUSED)
+    with pytest.raises(JournalUnavailableError):
+        await task
+    assert not asked.written
+    assert await read(await client.send(call(upstream, None))) == b"fine"
+    assert (upstream.connections, len(upstream.received)) == (1, 2)
+
+
+async def test_record_that_was_refused_before_sends_nothing(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    record = waiting()
+    record.tell(REFUSED)
+    with pytest.raises(JournalUnavailableError):
+        await client.send(call(upstream, record))
+    assert await read(await client.send(call(upstream, None))) == b"fine"
+    assert (upstream.connections, len(upstream.received)) == (1, 2)
+
+
+async def test_caller_that_leaves_sends_nothing_and_frees_the_connection(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
+    record = waiting()
+    asked = call(upstream, record)
+    task = await sending(client, asked)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    other = await client.send(call(upstream, None))  # on the same connection
+    record.tell()
+    assert await read(other) == b"fine"
+    assert not asked.written
+    assert (upstream.connections, len(upstream.received)) == (1, 2)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_connection_that_is_lost_meanwhile_is_replaced(upstream: ScriptedUpstream, then: str) -> None:
+    close = asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, {"content-length": "0"}))
+        await close.wait()
+        exchange.reset() if then == "reset" else exchange.close()
+
+    upstream.plan(behave, OK)
+    client = HttpUpstream(Egress(EgressRules(), 5.0))
+    await client.send(call(upstream, None))
+    record = waiting()
+    asked = call(upstream, record)
+    task = await sending(client, asked)
+    close.set()
+    await upstream.until(lambda: upstream.open_connections == 0)
+    await asyncio.sleep(0.01)  # the end has to pass the kernel, and no event shows when it has
+    assert not task.done()
+    record.tell()
+    assert await read(await task) == b"fine"
+    assert (upstream.connections, len(upstream.received)) == (2, 2)
+    await client.aclose()
+
+
+async def test_upload_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    record, upload = waiting(), FakeUpload([b"some", b"more"], length=8)
+    task = await sending(client, call(upstream, record, upload))
+    assert not upload.reads
+    record.tell()
+    assert await read(await task) == b"fine"
+    assert upstream.received[-1].body == b"somemore"
+
+
+async def test_request_that_cannot_be_sent_fails_in_its_own_task(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
+    """The journal goes on to the other calls."""
+    record = waiting()
+    asked = call(upstream, record)
+    task = await sending(client, asked)
+    asked.body = None  # type: ignore[assignment]
+    record.tell()
+    with pytest.raises(TypeError):
+        await task
+    assert len(upstream.received) == 1
+    assert await read(await client.send(call(upstream, None))) == b"fine"

@@ -1,0 +1,39 @@
+"""A worker whose journal cannot be written sends nothing upstream, and goes on when the disk is back."""
+
+import errno
+import os
+
+import pytest
+
+from tests.proxy.budget.canned_worker import CannedWorker, canned_worker
+
+
+def refuse(fd: int, data: bytes, offset: int) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def statuses(served: list[bytes]) -> set[bytes]:
+    return {answer.split(b" ", 2)[1] for answer in served}
+
+
+async def answers(worker: CannedWorker, calls: int) -> list[bytes]:
+    return [answer for caller in await worker.serve(calls) for answer in caller.answers]
+
+
+@pytest.mark.parametrize("calls_before", [1, 5])  # then each call is shaped by an earlier one
+def test_calls_of_a_tick_whose_write_fails_are_503_and_send_nothing(
+    monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    with canned_worker() as (runner, worker):
+        assert statuses(runner.run(answers(worker, calls_before))) == {b"200"}
+        worker.egress.latest = b""
+        connected = worker.egress.connected
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", refuse)
+            assert statuses(runner.run(answers(worker, 1))) == {b"503"}
+        assert worker.egress.latest == b""
+        assert worker.journal.pending == 0
+        worker.journal._retry_write_at = 0.0
+        assert statuses(runner.run(answers(worker, 2))) == {b"200"}
+        assert worker.egress.connected == connected, "the connections were not kept"
+        assert worker.journal.troubles == ()
