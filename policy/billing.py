@@ -124,17 +124,12 @@ def event_start(
     *, idempotency_key: str, payer: bytes, request_id: str, request_metadata: Mapping[str, Any] | None
 ) -> bytes:
     """The first half of an event's JSON: what is known before the call is dispatched. `payer`: `payer_members`."""
-    return b"".join(
-        (
-            b'{"idempotency_key":"',
-            idempotency_key.encode(),
-            b'",',
-            payer,
-            b',"request_id":',
-            orjson.dumps(request_id),
-            b',"request_metadata":',
-            b"null" if request_metadata is None else orjson.dumps(request_metadata),
-        )
+    metadata = b"null" if request_metadata is None else orjson.dumps(request_metadata)
+    return b'{"idempotency_key":"%b",%b,"request_id":%b,"request_metadata":%b' % (
+        idempotency_key.encode(),
+        payer,
+        orjson.dumps(request_id),
+        metadata,
     )
 
 

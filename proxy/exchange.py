@@ -128,10 +128,7 @@ class OpenRecord(Protocol):
     is_written: bool
 
     def then(self, go_on: Callable[[Exception | None], None]) -> None:
-        """Call `go_on` when the record is written, with None, or with why it was refused; at once if it was.
-
-        Replaces an earlier `go_on`. It must not raise.
-        """
+        """Call `go_on`, which must not raise, once the record is written, or refused for that reason. One at a time."""
         ...
 
 
@@ -225,6 +222,10 @@ class Shape:
     """What the calls with one head and one route have in common on their way upstream."""
 
     attempt: Attempt
+    identified: Identified
+    """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
+    payer: bytes
+    """Who pays, as the billing event says it."""
     credential: str | None
     url: str
     reach: Reach

@@ -591,9 +591,7 @@ def errors_are_named_so(sources: Sources) -> list[str]:
 
 ADMIT = "proxy.stages.admit"
 COPYING = frozenset(("copy", "dataclasses.replace", "pickle"))
-MONEY = frozenset(
-    ("Admitted", "BillingEvent", "CloseCall", "OpenCall", "RequestReport", "Reservation", "Settlement", "Tokens")
-)
+MONEY = frozenset(("Admitted", "BillingEvent", "RequestReport", "Reservation", "Settlement", "Tokens"))
 
 
 def only_admit_constructs_admitted(sources: Sources) -> list[str]:

@@ -23,7 +23,6 @@ from policy.limits.settlement import Reservation
 from policy.sealing import parse_keys
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
-from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.accounting.reservations import LimitDecision, Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
@@ -67,7 +66,7 @@ class NoCounters:
 class NoJournal:
     """Writes nothing."""
 
-    def open(self, call: OpenCall) -> None:
+    def open(self, event_key: str, record: bytes) -> None:
         pass
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
@@ -76,7 +75,7 @@ class NoJournal:
     def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         pass
 
-    def close(self, call: CloseCall) -> None:
+    def close(self, event_key: str, record: bytes) -> None:
         pass
 
 

@@ -26,10 +26,11 @@ from control.resources.records import Window
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Reservation
-from proxy.accounting.recovery import CloseCall, OpenCall, join_events
+from proxy.accounting.recovery import join_events
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from tests.control.billing import fill_events
+from tests.fakes.journal import ClosedCall, OpenedCall
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
 
 WORKSPACE_ID = "ws_01JD0000000000000000000000"
@@ -50,8 +51,8 @@ def key(number: int) -> str:
     return f"01JD{number:022d}"
 
 
-def call(number: int) -> OpenCall:
-    return OpenCall(
+def call(number: int) -> OpenedCall:
+    return OpenedCall(
         event_key=key(number),
         workspace_id=WORKSPACE_ID,
         group_id="grp_01JD0000000000000000000000",
@@ -90,9 +91,9 @@ def bench_journal(directory: Path, calls: int) -> None:
     slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
-        journal.open(opened)
+        journal.open(opened.event_key, opened.record)
         journal.answered(opened.event_key, Tokens(input=100), 2)
-        journal.close(closed)
+        journal.close(closed.event_key, closed.record)
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s
     wall_s = time.perf_counter() - wall_s
@@ -107,14 +108,14 @@ async def bench_groups(directory: Path, calls: int, in_flight: int) -> None:
     """Opens and closes of `in_flight` calls a tick, with one more call open: what they share of a write."""
     journal = JournalWriter(directory, f"groups-{in_flight}")
     journal.start()
-    journal.open(call(calls))
+    journal.open(key(calls), call(calls).record)
     thread_s = time.thread_time()
     for first in range(0, calls, in_flight):
         numbers = range(first, first + in_flight)
         for number in numbers:
-            journal.open(call(number))
+            journal.open(key(number), call(number).record)
         await asyncio.sleep(0)  # they are written
-        for ended in [journal.close(closing(number)) for number in numbers]:
+        for ended in [journal.close(key(number), closing(number).record) for number in numbers]:
             if ended is not None:
                 await ended
     thread_s = time.thread_time() - thread_s
@@ -122,9 +123,9 @@ async def bench_groups(directory: Path, calls: int, in_flight: int) -> None:
     print(f"journal, open + close, {in_flight} calls a tick: {thread_s / calls * 1e6:.1f} µs CPU on the loop per call")
 
 
-def closing(number: int) -> CloseCall:
+def closing(number: int) -> ClosedCall:
     tokens = Tokens(input=100, output=50, cached_input=0)
-    return CloseCall(event_key=key(number), status=200, tokens=tokens, ended_at_ms=2, numbers=(number + 1,))
+    return ClosedCall(event_key=key(number), status=200, tokens=tokens, ended_at_ms=2, numbers=(number + 1,))
 
 
 def bench_shipper(directory: Path, calls: int) -> None:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import orjson
 
-from policy.billing import Tokens, event_end, event_start, join_event, payer_members
+from policy.billing import Tokens, event_end, join_event
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
@@ -24,39 +24,11 @@ ORPHAN_NUMBERS_FROM = 1 << 40
 """First settlement number of orphans: above all numbers of live workers, and the same on each replay."""
 
 
-@dataclass(slots=True, kw_only=True)
-class OpenCall:
-    """An admitted call before dispatch: everything needed to bill and settle it after a crash."""
-
-    event_key: str
-    """A ULID. Reading a record relies on its length."""
-    workspace_id: str
-    group_id: str
-    external_entity_id: str
-    api_key_prefix: str
-    request_id: str
-    model_slug: str
-    request_metadata: Mapping[str, Any] | None
-    opened_at_ms: int
-    estimate: Tokens
-    reservations: tuple[Reservation, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class CloseCall:
-    """How a call ended. `numbers`: the settlement numbers of its reservations, in order."""
-
-    event_key: str
-    status: int
-    tokens: Tokens
-    ended_at_ms: int
-    numbers: tuple[int, ...] = ()
-
-
 Halves = tuple[bytes, bytes]
 """An ended call: the payloads of its open and close records."""
 
 _OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # an enum look-up costs as much as a checksum
+_OPEN_MAGIC, _OPEN_SEED, _CLOSE_MAGIC, _CLOSE_SEED = _OPEN.magic, _OPEN.seed, _CLOSE.magic, _CLOSE.seed
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -64,20 +36,17 @@ _REST_AT = _KEY_BYTES + len(b"\n")
 _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
 
-def open_record(call: OpenCall) -> bytes:
-    """Two lines: the first half of the event, its key first; then the time, the estimate and the reservations."""
-    start = event_start(
-        idempotency_key=call.event_key,
-        payer=payer_members(
-            call.workspace_id, call.group_id, call.external_entity_id, call.api_key_prefix, call.model_slug
-        ),
-        request_id=call.request_id,
-        request_metadata=call.request_metadata,
-    )
+def open_record(
+    *, start: bytes, opened_at_ms: int, estimate: Tokens, reservations: tuple[Reservation, ...] = ()
+) -> bytes:
+    """An admitted call before dispatch: everything needed to bill and settle it after a crash.
+
+    Two lines: `start`, the first half of the event (`event_start`), its key first; then the time, the estimate and the
+    reservations. Reading relies on the key's length, that of a ULID.
+    """
     # `default`: orjson does not encode named tuples.
-    rest = orjson.dumps((call.opened_at_ms, call.estimate, call.reservations), default=tuple)
-    payload = b"%b\n%b" % (start, rest)
-    return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
+    payload = b"%b\n%b" % (start, orjson.dumps((opened_at_ms, estimate, reservations), default=tuple))
+    return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
 
 def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
@@ -86,11 +55,16 @@ def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
     return pack_head(_PROGRESS.magic, len(payload), crc32(payload, _PROGRESS.seed)) + payload
 
 
-def close_record(call: CloseCall) -> bytes:
-    """Three lines: the key, the rest of the event, the numbers."""
-    end = event_end(ended_at_ms=call.ended_at_ms, status=call.status, tokens=call.tokens)
-    payload = b"%b\n%b\n%b" % (call.event_key.encode(), end, orjson.dumps(call.numbers))
-    return pack_head(_CLOSE.magic, len(payload), crc32(payload, _CLOSE.seed)) + payload
+def close_record(
+    *, event_key: str, status: int, tokens: Tokens, ended_at_ms: int, numbers: tuple[int, ...] = ()
+) -> bytes:
+    """How a call ended. `numbers`: the settlement numbers of its reservations, in order.
+
+    Three lines: the key, the rest of the event, the numbers.
+    """
+    end = event_end(ended_at_ms=ended_at_ms, status=status, tokens=tokens)
+    payload = b"%b\n%b\n%b" % (event_key.encode(), end, orjson.dumps(numbers))
+    return pack_head(_CLOSE_MAGIC, len(payload), crc32(payload, _CLOSE_SEED)) + payload
 
 
 def join_events(calls: Iterable[Halves]) -> list[bytes]:
@@ -187,14 +161,14 @@ class Ledger:
             _, estimate, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimate)
             numbers = tuple(_next_number(given, Reservation.from_wire(reservation).key) for reservation in reservations)
-            end = CloseCall(
+            closed = close_record(
                 event_key=event_key.decode(),
                 status=ORPHAN_STATUS,
                 tokens=tokens,
                 ended_at_ms=self.latest_ms,
                 numbers=numbers,
             )
-            ended.append((opened, close_record(end)[HEAD_BYTES:]))
+            ended.append((opened, closed[HEAD_BYTES:]))
         return ended
 
     def to_wire(self) -> dict[str, Any]:

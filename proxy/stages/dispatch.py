@@ -11,10 +11,11 @@ from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Protocol
 
+from policy.billing import event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import Target
 from policy.hosts import Reach
-from proxy.accounting.recovery import OpenCall
+from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
@@ -25,7 +26,6 @@ from proxy.exchange import (
     Received,
     RequestContext,
     Shape,
-    SlugRoute,
     UpstreamAnswer,
     UpstreamCall,
 )
@@ -52,7 +52,7 @@ class Directory(Protocol):
 class Journal(Protocol):
     """Records a call before it is dispatched."""
 
-    def open(self, call: OpenCall) -> OpenRecord | None:
+    def open(self, event_key: str, record: bytes) -> OpenRecord | None:
         """Returns None if the call is recorded; else nothing of it may be sent before the record is written.
 
         Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
@@ -133,9 +133,8 @@ class Dispatch:
 
     def __call__(self, context: RequestContext, admitted: Admitted) -> Coroutine[Any, Any, Answering]:
         """Not a coroutine function itself, because it awaits nothing."""
-        shape = context.shape
-        if shape is not None:
-            return self._send_shaped(context, admitted, shape)
+        if context.shape is not None:
+            return self._send_shaped(context, admitted, context.shape)
         return self._send_first(context, admitted)
 
     async def _send_shaped(self, context: RequestContext, admitted: Admitted, shape: Shape) -> Answering:
@@ -150,7 +149,7 @@ class Dispatch:
             idle_timeout_s=settings.stream_idle_timeout_s,
             reach=shape.reach,
         )
-        outbound.record = self._record(context, admitted)
+        outbound.record = self._record(context, admitted, shape.payer)
         outbound.waiting_since = started = perf_counter()
         context.deadline = outbound.deadline = started + settings.request_timeout_s
         try:
@@ -214,7 +213,7 @@ class Dispatch:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
-            _keep_shape(context, admitted.route, credential, outbound)
+            _keep_shape(context, admitted, credential, outbound)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -252,7 +251,7 @@ class Dispatch:
         """
         parts = self._parts
         if not context.journaled:
-            outbound.record = self._record(context, admitted)
+            outbound.record = self._record(context, admitted, _payer(admitted))
         outbound.waiting_since = started = perf_counter()
         if not context.dispatched:
             context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
@@ -262,11 +261,24 @@ class Dispatch:
             context.upstream_s += perf_counter() - outbound.waiting_since
             context.dispatched = context.dispatched or outbound.written
 
-    def _record(self, context: RequestContext, admitted: Admitted) -> OpenRecord | None:
+    def _record(self, context: RequestContext, admitted: Admitted, payer: bytes) -> OpenRecord | None:
         """Journal the call. Nothing of it may be sent before what this returns is written."""
-        record = self._parts.journal.open(_open_call(context, admitted))
+        event_key = admitted.event_key
+        start = event_start(
+            idempotency_key=event_key,
+            payer=payer,
+            request_id=context.request_id,
+            request_metadata=context.metadata,
+        )
+        record = open_record(
+            start=start,
+            opened_at_ms=time_ns() // 1_000_000,
+            estimate=admitted.estimate,
+            reservations=admitted.taken.reservations,
+        )
+        waiting = self._parts.journal.open(event_key, record)
         context.journaled = True
-        return record
+        return waiting
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
@@ -288,20 +300,28 @@ class Dispatch:
             context.upstream_s += call.waited_s - waited_s
 
 
-def _keep_shape(context: RequestContext, route: SlugRoute, credential: str | None, outbound: UpstreamCall) -> None:
+def _keep_shape(context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall) -> None:
     """Keep what the next call with this head and route can use again.
 
     Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and not
     of an access token, which expires.
     """
-    facts, shapes, attempt = context.facts, route.shapes, context.attempt
+    facts, shapes, attempt = context.facts, admitted.route.shapes, context.attempt
     varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
-    if not facts.repeats or varies or route.endpoint.target.provider == VENDOR_C:
+    if not facts.repeats or varies or admitted.route.endpoint.target.provider == VENDOR_C:
         return
     if len(shapes) >= MAX_SHAPES:
         shapes.clear()
     headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
-    shapes[facts] = Shape(attempt, credential, outbound.url, outbound.reach, headers)
+    shapes[facts] = Shape(
+        attempt=attempt,
+        identified=admitted.identified,
+        payer=_payer(admitted),
+        credential=credential,
+        url=outbound.url,
+        reach=outbound.reach,
+        headers=headers,
+    )
 
 
 def _wanted(admitted: Admitted) -> Wanted:
@@ -312,19 +332,8 @@ def _wanted(admitted: Admitted) -> Wanted:
     return Wanted(endpoint.workspace_id, target.model_id, where, admitted.identified.turn)
 
 
-def _open_call(context: RequestContext, admitted: Admitted) -> OpenCall:
+def _payer(admitted: Admitted) -> bytes:
+    """Who pays, as the event says it."""
     key, group, plan = admitted.identified.key, admitted.identified.group, admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
-    return OpenCall(
-        event_key=admitted.event_key,
-        workspace_id=key.workspace_id,
-        group_id=plan.group_id,
-        external_entity_id=group.external_entity_id,
-        api_key_prefix=key.prefix,
-        request_id=context.request_id,
-        model_slug=plan.slug,
-        request_metadata=context.metadata,
-        opened_at_ms=time_ns() // 1_000_000,
-        estimate=admitted.estimate,
-        reservations=admitted.taken.reservations,
-    )
+    return payer_members(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug)

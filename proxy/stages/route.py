@@ -69,7 +69,7 @@ class Route:
         """Returns None if the call is routed; else await it: a large body is translated beside the event loop."""
         route, dialects = self._slug_route(identified, context.slug), self._dialects
         shape = route.shapes.get(context.facts)
-        if shape is not None and dialects.passes(context):
+        if shape is not None and shape.identified is identified and dialects.passes(context):
             context.route, context.shape, context.attempt = route, shape, shape.attempt
             return None
         target = route.endpoint.target

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation
-from proxy.accounting.recovery import CloseCall
+from proxy.accounting.recovery import close_record
 from proxy.accounting.reservations import Taken
 from proxy.exchange import Admitted, RequestContext
 
@@ -25,7 +25,7 @@ LOG_INTERVAL_S = 1.0
 class Journal(Protocol):
     """Records the end of a call."""
 
-    def close(self, call: CloseCall) -> Awaitable[None] | None:
+    def close(self, event_key: str, record: bytes) -> Awaitable[None] | None:
         """Returns None if the end is recorded; else await it before the last bytes leave. Never lost if cancelled."""
         ...
 
@@ -140,15 +140,15 @@ class Settle:
         recorded = None
         try:
             if context.journaled:
-                ended_at_ms = time_ns() // 1_000_000
-                ended = CloseCall(
-                    event_key=admitted.event_key,
+                event_key = admitted.event_key
+                record = close_record(
+                    event_key=event_key,
                     status=context.status,
                     tokens=tokens,
-                    ended_at_ms=ended_at_ms,
+                    ended_at_ms=time_ns() // 1_000_000,
                     numbers=numbers,
                 )
-                recorded = self._journal.close(ended)
+                recorded = self._journal.close(event_key, record)
         finally:
             if context.dispatched:
                 total = tokens.total

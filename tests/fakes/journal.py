@@ -1,29 +1,111 @@
 """The journal in memory: a fake of `proxy/edges/journal/writer.py`. `entries`: the records, in order."""
 
 import asyncio
-from collections.abc import Awaitable
+import json
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from policy.billing import Tokens
-from proxy.accounting.recovery import CloseCall, OpenCall
+from policy.billing import Tokens, event_start, payer_members
+from policy.limits.settlement import Reservation
+from proxy.accounting.journal_records import HEAD_BYTES
+from proxy.accounting.recovery import close_record, open_record
 from proxy.exchange import JournalUnavailableError, OpenRecord
+
+
+@dataclass(kw_only=True)
+class OpenedCall:
+    """What an open record says."""
+
+    event_key: str
+    workspace_id: str
+    group_id: str
+    external_entity_id: str
+    api_key_prefix: str
+    request_id: str
+    model_slug: str
+    request_metadata: Mapping[str, Any] | None
+    opened_at_ms: int
+    estimate: Tokens
+    reservations: tuple[Reservation, ...] = ()
+
+    @property
+    def record(self) -> bytes:
+        payer = payer_members(
+            self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug
+        )
+        start = event_start(
+            idempotency_key=self.event_key,
+            payer=payer,
+            request_id=self.request_id,
+            request_metadata=self.request_metadata,
+        )
+        return open_record(
+            start=start, opened_at_ms=self.opened_at_ms, estimate=self.estimate, reservations=self.reservations
+        )
+
+    @classmethod
+    def of(cls, record: bytes) -> "OpenedCall":
+        """The inverse of `record`."""
+        start, rest = record[HEAD_BYTES:].split(b"\n")
+        event = json.loads(start + b"}")
+        opened_at_ms, estimate, reservations = json.loads(rest)
+        return cls(
+            event_key=event.pop("idempotency_key"),
+            opened_at_ms=opened_at_ms,
+            estimate=Tokens.from_wire(estimate),
+            reservations=tuple(map(Reservation.from_wire, reservations)),
+            **event,
+        )
+
+
+@dataclass(kw_only=True)
+class ClosedCall:
+    """What a close record says."""
+
+    event_key: str
+    status: int
+    tokens: Tokens
+    ended_at_ms: int
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def record(self) -> bytes:
+        return close_record(
+            event_key=self.event_key,
+            status=self.status,
+            tokens=self.tokens,
+            ended_at_ms=self.ended_at_ms,
+            numbers=self.numbers,
+        )
+
+    @classmethod
+    def of(cls, record: bytes) -> "ClosedCall":
+        """The inverse of `record`."""
+        event_key, end, numbers = record[HEAD_BYTES:].split(b"\n")
+        event = json.loads(b"{" + end)
+        tokens = Tokens.from_wire(event.pop("tokens"))
+        return cls(event_key=event_key.decode(), tokens=tokens, numbers=tuple(json.loads(numbers)), **event)
 
 
 @dataclass
 class FakeJournal:
     """`full`: new calls are refused."""
 
-    opened: list[OpenCall] = field(default_factory=list)
+    opened: list[OpenedCall] = field(default_factory=list)
     progressed: list[tuple[str, Tokens]] = field(default_factory=list)
-    closed: list[CloseCall] = field(default_factory=list)
+    closed: list[ClosedCall] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
+    open_records: list[bytes] = field(default_factory=list)
     full: bool = False
 
-    def open(self, call: OpenCall) -> OpenRecord | None:
+    def open(self, event_key: str, record: bytes) -> OpenRecord | None:
         if self.full:
             raise JournalUnavailableError
-        self.opened.append(call)
+        self.opened.append(OpenedCall.of(record))
+        assert self.opened[-1].event_key == event_key
         self.entries.append("open")
+        self.open_records.append(record)
         return None
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
@@ -34,8 +116,9 @@ class FakeJournal:
         self.progressed.append((event_key, tokens))
         self.entries.append("progress")
 
-    def close(self, call: CloseCall) -> Awaitable[None] | None:
-        self.closed.append(call)
+    def close(self, event_key: str, record: bytes) -> Awaitable[None] | None:
+        self.closed.append(ClosedCall.of(record))
+        assert self.closed[-1].event_key == event_key
         self.entries.append("close")
         return None
 

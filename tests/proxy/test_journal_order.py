@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.edges.journal.waiting_record import WaitingOpen
 from proxy.exchange import JournalUnavailableError
 from tests.fakes.journal import FakeJournal
@@ -27,13 +26,13 @@ class HeldJournal(FakeJournal):
     opening: list[WaitingOpen] = field(default_factory=list)
     closing: list[asyncio.Future[None]] = field(default_factory=list)
 
-    def open(self, call: OpenCall) -> WaitingOpen:
-        super().open(call)
-        self.opening.append(WaitingOpen(call.event_key, b""))
+    def open(self, event_key: str, record: bytes) -> WaitingOpen:
+        super().open(event_key, record)
+        self.opening.append(WaitingOpen(event_key, record))
         return self.opening[-1]
 
-    def close(self, call: CloseCall) -> Awaitable[None]:
-        super().close(call)
+    def close(self, event_key: str, record: bytes) -> Awaitable[None]:
+        super().close(event_key, record)
         self.closing.append(asyncio.get_running_loop().create_future())
         return self.closing[-1]
 

@@ -13,7 +13,6 @@ from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.recovery import open_record
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import (
@@ -240,8 +239,8 @@ async def test_long_numbers_in_request_metadata_stay_exact(rig: PathRig, spaced:
     rig.max_body_bytes = 1 << 20
     rig.over(rig.upstream)
     await rig.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","prompt":{long},"metadata":{text}}}'.encode()))
-    for opened in rig.journal.opened:
-        assert b',"request_metadata":' + EXACT.encode() in open_record(opened)
+    for record in rig.journal.open_records:
+        assert b',"request_metadata":' + EXACT.encode() in record
 
 
 async def test_request_metadata_of_long_numbers_is_bounded(rig: PathRig) -> None:

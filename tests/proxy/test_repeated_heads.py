@@ -8,8 +8,11 @@ import pytest
 
 from policy.endpoints import Target
 from policy.snapshot import Row, WorkspaceRow
+from proxy.accounting.journal_records import Kind, frames
 from proxy.dialects.middle.sealing import MARK, seal
 from proxy.edges.http.connection import Connection
+from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.exchange import SlugRoute
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (
     KEY,
@@ -18,6 +21,7 @@ from tests.proxy.budget.canned_worker import (
     CannedWorker,
     canned_worker,
     endpoint_row,
+    group_row,
     key_row,
     secret_row,
 )
@@ -47,6 +51,13 @@ class Scene:
     @property
     def upstream_head(self) -> bytes:
         return self.worker.egress.latest.partition(b"\r\n\r\n")[0]
+
+    @property
+    def payers(self) -> list[str]:
+        """The external entities of all calls so far, in order."""
+        segment = min(self.worker.journal_directory.glob("*/*.journal"))
+        opened = (payload for kind, payload, _ in frames(segment.read_bytes()) if kind is Kind.OPEN)
+        return [orjson.loads(payload.partition(b"\n")[0] + b"}")["external_entity_id"] for payload in opened]
 
     @property
     def upstream_body(self) -> dict[str, object]:
@@ -118,6 +129,22 @@ def test_revoked_key_is_refused(scene: Scene) -> None:
 def test_suspended_workspace_is_refused(scene: Scene) -> None:
     scene.worker.publish(Row("workspace", "ws_1", 2, WorkspaceRow("ws_1", "suspended", "pro", True).to_wire()))
     assert scene.call() == 402
+
+
+def test_who_pays_follows_a_change_between_the_look_ups_of_key_and_route(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That call makes what is kept with the new route, but it was identified under the old policy."""
+    look_up = SnapshotDirectory.slug_route
+
+    def changed(directory: SnapshotDirectory, group_id: str, slug: str) -> SlugRoute | None:
+        monkeypatch.undo()
+        scene.worker.publish(group_row(2, "renamed"))
+        return look_up(directory, group_id, slug)
+
+    monkeypatch.setattr(SnapshotDirectory, "slug_route", changed)
+    assert [scene.call() for _ in range(4)] == [200] * 4
+    assert scene.payers[-5:] == ["customer-2", "customer-2", "renamed", "renamed", "renamed"]
 
 
 def test_another_key_with_the_same_head_is_unknown(scene: Scene) -> None:

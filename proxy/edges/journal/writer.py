@@ -17,7 +17,7 @@ from pathlib import Path
 
 from policy.billing import Tokens
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
-from proxy.accounting.recovery import CloseCall, OpenCall, close_record, open_record, progress_record
+from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.segment_files import (
     SEGMENT_SUFFIX,
     allocate,
@@ -117,12 +117,11 @@ class JournalWriter:
         """Start the thread that syncs records to disk."""
         self._thread.start()
 
-    def open(self, call: OpenCall) -> WaitingOpen | None:
+    def open(self, event_key: str, record: bytes) -> WaitingOpen | None:
         """Record a call before dispatch. The call must be closed, unless this raises `JournalUnavailableError`.
 
-        Returns None if the record is written. Else nothing of the call may be sent before its record says so.
+        Returns None if the record is written. Else nothing of the call may be sent before what this returns says so.
         """
-        record = open_record(call)
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
         if self._troubles.texts:
@@ -133,7 +132,7 @@ class JournalWriter:
                 self._rotate()
         waiting = None
         if self._reserved or self._opens or self._closes:
-            waiting = WaitingOpen(call.event_key, record)
+            waiting = WaitingOpen(event_key, record)
             self._join(size)
             self._opens.append(waiting)
         else:  # no other call is open: there is nobody to share a write with
@@ -157,17 +156,17 @@ class JournalWriter:
                 return
         self._append(record)
 
-    def close(self, call: CloseCall) -> asyncio.Future[None] | None:
-        """Record the end of a call. Its last bytes may leave when the future is done; None: at once."""
-        if call.event_key in self._refused:
-            self._refused.remove(call.event_key)
+    def close(self, event_key: str, record: bytes) -> asyncio.Future[None] | None:
+        """Record the end of a call: `close_record`. Its last bytes may leave when the future is done; None: at once."""
+        if event_key in self._refused:
+            self._refused.remove(event_key)
             return None
-        record, written = close_record(call), None
+        written = None
         if self._reserved > END_ROOM_BYTES or self._opens or self._closes:
             if len(record) > self._left:
                 self._rotate()
             written = self._join(len(record)).create_future()
-            self._closes.append(WaitingClose(call.event_key, record, written))
+            self._closes.append(WaitingClose(event_key, record, written))
         else:
             self._append(record)
         self._reserved -= END_ROOM_BYTES

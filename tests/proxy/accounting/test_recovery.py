@@ -13,9 +13,7 @@ from proxy.accounting.recovery import (
     ORPHAN_STATUS,
     Halves,
     Ledger,
-    close_record,
     join_events,
-    open_record,
     progress_record,
     settlements_of,
 )
@@ -38,7 +36,7 @@ def event_of(call: Halves) -> BillingEvent:
 
 def test_closed_call_is_billed_and_settled() -> None:
     ledger = Ledger()
-    (ended,) = read(ledger, open_record(call(4, metadata={"trace": "é\n"})), close_record(end(4)))
+    (ended,) = read(ledger, call(4, metadata={"trace": "é\n"}).record, end(4).record)
     event = event_of(ended)
     assert (event.idempotency_key, event.request_id, event.model_slug) == (key(4), "req-4", "acme/chat")
     assert (event.workspace_id, event.group_id, event.external_entity_id) == ("ws_1", "grp_a", "customer-7")
@@ -54,7 +52,7 @@ def test_closed_call_is_billed_and_settled() -> None:
 
 
 def test_call_without_reservations_settles_nothing() -> None:
-    ended = read(Ledger(), open_record(call(1, reservations=())), close_record(replace(end(1), numbers=())))
+    ended = read(Ledger(), call(1, reservations=()).record, replace(end(1), numbers=()).record)
     assert len(ended) == 1
     assert settlements_of(ended) == []
 
@@ -79,7 +77,7 @@ def test_call_without_reservations_settles_nothing() -> None:
 def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
     ledger = Ledger()
     records = [progress_record(key(1), seen, OPENED_AT_MS + 2000 + 1000 * n) for n, seen in enumerate(progress)]
-    read(ledger, open_record(call(1)), *records)
+    read(ledger, call(1).record, *records)
     (orphan,) = ledger.orphans()
     event = event_of(orphan)
     assert (event.tokens, event.status, event.ended_at_ms) == (tokens, ORPHAN_STATUS, ended_at_ms)
@@ -89,21 +87,21 @@ def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: T
 def test_journal_of_an_older_worker_is_read() -> None:
     """Its ANSWERED records carry no token counts: the estimated input is billed, and no output."""
     ledger = Ledger()
-    read(ledger, open_record(call(1)), frame(Kind.ANSWERED, key(1).encode()), open_record(call(2)))
+    read(ledger, call(1).record, frame(Kind.ANSWERED, key(1).encode()), call(2).record)
     assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
 def test_ledger_state_of_an_older_shipper_is_read() -> None:
-    opened = [open_record(call(number))[HEAD_BYTES:].decode() for number in (1, 2)]
+    opened = [call(number).record[HEAD_BYTES:].decode() for number in (1, 2)]
     ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
     assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
 def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:
     shared = (reservation(1), reservation(2, "tg:{ws_1|tier}"))
-    records = [open_record(call(n, reservations=shared)) for n in (3, 1, 2)] + [
-        open_record(call(9)),
-        close_record(end(9)),
+    records = [call(n, reservations=shared).record for n in (3, 1, 2)] + [
+        call(9).record,
+        end(9).record,
     ]
     ledger, again = Ledger(), Ledger()
     live = read(ledger, *records)
@@ -120,17 +118,17 @@ def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:
 
 def test_close_without_an_open_is_counted_and_not_billed() -> None:
     ledger = Ledger()
-    assert read(ledger, close_record(end(1))) == []
+    assert read(ledger, end(1).record) == []
     assert ledger.unmatched == 1
 
 
 @given(st.lists(st.sampled_from("oamc"), max_size=30), st.integers(0, 30))
 def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int) -> None:
     makers = {
-        "o": lambda n: open_record(call(n)),
+        "o": lambda n: call(n).record,
         "a": lambda n: progress_record(key(n), Tokens(input=90, output=n), OPENED_AT_MS),
         "m": lambda n: frame(Kind.ANSWERED, key(n).encode()),
-        "c": lambda n: close_record(end(n)),
+        "c": lambda n: end(n).record,
     }
     records = [makers[move](index % 5) for index, move in enumerate(moves)]
     straight, first = Ledger(), Ledger()
@@ -143,7 +141,7 @@ def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int)
 
 
 def test_ledger_stops_at_the_requested_number_of_calls() -> None:
-    records = [record for n in range(5) for record in (open_record(call(n)), close_record(end(n)))]
+    records = [record for n in range(5) for record in (call(n).record, end(n).record)]
     ledger, data, ended = Ledger(), b"".join(records) + frame(Kind.END, b""), list[Halves]()
     taken, over = ledger.feed(data, ended, 2)
     assert (data[:taken], over, ledger.last_number) == (b"".join(records[:4]), False, 2)
@@ -154,8 +152,8 @@ def test_ledger_stops_at_the_requested_number_of_calls() -> None:
 
 def test_last_number_is_that_of_the_last_numbered_close() -> None:
     ledger = Ledger()
-    read(ledger, open_record(call(1)), close_record(replace(end(1), numbers=(7, 8))))
-    read(ledger, open_record(call(2, reservations=())), close_record(replace(end(2), numbers=())))
+    read(ledger, call(1).record, replace(end(1), numbers=(7, 8)).record)
+    read(ledger, call(2, reservations=()).record, replace(end(2), numbers=()).record)
     assert ledger.last_number == 8
 
 
@@ -167,7 +165,7 @@ def test_events_of_different_keys_have_their_own_fields() -> None:
         replace(call(3), model_slug="acme/other", external_entity_id="customer-8"),
         call(4),
     ]
-    records = [record for one in calls for record in (open_record(one), close_record(end(int(one.event_key[4:]))))]
+    records = [record for one in calls for record in (one.record, end(int(one.event_key[4:])).record)]
     for one, ended in zip(calls, read(Ledger(), *records), strict=True):
         event = event_of(ended)
         assert (event.workspace_id, event.group_id) == (one.workspace_id, one.group_id)

@@ -97,17 +97,22 @@ def key_row(group_id: str = "grp_2") -> Row:
     return Row("key", key.digest, 1, key.to_wire())
 
 
+def group_row(level: int, entity: str) -> Row:
+    """One of three groups, each below the one before, with four limits. The lowest one has the callers' key."""
+    limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
+    day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
+    above = f"grp_{level - 1}" if level else None
+    group = Group(f"grp_{level}", "ws_1", above, entity, Enforcement.CASCADING, (SlugLimits(SLUG, limits, day),))
+    return Row("group", group.id, 1, group_to_wire(group))
+
+
 def rows() -> Iterator[Row]:
-    """A workspace, an endpoint of VENDOR_B, and a key of the lowest of three groups, each with four limits."""
+    """A workspace, an endpoint of VENDOR_B, and a key of the lowest of three groups."""
     yield Row("workspace", "ws_1", 1, WorkspaceRow("ws_1", "active", "pro", True).to_wire())
     yield secret_row("sk-1")
     yield endpoint_row(Target("VENDOR_B", secret_id="sec_1", target_model="gpt"))
-    limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
-    day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
-    models = (SlugLimits(SLUG, limits, day),)
-    for level, above in ((0, None), (1, "grp_0"), (2, "grp_1")):
-        group = Group(f"grp_{level}", "ws_1", above, f"customer-{level}", Enforcement.CASCADING, models)
-        yield Row("group", group.id, 1, group_to_wire(group))
+    for level in range(3):
+        yield group_row(level, f"customer-{level}")
     yield key_row()
 
 
@@ -129,7 +134,8 @@ class CannedWorker:
         self.egress = CannedEgress(*reads)
         self.meters = WorkerMetrics(NoSupervisor())
         stack.callback(self.meters.close)
-        self.journal = JournalWriter(scratch / "journal", "w1")
+        self.journal_directory = scratch / "journal"
+        self.journal = JournalWriter(self.journal_directory, "w1")
         self.journal.start()
         stack.callback(self.journal.stop)
         patient = RedisClientOptions(deadline_s=60)  # valgrind takes fifty times as long

@@ -8,12 +8,13 @@ import orjson
 
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation, Settlement
-from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
+from proxy.edges.journal.waiting_record import WaitingOpen
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.exchange import CountersUnavailableError
+from tests.fakes.journal import ClosedCall, OpenedCall
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
 ESTIMATE = Tokens(input=100, output=512, cached_input=0)
@@ -37,8 +38,8 @@ def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reserv
 
 def call(
     number: int, *, reservations: tuple[Reservation, ...] | None = None, metadata: dict[str, str] | None = None
-) -> OpenCall:
-    return OpenCall(
+) -> OpenedCall:
+    return OpenedCall(
         event_key=key(number),
         workspace_id="ws_1",
         group_id="grp_a",
@@ -53,8 +54,8 @@ def call(
     )
 
 
-def end(number: int, output: int = 7) -> CloseCall:
-    return CloseCall(
+def end(number: int, output: int = 7) -> ClosedCall:
+    return ClosedCall(
         event_key=key(number),
         status=200,
         tokens=Tokens(input=11, output=output, cached_input=3),
@@ -63,15 +64,25 @@ def end(number: int, output: int = 7) -> CloseCall:
     )
 
 
+def start(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> WaitingOpen | None:
+    """Open a call."""
+    return journal.open(key(number), call(number, metadata=metadata).record)
+
+
+def finish(journal: JournalWriter, number: int) -> asyncio.Future[None] | None:
+    """Close a call."""
+    return journal.close(key(number), end(number).record)
+
+
 def open_call(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> None:
     """Open a call and end the tick: the record is in the file."""
-    journal.open(call(number, metadata=metadata))
+    start(journal, number, metadata=metadata)
     journal.write_now()
 
 
 def end_call(journal: JournalWriter, number: int) -> None:
     """Close a call and end the tick."""
-    journal.close(end(number))
+    finish(journal, number)
     journal.write_now()
 
 

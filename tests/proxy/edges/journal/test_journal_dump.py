@@ -13,7 +13,7 @@ from proxy.edges.journal.supervisor.journal_dump import dumped_calls
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME
 from proxy.edges.journal.writer import JournalWriter
-from tests.proxy.edges.journal.journals import SMALL, FakeIngest, call, end, key, kill, ship_all, write_calls
+from tests.proxy.edges.journal.journals import SMALL, FakeIngest, finish, key, kill, ship_all, start, write_calls
 
 
 def found(directory: Path) -> dict[str, list[str]]:
@@ -37,13 +37,13 @@ async def test_every_call_is_found_and_nothing_changes(tmp_path: Path) -> None:
     await ship_all(tmp_path, ingest)
     living = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(living, *range(100, 180))  # several segments
-    living.open(call(180, metadata={"secret": "of the customer"}))
+    start(living, 180, metadata={"secret": "of the customer"})
     before = files(tmp_path)
     expected = {key(n): ["shipped"] for n in range(100)} | {key(n): ["journal"] for n in range(100, 180)}
     assert found(tmp_path) == expected | {key(7): ["rejected"], key(180): ["open"]}
     assert files(tmp_path) == before
     assert "secret" not in "".join(dumped_calls(tmp_path))
-    living.close(end(180))
+    finish(living, 180)
     assert found(tmp_path)[key(180)] == ["journal"]
     kill(living)
 

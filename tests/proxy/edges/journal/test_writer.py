@@ -13,7 +13,7 @@ import pytest
 
 from policy.billing import Tokens
 from proxy.accounting.journal_records import Kind, frames
-from proxy.accounting.recovery import CloseCall, close_record, progress_record
+from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.writer import (
     END_ROOM_BYTES,
     IncarnationUsedError,
@@ -22,15 +22,16 @@ from proxy.edges.journal.writer import (
     RecordTooLargeError,
 )
 from proxy.exchange import JournalUnavailableError
+from tests.fakes.journal import ClosedCall
 from tests.proxy.edges.journal.journals import (
     OPENED_AT_MS,
     SMALL,
     begin_answer,
-    call,
-    end,
     end_call,
+    finish,
     key,
     open_call,
+    start,
     write_calls,
 )
 
@@ -67,12 +68,12 @@ def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
 
 
 def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: JournalWriter) -> None:
-    journal.open(call(1))
+    start(journal, 1)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN]
     begin_answer(journal, 1)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS]
     assert journal.pending == 1
-    journal.close(end(1))
+    finish(journal, 1)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]
     assert journal.pending == 0
 
@@ -88,7 +89,7 @@ def test_records_are_synced_off_the_event_loop(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     journal.start()
-    journal.open(call(1))
+    start(journal, 1)
     assert synced.wait(5)
     assert threading.main_thread() not in threads
     journal.stop()
@@ -155,15 +156,13 @@ async def test_progress_never_uses_the_room_reserved_for_closes(
 
 def test_largest_close_fits_the_room_reserved_for_it() -> None:
     most = 2**63 - 1
-    close = close_record(
-        CloseCall(
-            event_key="0" * 26,
-            status=599,
-            tokens=Tokens(input=most, output=most, cached_input=most),
-            ended_at_ms=most,
-            numbers=(most,) * 5,
-        )
-    )
+    close = ClosedCall(
+        event_key="0" * 26,
+        status=599,
+        tokens=Tokens(input=most, output=most, cached_input=most),
+        ended_at_ms=most,
+        numbers=(most,) * 5,
+    ).record
     assert (
         len(close) + len(progress_record("0" * 26, Tokens(input=most, output=most, cached_input=most), most))
         <= END_ROOM_BYTES
@@ -173,11 +172,11 @@ def test_largest_close_fits_the_room_reserved_for_it() -> None:
 def test_full_backlog_refuses_calls_until_it_is_shipped(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
     write_calls(journal, *range(100))
-    journal.open(call(200))
+    start(journal, 200)
     journal._measure_backlog()
     with pytest.raises(JournalUnavailableError, match="backlog"):
-        journal.open(call(201))
-    journal.close(end(200))
+        start(journal, 201)
+    finish(journal, 200)
     for path in sorted((tmp_path / "w1").glob("*.journal"))[:-1]:
         path.unlink()
     journal._measure_backlog()
@@ -194,7 +193,7 @@ def test_failed_sync_refuses_calls_until_a_sync_succeeds(
     monkeypatch.setattr(os, "fdatasync", broken)
     journal._sync()
     with pytest.raises(JournalUnavailableError, match="Input/output"):
-        journal.open(call(1))
+        start(journal, 1)
     monkeypatch.undo()
     journal._sync()
     write_calls(journal, 1)
@@ -208,12 +207,12 @@ def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
     monkeypatch.setattr(os, "pwrite", raise_disk_full)
     for number in range(500):
         with pytest.raises(JournalUnavailableError, match="No space left"):
-            journal.open(call(number + 10))
+            start(journal, number + 10)
     assert len(caplog.records) == 1
     assert journal.pending == 0
     monkeypatch.undo()
     with pytest.raises(JournalUnavailableError, match="No space left"):
-        journal.open(call(600))
+        start(journal, 600)
     journal._retry_write_at = 0.0  # the interval is over
     write_calls(journal, 601)
     assert journal.troubles == ()
@@ -235,7 +234,7 @@ def test_partly_written_record_is_not_damage(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "pwrite", half)
     with pytest.raises(JournalUnavailableError):
-        journal.open(call(2))
+        start(journal, 2)
     monkeypatch.undo()
     write_calls(journal, 3)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
@@ -252,7 +251,7 @@ def test_alternating_failure_and_recovery_is_logged_once_per_interval(
             broken.setattr(os, "fdatasync", raise_disk_full)
             journal._sync()
         with pytest.raises(JournalUnavailableError, match="No space left"):
-            journal.open(call(2))
+            start(journal, 2)
         journal._sync()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     journal.stop()
@@ -260,7 +259,7 @@ def test_alternating_failure_and_recovery_is_logged_once_per_interval(
 
 def test_too_large_record_is_refused(tmp_path: Path, journal: JournalWriter) -> None:
     with pytest.raises(RecordTooLargeError):
-        journal.open(call(1, metadata={"m": "x" * 300_000}))
+        start(journal, 1, metadata={"m": "x" * 300_000})
     assert kinds(segments(tmp_path)[0]) == []
 
 
@@ -286,7 +285,7 @@ def test_disk_that_is_full_at_start_refuses_calls_until_it_has_room(
         monkeypatch.setattr(os, "posix_fallocate", raise_disk_full)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     with pytest.raises(JournalUnavailableError, match="No space left"):
-        journal.open(call(1))
+        start(journal, 1)
     assert journal.troubles
     journal._sync()
     monkeypatch.undo()

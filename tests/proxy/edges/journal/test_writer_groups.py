@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from proxy.accounting.journal_records import Kind, frames
-from proxy.accounting.recovery import Ledger, close_record, open_record
+from proxy.accounting.recovery import Ledger
 from proxy.edges.journal.writer import JournalWriter
 from proxy.exchange import JournalUnavailableError
 from tests.fakes.journal import written
-from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, key
+from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, finish, key, start
 
 FIRST, OTHERS = 0, range(1, 9)
 
@@ -23,7 +23,7 @@ FIRST, OTHERS = 0, range(1, 9)
 def journal(tmp_path: Path) -> JournalWriter:
     """A journal with one open call, so that others have somebody to share a write with."""
     made = JournalWriter(tmp_path, "w1", SMALL)
-    assert made.open(call(FIRST)) is None
+    assert start(made, FIRST) is None
     return made
 
 
@@ -52,12 +52,12 @@ def failing_after(count: int) -> Callable[..., int]:
 
 
 def open_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
-    records = [journal.open(call(number)) for number in numbers]
+    records = [start(journal, number) for number in numbers]
     return [written(record) for record in records if record is not None]
 
 
 def close_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
-    futures = [journal.close(end(number)) for number in numbers]
+    futures = [finish(journal, number) for number in numbers]
     return [future for future in futures if future is not None]
 
 
@@ -88,13 +88,13 @@ async def test_opens_and_closes_of_a_tick_are_one_write(
     await asyncio.gather(*ends)
     assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.CLOSE] * 8
     assert writes == [
-        sum(len(open_record(call(number))) for number in OTHERS),
-        sum(len(close_record(end(number))) for number in OTHERS),
+        sum(len(call(number).record) for number in OTHERS),
+        sum(len(end(number).record) for number in OTHERS),
     ]
 
 
 async def test_lone_call_is_written_at_once(tmp_path: Path, journal: JournalWriter) -> None:
-    assert journal.close(end(FIRST)) is None
+    assert finish(journal, FIRST) is None
     assert kinds(tmp_path) == [Kind.CLOSE]
     assert journal.pending == 0
 
@@ -121,7 +121,7 @@ async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
     """What it took stays where it is: the supervisor may have read it."""
-    sizes = [len(open_record(call(number))) for number in OTHERS]
+    sizes = [len(call(number).record) for number in OTHERS]
     taken = int(sum(sizes) * part)
     whole = next(count for count in range(8, -1, -1) if sum(sizes[:count]) <= taken)
     waiting = open_all(journal, *OTHERS)
@@ -149,7 +149,7 @@ async def test_cancelled_call_whose_open_was_refused_has_no_close(
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
         assert await outcomes([second]) == [JournalUnavailableError]
-    assert journal.close(end(2)) is None
+    assert finish(journal, 2) is None
     assert kinds(tmp_path) == []
     assert journal.pending == 1
     assert not journal._refused
@@ -181,8 +181,8 @@ async def test_close_that_the_disk_refuses_is_told_to_its_call(
 
 
 async def test_groups_never_cross_the_end_of_a_segment(tmp_path: Path, journal: JournalWriter) -> None:
-    for start in range(1, 400, 20):
-        numbers = range(start, start + 20)
+    for first in range(1, 400, 20):
+        numbers = range(first, first + 20)
         await asyncio.gather(*open_all(journal, *numbers))
         await asyncio.gather(*close_all(journal, *numbers))
     ledger, ended = Ledger(), list[tuple[bytes, bytes]]()
