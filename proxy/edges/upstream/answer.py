@@ -53,7 +53,7 @@ class HttpAnswer:
         self.method = call.method  # do not keep the call: its body may be large, and a stream long
         self.deadline = call.deadline
         self.idle_timeout_s = call.idle_timeout_s
-        self.loop = exchange.loop
+        self.loop = loop = exchange.loop
         self.status = 0
         self.headers: Headers = ()
         self.chunks: list[bytes] = []
@@ -62,7 +62,7 @@ class HttpAnswer:
         self.ended = False
         self.failure: Exception | None = None
         self.whole: bytes | None = None
-        self.waiter: asyncio.Future[bool] | None = exchange.loop.create_future()  # for the head
+        self.waiter: asyncio.Future[bool] | None = loop.create_future()  # done when the head arrived
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
 

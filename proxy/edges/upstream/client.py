@@ -305,8 +305,7 @@ class _Pool:
 
     def release(self, connection: UpstreamConnection) -> None:
         """`connection` has finished an exchange: give it to the longest waiting call, or keep it."""
-        waiter = self._next_waiter() if self._waiting else None
-        if waiter is not None:
+        if self._waiting and (waiter := self._next_waiter()) is not None:
             waiter.set_result(connection)
         else:
             self._free.append(connection)

@@ -17,7 +17,7 @@ import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.request_writer import RequestWriter
-from proxy.edges.upstream.status_lines import FINAL, FINAL_BYTES, StatusLines
+from proxy.edges.upstream.status_lines import FINAL, StatusLines
 from proxy.exchange import (
     UpstreamCall,
     UpstreamCutError,
@@ -41,6 +41,10 @@ class _BrokenHttpError(Exception):
     """The parser accepted the bytes, but they are not an answer to this request."""
 
 
+class _NoBodyError(_BrokenHttpError):
+    """Stops the parser, which would wait for the body that `content-length` declares in an answer to HEAD."""
+
+
 class OwningPool(Protocol):
     """The pool of a connection. `release`: the connection is free again. `forget`: it is closed."""
 
@@ -51,11 +55,12 @@ class OwningPool(Protocol):
 class SharedState:
     """What all connections of one client share: the read buffer and the decoded header names."""
 
-    __slots__ = ("buffer", "loop", "names")
+    __slots__ = ("buffer", "loop", "names", "received")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.received = bytearray(READ_BYTES)
+        self.buffer = memoryview(self.received)
         self.names = HeaderNames()
 
 
@@ -63,30 +68,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection and the exchange on it. A free connection waits in its pool."""
 
     __slots__ = (
-        "_answer",
-        "_awaited",
-        "_exchanges",
-        "_fields",
-        "_interim",
-        "_non_body_bytes",
-        "_parser",
-        "_pieces",
-        "_pool",
-        "_reading_paused",
-        "_received_any",
-        "_received_at",
-        "_reusable",
-        "_shared",
-        "_sock",
-        "_status_lines",
-        "_timer",
-        "_timer_at",
-        "_writer",
-        "freed_at",
-        "loop",
-        "on_body",
-        "on_message_begin",
-        "transport",
+        *("_answer", "_awaited", "_exchanges", "_fields", "_non_body_bytes", "_parser", "_pieces", "_pool"),
+        *("_reading_paused", "_received_any", "_received_at", "_reusable", "_shared", "_sock", "_status_lines"),
+        *("_timer", "_timer_at", "_unfinished", "_writer", "freed_at", "loop", "on_body", "on_message_begin"),
+        *("on_message_complete", "transport"),
     )
 
     def __init__(self, pool: OwningPool, shared: SharedState, sock: socket.socket) -> None:
@@ -99,9 +84,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         """What the parser found of a body in the read that it is fed."""
         self._awaited: list[None] = []
         """As many entries as answers may begin, so that one without a request fails."""
-        # Two of the parser's callbacks, which must cost nothing: methods of the lists, not of ours.
+        self._unfinished: list[None] = []
+        """Has an entry from the end of an answer's head to the end of its body."""
+        # Three of the parser's callbacks, which must cost nothing: methods of the lists, not of ours.
         self.on_body = self._pieces.append
         self.on_message_begin = self._awaited.pop
+        self.on_message_complete = self._unfinished.clear
         self._parser = httptools.HttpResponseParser(self)
         self._status_lines: StatusLines | None = None
         self._answer: HttpAnswer | None = None
@@ -111,7 +99,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._fields: list[tuple[str, str]] = []
         self._writer: RequestWriter
         self._non_body_bytes = 0
-        self._received_any = self._interim = self._reading_paused = False
+        self._received_any = self._reading_paused = False
         self._reusable = True
         self._received_at = 0.0
         self.freed_at = 0.0
@@ -130,7 +118,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         self._answer = answer
         self._exchanges += 1
-        self._received_any = self._reusable = False
+        self._received_any = False
         self._non_body_bytes = 0
         self._awaited.append(None)
         self._status_lines = None
@@ -176,61 +164,76 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        answer = self._answer
+        """Take what was read. Most reads are a piece of a stream that flows, or all of an answer."""
+        answer, shared = self._answer, self._shared
         if answer is None:  # bytes without a request: a 408 before an idle close, or worse
             self.drop()
             return
-        had_head, pieces, piece, is_http = answer.status, self._pieces, b"", True
         self._received_at = perf_counter()
-        self._non_body_bytes += nbytes
-        data = self._shared.buffer[:nbytes]
+        data, had_head, pieces = shared.buffer[:nbytes], answer.status, self._pieces
         try:
-            if not had_head:
-                if not self._received_any and bytes(data[:FINAL_BYTES]) not in FINAL:
-                    self._status_lines = StatusLines()
-                if self._status_lines is not None and not self._status_lines.are_http(data):
-                    raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
+            if not had_head and (self._received_any or not shared.received.startswith(FINAL, 0, nbytes)):
+                self._check_status_lines(data)
             self._parser.feed_data(data)
         except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
-            is_http = self._reusable = False
-        self._received_any = True
-        if pieces:
-            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            waiter = answer.waiter
-            if answer.sink is not None and waiter is not None and not (waiter.done() or answer.complete) and is_http:
-                self._non_body_bytes = 0  # nearly every read of a stream: pass it on without a layer between
-                try:
-                    if not answer.sink(piece):
-                        waiter.set_result(False)
-                except Exception as error:  # noqa: BLE001  # raised again in `pour`
-                    answer.fail_pour(error)
-                return
-            if answer.method == "HEAD":  # only the parser expects a body there
-                piece = b""
-            else:
-                answer.chunks.append(piece)
-                answer.held_bytes += len(piece)
-        if answer.complete and not had_head:
-            answer.whole = piece
-        if not is_http:
-            self._break("what the upstream sent is not HTTP")
+            self._receive_last(answer)
             return
-        if answer.complete:
-            self._finish()
-        elif piece:
+        piece = b"".join(pieces)  # no copy if there is one
+        pieces.clear()
+        waiter, sink = answer.waiter, answer.sink
+        if waiter is None or waiter.done() or not answer.status:
+            self._receive(answer, piece, nbytes)
+        elif sink is not None and piece and self._unfinished:  # flows: pass it on without a layer between
             self._non_body_bytes = 0
-            if answer.held_bytes > HELD_BYTES:
-                self._pause_receiving()
+            try:
+                if not sink(piece):
+                    waiter.set_result(False)
+            except Exception as error:  # noqa: BLE001  # raised again in `pour`
+                answer.fail_pour(error)
+        elif had_head or self._unfinished:
+            self._receive(answer, piece, nbytes)
+        else:  # all of an answer
+            answer.whole = piece
+            if piece:
+                answer.chunks.append(piece)
+            self._finish(answer)
+            waiter.set_result(True)
+
+    def _receive(self, answer: HttpAnswer, piece: bytes, nbytes: int) -> None:
+        """Take a read of any kind. `piece`: what it held of the body."""
+        self._received_any = True
+        if piece:
+            answer.chunks.append(piece)
+            answer.held_bytes += len(piece)
+            self._non_body_bytes = 0
+        else:
+            self._non_body_bytes += nbytes
+        if answer.status and not self._unfinished:
+            self._finish(answer)
         elif self._non_body_bytes > HEAD_BYTES:
             self._break("the upstream's head is too large")
             return
-        waiter = answer.waiter
-        if answer.status and waiter is not None and not waiter.done():
-            if answer.sink is None:
-                waiter.set_result(True)
-            else:
-                answer.wake()
+        elif answer.held_bytes > HELD_BYTES:
+            self._pause_receiving()
+        if answer.status:
+            answer.wake()
+
+    def _receive_last(self, answer: HttpAnswer) -> None:
+        """Take a read that the parser could not take to its end: no other may follow."""
+        self._received_any, self._reusable = True, False
+        if self._pieces:
+            answer.chunks += self._pieces
+            self._pieces.clear()
+        self._break("what the upstream sent is not HTTP")
+
+    def _check_status_lines(self, data: memoryview) -> None:
+        """Check the status lines of an answer whose first read does not begin as nearly every one does."""
+        if self._status_lines is None:
+            if self._received_any:
+                return
+            self._status_lines = StatusLines()
+        if not self._status_lines.are_http(data):
+            raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
 
     def resume_receiving(self) -> None:
         """Read from the socket again."""
@@ -244,13 +247,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._reading_paused = True
             self.transport.pause_reading()
 
-    def _finish(self) -> None:
+    def _finish(self, answer: HttpAnswer) -> None:
         """The answer is complete: release the connection if it can carry another exchange, else close it."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer.exchange = None
+        self._answer = answer.exchange = None
+        answer.complete = True
         if self._reading_paused:
             self.resume_receiving()
+        if self._fields:  # trailers
+            self._reusable = self._reusable and not self._has_field("connection")
+            self._fields.clear()
         if self._reusable and self._writer.is_free:
             self.freed_at = self._received_at
             self._pool.release(self)
@@ -269,31 +274,23 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return any(name == known for name, _ in self._fields)
 
     def on_headers_complete(self) -> None:
-        answer = self._answer
+        answer, status = self._answer, self._parser.get_status_code()
         assert answer is not None
-        status = self._parser.get_status_code()
         fields, self._fields = self._fields, []
         if 200 <= status <= 599:
             answer.headers = fields
             answer.status = status
-            if answer.method == "HEAD":  # the parser would wait for a body of `content-length`
-                answer.complete = True
-            elif status >= 400 and self._writer.is_sending:
+            self._reusable = self._parser.should_keep_alive()
+            if answer.method == "HEAD":
+                answer.whole = b""
+                raise _NoBodyError
+            self._unfinished.append(None)
+            if status >= 400 and self._writer.is_sending:
                 self._writer.stop()  # the upstream refused: stop sending the body (RFC 9112 9.3)
         elif status in (100, 102, 103):
-            self._interim = True
+            self._awaited.append(None)  # it has no body, so the next bytes begin an answer
         else:
             raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
-
-    def on_message_complete(self) -> None:
-        answer = self._answer
-        if self._interim:
-            self._interim = False
-            self._awaited.append(None)
-        elif answer is not None and not answer.complete:
-            answer.complete = True
-            self._reusable = self._parser.should_keep_alive()
-        self._fields.clear()  # trailers
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -302,8 +299,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if answer is None:
             self._pool.forget(self)
         elif answer.status and not any(name in ("content-length", "transfer-encoding") for name, _ in answer.headers):
-            answer.complete = True
-            self._finish()
+            self._finish(answer)
             answer.wake()
         else:
             self._break("the upstream closed the connection", closed_in_order=True)
@@ -322,8 +318,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         answer = self._answer
         if answer is None:
             self.drop()
-        elif answer.complete:
-            self._finish()
+        elif answer.status and not self._unfinished:
+            self._finish(answer)
             answer.wake()
         elif answer.status:
             self._fail(UpstreamCutError(text))

@@ -6,9 +6,8 @@ decides whether they are well-formed.
 
 _PREFIXES = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CODE_AT = len(_PREFIXES[0])
-FINAL_BYTES = _CODE_AT + 1
-FINAL = frozenset(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
-"""The first `FINAL_BYTES` of nearly every answer: its only status line, and a good one, so there is nothing to find."""
+FINAL = tuple(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
+"""How nearly every answer begins: its only status line, and a good one, so there is nothing to find."""
 _LINE_START_BYTES = 16
 """How much of an incomplete line is kept: enough for the protocol, an interim status and an empty line."""
 

@@ -241,6 +241,38 @@ def test_body_that_came_with_its_head_is_there_at_once(loop: asyncio.AbstractEve
         assert step(answer.read()) == read
 
 
+@pytest.mark.parametrize(("trailer", "reused"), [(b"x-sum: 1", True), (b"connection: close", False)])
+def test_trailers_are_no_fields_of_any_answer(loop: asyncio.AbstractEventLoop, trailer: bytes, reused: bool) -> None:
+    """Neither of theirs nor of the next one; and one that ends the connection ends it."""
+    rig = Rig(loop)
+    rig.receive(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailer + b"\r\n\r\n")
+    answer = step(rig.asking)
+    assert answer is not None
+    assert answer.headers == [("transfer-encoding", "chunked")]
+    assert (rig.pool.released, rig.transport.closing) == (reused, not reused)
+    if reused:
+        again = rig.ask()
+        assert step(again) is None
+        rig.receive(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        answer = step(again)
+        assert answer is not None
+        assert answer.headers == [("content-length", "0")]
+
+
+@pytest.mark.parametrize("more", [b"", b"hello", b"0\r\n\r\n"])
+def test_answer_to_head_ends_with_its_head(loop: asyncio.AbstractEventLoop, more: bytes) -> None:
+    for split in (False, True):
+        rig = Rig(loop, "HEAD")
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
+        for data in (head[:20], head[20:] + more) if split else (head + more,):
+            rig.receive(data)
+        answer = step(rig.asking)
+        assert answer is not None
+        assert answer.headers == [("content-length", "5")]
+        assert step(answer.read()) == b""
+        assert rig.transport.closing, "nobody can tell whether a body follows"
+
+
 @given(data=HOSTILE)
 def test_exchange_never_sees_bytes_of_the_one_before(loop: asyncio.AbstractEventLoop, data: bytes) -> None:
     """Extra bytes after an answer close the connection, unless they are blank lines."""
