@@ -20,7 +20,7 @@ LACKS_PATH = (404, 405)
 class HeldAnswer:
     """An upstream's response whose body was read already."""
 
-    __slots__ = ("_body", "_upstream", "ended", "headers", "status", "whole")
+    __slots__ = ("_body", "_upstream", "ended", "headers", "status", "taking_s", "whole")
 
     def __init__(self, upstream: UpstreamAnswer, body: bytes) -> None:
         self._upstream = upstream
@@ -29,6 +29,7 @@ class HeldAnswer:
         self.headers: Headers = upstream.headers
         self.ended = not body
         self.whole: bytes | None = body
+        self.taking_s = 0.0
 
     async def read(self) -> bytes:
         body, self._body = self._body, b""

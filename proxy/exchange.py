@@ -167,6 +167,8 @@ class UpstreamAnswer(Protocol):
     """Whether the last read is known to have been the last one."""
     whole: bytes | None
     """All of the body, if it came with the head. It can be read all the same."""
+    taking_s: float
+    """How long the `take` of `pour` has run in all: that is no wait for the upstream."""
 
     async def read(self) -> bytes:
         """The next bytes as they arrive; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""

@@ -4,53 +4,43 @@ Pure. Learn the fixed prefix and suffix from one of the first deltas; then compa
 """
 
 import re
+from typing import NamedTuple
 
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments|thinking|partial_json)": ?"([^"\\\r\n]*)"')
-_CLOSED = re.compile(rb'(?:[^"\\]++|\\.)*+')
+INSIDE_STRING = re.compile(rb'(?:[^"\\\r\n]++|\\[^\r\n])*+')
 """The inside of a JSON string: every quote in it is escaped, and no escape is cut off at its end."""
-_QUOTE, _LF, _CR = b'"\n\r'
+QUOTE, LF, CR = b'"\n\r'
 """As integers: `in` then takes a tenth of the time."""
 
 
-class DeltaPattern:
-    """The bytes before and after a delta's text, as received and as sent to the caller."""
+class DeltaPattern(NamedTuple):
+    """The bytes before and after a delta's text, as received and as sent to the caller.
 
-    __slots__ = ("_prefix", "_prefix_bytes", "_prefix_sent", "_suffix", "_suffix_bytes", "_suffix_sent")
+    Bytes are one more delta of this pattern if they are `prefix`, text and `suffix`, and the text is `INSIDE_STRING`.
+    Safe without parsing: if all quotes in the text are escaped, it cannot end its string or hold another member;
+    without a line break, it cannot hold another frame.
+    """
 
-    def __init__(self, prefix: bytes, prefix_sent: bytes, suffix: bytes, suffix_sent: bytes) -> None:
-        self._prefix, self._prefix_sent = prefix, prefix_sent
-        self._suffix, self._suffix_sent = suffix, suffix_sent
-        self._prefix_bytes, self._suffix_bytes = len(prefix), len(suffix)
+    prefix: bytes
+    prefix_sent: bytes
+    suffix: bytes
+    suffix_sent: bytes
+    start: int
+    """Where the text begins."""
+    end: int
+    """Where it ends, counted from the end: negative."""
 
-    def rewrite(self, data: bytes) -> bytes | None:
-        """Return the caller's bytes for `data`; None unless `data` is exactly one more delta of this pattern.
-
-        Safe without parsing: if all quotes in the text are escaped, it cannot end its string or hold another member;
-        without a line break, it cannot hold another frame.
-        """
-        start, stop = self._prefix_bytes, len(data) - self._suffix_bytes
-        if data[stop:] != self._suffix or data[:start] != self._prefix or stop < start:
+    def joined_text(self, deltas: bytes) -> bytes | None:
+        """The texts of `deltas`, still escaped; None unless that is one delta of this pattern or several in a row."""
+        texts = deltas[self.start : self.end]
+        if self.prefix + texts + self.suffix != deltas:
             return None
-        text = data[start:stop]
-        if _LF in text or _CR in text or (_QUOTE in text and not _CLOSED.fullmatch(text)):
-            return None
-        return self._prefix_sent + text + self._suffix_sent
-
-    def joined_text(self, frames: list[bytes]) -> bytes | None:
-        """The texts of all `frames`, still escaped; None unless all of them match this pattern."""
-        prefix, suffix, start, stop = self._prefix, self._suffix, self._prefix_bytes, -self._suffix_bytes
-        shortest = start - stop
-        cut = [f[start:stop] for f in frames if f.startswith(prefix) and f.endswith(suffix) and len(f) >= shortest]
-        if len(cut) < len(frames):
-            return None
-        text = b"".join(cut)
-        if _LF in text or _CR in text or (_QUOTE in text and not _CLOSED.fullmatch(text)):
-            return None
-        return text
+        text = b"".join(texts.split(self.suffix + self.prefix))
+        return text if INSIDE_STRING.fullmatch(text) else None
 
 
-MATCHES_NOTHING = DeltaPattern(b"\0", b"", b"\0", b"")
-"""A pattern that no frame matches."""
+MATCHES_NOTHING = DeltaPattern(b"\0", b"", b"\0", b"", 0, -1)
+"""Prefix, text and suffix have one byte more than any delta."""
 
 
 def learn_from(frame: bytes, sent: bytes, known: int, known_sent: int) -> DeltaPattern | None:
@@ -64,4 +54,5 @@ def learn_from(frame: bytes, sent: bytes, known: int, known_sent: int) -> DeltaP
         return None
     start, end = match.span(1)
     shift = known_sent - known
-    return DeltaPattern(frame[:start], sent[: start + shift], frame[end:], sent[end + shift :])
+    prefix, suffix = frame[:start], frame[end:]
+    return DeltaPattern(prefix, sent[: start + shift], suffix, sent[end + shift :], start, -len(suffix))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import orjson
 
 from proxy.accounting.metering import Reported
-from proxy.dialects import delta_pattern, failures, sse
+from proxy.dialects import failures, sse
+from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.json_bounds import is_surely_within_bounds
 from proxy.json_text.json_edit import Json, edit_member, find_member, last_object_named, remove_member
@@ -49,7 +50,7 @@ class StreamReader:
     """Reads a stream: each frame passes as soon as it is complete; from the final one on, frames wait for `end`."""
 
     __slots__ = (
-        *("_pattern", "_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
+        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
         *("_lessons", "_opening", "_opening_as_slug", "failed", "reported"),
     )
 
@@ -65,17 +66,32 @@ class StreamReader:
         self._framer = sse.Framer()
         self._held: bytes | None = None
         self._tail = b""
-        self._opening = _NO_OPENING  # the bytes up to the model's name: the same in all deltas of a stream
-        self._opening_as_slug = b""
-        self._pattern = delta_pattern.MATCHES_NOTHING
+        # The bytes up to the model's name: the same in all deltas of a stream.
+        self._opening = self._opening_as_slug = _NO_OPENING
+        self._pattern = self._expected = MATCHES_NOTHING  # expected: the pattern, where a frame begins and may pass
         self._lessons = LESSONS
 
     def feed(self, data: bytes) -> bytes:
+        prefix, prefix_sent, suffix, suffix_sent, start, end = self._expected
+        text = data[start:end]
+        if (
+            prefix + text + suffix == data  # nearly all frames
+            and LF not in text
+            and CR not in text
+            and (QUOTE not in text or INSIDE_STRING.fullmatch(text))
+        ):
+            return prefix_sent + text + suffix_sent
+        sent = self._feed_other(data)
+        self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
+        return sent
+
+    def _feed_other(self, data: bytes) -> bytes:
+        """Read what is not exactly one more delta of the pattern."""
         if not self._framer.at_boundary:
             return self._cut(data)
         if self._held is None:
-            sent = self._pattern.rewrite(data) or self._rewrite_after_opening(data)
-            if sent is not None:  # nearly all frames
+            sent = self._rewrite_after_opening(data)
+            if sent is not None:
                 return sent
         if not sse.is_one_frame(data):
             return self._cut(data)
@@ -95,7 +111,7 @@ class StreamReader:
             rest = rest[: -len(_NULL_ENDING)] + _ENDING
         if (
             not 0 <= rest.find(b"\n\n") == len(rest) - 2 < TAIL_BYTES
-            or sse.CR in rest
+            or CR in rest
             or rest.find(b'"model"') >= 0
             or rest.find(b'"usage"') >= 0
             or rest.find(failures.ERROR_KEY) >= 0
@@ -104,7 +120,7 @@ class StreamReader:
         sent = self._opening_as_slug + rest
         if self._lessons:
             self._lessons -= 1
-            pattern = delta_pattern.learn_from(data, sent, len(opening), len(self._opening_as_slug))
+            pattern = learn_from(data, sent, len(opening), len(self._opening_as_slug))
             self._pattern = pattern or self._pattern
         return sent
 

@@ -163,8 +163,8 @@ class _Passage:
     """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_loop", "_recorded", "_reader"),
-        *("_relay", "_streaming", "_timer", "_uncounted", "_waiting_since", "rest"),
+        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_loop", "_outgoing", "_recorded"),
+        *("_reader", "_relay", "_streaming", "_timer", "_uncounted", "rest"),
     )
 
     def __init__(
@@ -177,11 +177,11 @@ class _Passage:
         self._recorded = Tokens()
         self._relay = relay
         self._context = context
+        self._outgoing = context.outgoing
         self._answering = answering
         self._reader = reader
         self._head = head
         self._streaming = reader.streams and context.streaming
-        self._waiting_since = 0.0
         self._flowing = False
         """The caller has the head and the first bytes of a stream, and progress is recorded."""
         self._uncounted: list[bytes] = []
@@ -191,61 +191,53 @@ class _Passage:
 
     async def pour(self) -> bool:
         """Pass on until the answer ends (True), or until the caller has no room for more."""
-        self._waiting_since = perf_counter()
         if self.rest:
             await sleep(0)
-            self._waiting_since = perf_counter()  # that wait was not for the upstream
             rest, self.rest = self.rest, b""
             return self._take(rest)
+        upstream = self._answering.upstream
+        began = perf_counter() - upstream.taking_s
         try:
-            return await self._answering.upstream.pour(self._take)
-        finally:
-            self._context.upstream_s += perf_counter() - self._waiting_since
+            return await upstream.pour(self._take)
+        finally:  # `_take` ran meanwhile: that was no wait for the upstream
+            self._context.upstream_s += perf_counter() - upstream.taking_s - began
 
     def _take(self, data: bytes) -> bool:
         """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first."""
         if not self._flowing or len(data) > SLICE_BYTES:
             return self._take_first_or_large(data)
-        context, reader = self._context, self._reader
-        context.upstream_s += perf_counter() - self._waiting_since
-        try:
-            some = reader.feed(data)
-            if reader.failed:
-                some = _without_secrets(self._answering, some)
-            elif some:
-                self._uncounted.append(some)
-                if context.outgoing.sent_bytes > self._count_at:
-                    self._count()
-            return not some or context.outgoing.write(some)
-        finally:
-            self._waiting_since = perf_counter()
+        reader, outgoing = self._reader, self._outgoing
+        some = reader.feed(data)
+        if reader.failed:
+            some = _without_secrets(self._answering, some)
+        elif some:
+            self._uncounted.append(some)
+            if outgoing.sent_bytes > self._count_at:
+                self._count()
+        return not some or outgoing.write(some)
 
     def _take_first_or_large(self, data: bytes) -> bool:
-        context, outgoing, reader = self._context, self._context.outgoing, self._reader
-        context.upstream_s += perf_counter() - self._waiting_since
-        try:
-            if len(data) > SLICE_BYTES and reader.streams:
-                data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
-            if not reader.streams and not outgoing.started:
-                # An answer that is held until its end counts against the worker's memory, as requests do (529).
-                assert context.load is not None
-                context.load.hold(len(data))
-            some = reader.feed(data)
-            if reader.failed:
-                some = _without_secrets(self._answering, some)
-            elif some:
-                self._uncounted.append(some)
-                self._count()
-                if not context.answered:
-                    self._begin_progress()
-                    context.answered = True
-            if not outgoing.started and (some or self._streaming):
-                begin(context, self._head)
-                return outgoing.write(some) and not self.rest
-            self._flowing = reader.streams and outgoing.started and context.answered
-            return (not some or outgoing.write(some)) and not self.rest
-        finally:
-            self._waiting_since = perf_counter()
+        context, outgoing, reader = self._context, self._outgoing, self._reader
+        if len(data) > SLICE_BYTES and reader.streams:
+            data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
+        if not reader.streams and not outgoing.started:
+            # An answer that is held until its end counts against the worker's memory, as requests do (529).
+            assert context.load is not None
+            context.load.hold(len(data))
+        some = reader.feed(data)
+        if reader.failed:
+            some = _without_secrets(self._answering, some)
+        elif some:
+            self._uncounted.append(some)
+            self._count()
+            if not context.answered:
+                self._begin_progress()
+                context.answered = True
+        if not outgoing.started and (some or self._streaming):
+            begin(context, self._head)
+            return outgoing.write(some) and not self.rest
+        self._flowing = reader.streams and outgoing.started and context.answered
+        return (not some or outgoing.write(some)) and not self.rest
 
     def _begin_progress(self) -> None:
         """Record the first bytes now, and progress every `PROGRESS_INTERVAL_S`."""
@@ -258,7 +250,7 @@ class _Passage:
         """Hand what was passed on to its counter."""
         self._delivered.add(*self._uncounted)
         self._uncounted.clear()
-        self._count_at = self._context.outgoing.sent_bytes + UNCOUNTED_BYTES
+        self._count_at = self._outgoing.sent_bytes + UNCOUNTED_BYTES
 
     def _record_progress(self) -> None:
         self._count()

@@ -28,6 +28,7 @@ class FakeAnswer:
     """Set while a read waits for a test's event."""
     ended: bool = False
     whole: bytes | None = None
+    taking_s: float = 0.0
 
     async def read(self) -> bytes:
         await asyncio.sleep(0)  # the real one may suspend anywhere
@@ -47,7 +48,10 @@ class FakeAnswer:
         while not self.ended:
             data = await self.read()
             self.ended = self.ended or not data
-            if data and not take(data):
+            started = perf_counter()
+            has_room = not data or take(data)
+            self.taking_s += perf_counter() - started
+            if not has_room:
                 return False
         return True
 

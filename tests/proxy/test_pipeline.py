@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from dataclasses import asdict
+from time import sleep
 from typing import Any
 
 import pytest
@@ -157,6 +158,19 @@ async def test_stream_is_journaled_as_answered_before_its_first_bytes(rig: PathR
     rig.upstream.will(streamed(delta("a"), DONE))
     await rig.pipeline.handle(asking(stream=True), outgoing)
     assert rig.journal.entries == ["open", "answered", "write", "close", "finish"]
+
+
+async def test_passing_a_stream_on_is_the_gateways_time(rig: PathRig) -> None:
+    class Slow(FakeOutgoing):
+        def write(self, data: bytes) -> bool:
+            sleep(0.02)
+            return super().write(data)
+
+    rig.upstream.will(streamed(delta("a"), delta("b"), delta("c"), DONE))
+    await rig.pipeline.handle(asking(stream=True), Slow())
+    [logged] = rig.access_log.records
+    assert logged.ours_s >= 0.06
+    assert logged.upstream_s < logged.duration_s - 0.06
 
 
 async def test_stream_passes_with_the_slug_as_its_model(rig: PathRig) -> None:

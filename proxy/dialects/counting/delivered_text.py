@@ -74,7 +74,7 @@ class StreamCounter:
         pending, self._pending, self._size = self._pending, [], 0
         if not pending:
             return
-        plain = self._pattern.joined_text(pending) if not self._unfinished else None
+        plain = self._pattern.joined_text(b"".join(pending)) if not self._unfinished else None
         texts = [_unescaped(plain)] if plain is not None else self._texts_frame_by_frame(pending)
         self._weight += weight_of("".join(texts))
 
@@ -82,7 +82,7 @@ class StreamCounter:
         plain: list[bytes] = []
         texts: list[str] = []
         for data in pending:
-            text = self._pattern.rewrite(data) if not self._unfinished else None
+            text = self._pattern.joined_text(data) if not self._unfinished else None
             if text is None:
                 texts += self._parsed_texts(data)
             else:
@@ -100,7 +100,7 @@ class StreamCounter:
         if self._lessons and len(texts) == 1:
             self._lessons -= 1
             delta = delta_pattern.learn_from(data, b"", 0, 0)
-            if delta is not None and delta.rewrite(data) == texts[0].encode():
+            if delta is not None and delta.joined_text(data) == texts[0].encode():
                 self._pattern = delta
         return texts
 

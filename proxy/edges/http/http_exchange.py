@@ -242,14 +242,15 @@ class HttpExchange:
         return not self._connection.writing_paused
 
     def write(self, data: bytes) -> bool:
-        transport = self._connection.transport
-        plain = self._chunked and self._pending is None and 0 < len(data) <= _JOINED_BYTES
-        if plain and transport is not None and not transport.is_closing():  # nearly every piece of a stream
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-            self.sent_bytes += len(data)
+        connection, size = self._connection, len(data)
+        transport = connection.transport
+        is_usual = self._chunked and self.started and 0 < size <= _JOINED_BYTES  # nearly every piece of a stream
+        if is_usual and transport is not None and not transport.is_closing():
+            transport.write(b"%x\r\n%b\r\n" % (size, data))
+            self.sent_bytes += size
         else:
             self._write_first_or_large(data)
-        return not self._connection.writing_paused
+        return not connection.writing_paused
 
     async def room(self) -> None:
         started = perf_counter()

@@ -6,6 +6,7 @@ as it arrives and waits only for the end. A body that came with its head is ther
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from proxy.exchange import Headers, UpstreamCall, UpstreamCutError
@@ -45,6 +46,7 @@ class HttpAnswer:
         "method",
         "sink",
         "status",
+        "taking_s",
         "waiter",
         "whole",
     )
@@ -64,6 +66,7 @@ class HttpAnswer:
         self.whole: bytes | None = None
         self.waiter: asyncio.Future[bool] | None = loop.create_future()  # done when the head arrived
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
+        self.taking_s = 0.0
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
 
     async def read(self) -> bytes:
@@ -84,7 +87,7 @@ class HttpAnswer:
 
         A piece costs no future, no turn of the event loop and no task step. Raises what `read` and `take` raise.
         """
-        has_room = not self.chunks or take(self._take_received())
+        has_room = not self.chunks or self._hand_over(take)
         if has_room and not self.complete and self.failure is None:
             self.sink = take
             try:
@@ -113,7 +116,7 @@ class HttpAnswer:
         has_room = True
         if self.chunks and self.sink is not None:
             try:
-                has_room = self.sink(self._take_received())
+                has_room = self._hand_over(self.sink)
             except Exception as error:  # noqa: BLE001  # raised again in `pour`
                 self.fail_pour(error)
                 return
@@ -138,6 +141,14 @@ class HttpAnswer:
         finally:
             self.waiter = None
         return has_room
+
+    def _hand_over(self, take: Callable[[bytes], bool]) -> bool:
+        """Pass what arrived to `take`."""
+        started = perf_counter()
+        try:
+            return take(self._take_received())
+        finally:
+            self.taking_s += perf_counter() - started
 
     def _take_received(self) -> bytes:
         """Hand over all bytes that arrived."""

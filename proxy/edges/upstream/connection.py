@@ -190,6 +190,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                     waiter.set_result(False)
             except Exception as error:  # noqa: BLE001  # raised again in `pour`
                 answer.fail_pour(error)
+            answer.taking_s += perf_counter() - self._received_at
         elif had_head or self._unfinished:
             self._receive(answer, piece, nbytes)
         else:  # all of an answer

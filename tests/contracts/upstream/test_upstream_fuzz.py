@@ -6,7 +6,7 @@ The tests drive the connection's transport by hand, so that thousands of exchang
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -407,6 +407,19 @@ def test_error_of_the_sink_is_raised_by_pour(loop: asyncio.AbstractEventLoop) ->
     with pytest.raises(ZeroDivisionError):
         pouring.now()
     assert not rig.transport.closing, "whoever waits decides what becomes of the answer"
+
+
+def test_time_that_the_sink_takes_is_known(loop: asyncio.AbstractEventLoop) -> None:
+    def take(piece: bytes) -> bool:
+        sleep(0.01)
+        return True
+
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    assert pouring.answer.taking_s >= 0.01, "of a piece that was there before"
+    rig.receive(b"3\r\ntwo\r\n")
+    assert pouring.answer.taking_s >= 0.02, "of a piece within its read"
+    rig.receive(b"5\r\nthree\r\n0\r\n\r\n")
+    assert pouring.answer.taking_s >= 0.03, "of the last piece"
 
 
 def test_cancelled_pour_passes_nothing_more(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,31 @@
+"""Deltas that are recognized without being parsed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects.delta_pattern import MATCHES_NOTHING, learn_from
+
+
+@pytest.mark.parametrize("text", [b'"', b"a\n", b"\r", b'a\\\\"', b'","model":"gpt-x-2026'])
+def test_text_that_leaves_its_string_does_not_match_the_pattern(text: bytes) -> None:
+    pattern = learn_from(b'data: {"content":"a"}\n\n', b"", 0, 0)
+    assert pattern is not None
+    assert pattern.joined_text(b'data: {"content":"' + text + b'"}\n\n') is None
+
+
+def test_pattern_joins_the_texts_of_whole_deltas_only() -> None:
+    pattern = learn_from(b'data: {"content":"a"}\n\n', b"", 0, 0)
+    assert pattern is not None
+    one, two = b'data: {"content":"\\"one"}\n\n', b'data: {"content":""}\n\n'
+    assert pattern.joined_text(one) == b'\\"one'
+    assert pattern.joined_text(one + two + one) == b'\\"one\\"one'
+    others = (b"", one[:-1], one[1:], one + b"\n", one + b"data: [DONE]\n\n" + one, one + two[:-1])
+    assert [pattern.joined_text(other) for other in others] == [None] * len(others)
+    assert pattern.joined_text(b'data: {"content":"}\n\n') is None, "prefix and suffix must not overlap"
+
+
+@given(st.binary())
+def test_no_bytes_match_the_pattern_for_nothing(data: bytes) -> None:
+    assert MATCHES_NOTHING.joined_text(data) is None
+    assert MATCHES_NOTHING.joined_text(b"\0" + data + b"\0") is None
