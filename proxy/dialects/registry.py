@@ -35,6 +35,7 @@ from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
+from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 
 MANY_OBJECTS = 500
@@ -96,7 +97,8 @@ class Dialects:
 
     def passes(self, request: Received) -> bool:
         """Whether the body holds no reasoning that another target's translation sealed."""
-        return _MARK not in request.body or not has_reasoning(request.json)
+        body = request.body  # searching a short one costs less than looking at its turns
+        return (len(body) <= SHORT_BODY_BYTES and _MARK not in body) or not _has_sealed(request)
 
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that takes more than a few milliseconds."""

@@ -24,7 +24,7 @@ Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
-"""Reading pauses above this many bytes of bodies that the pipeline has not read."""
+"""Reading pauses above this many bytes of bodies that the pipeline has not read. One recalled request may be longer."""
 SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
@@ -176,7 +176,6 @@ class Connection(asyncio.BufferedProtocol):
         server, queue, parser = self._server, self._queue, self._parser
         data = server.buffer[:nbytes]
         is_alone = self._exchange is None and not queue and not parser.in_head and not parser.in_body
-        is_alone = is_alone and nbytes <= MAX_UNREAD_BYTES
         if is_alone and (request := server.heads_seen.recall(data)) is not None:
             self.unread_bytes += len(request[1])
             queue.append(HttpExchange(server, self, *request))

@@ -7,6 +7,8 @@ import pytest
 
 from proxy.dialects.messages.unsealing import without_sealed
 from proxy.dialects.middle.sealing import MARK, seal
+from proxy.dialects.registry import Dialects
+from proxy.json_text.request_json import SHORT_BODY_BYTES
 from tests.proxy.dialects.samples import MESSAGES, SLUG, VENDOR_A, first_attempt, received
 
 Json = dict[str, Any]
@@ -97,3 +99,15 @@ def test_caller_is_told_that_thinking_is_off() -> None:
     assert attempt.notice == 'x-tollgate-reasoning: off; reason="the turn began without this vendor\'s reasoning"\r\n'
     same = first_attempt(received(loop(SEALED_OWN, thinking={"type": "adaptive"}, model=SLUG), MESSAGES), VENDOR_A)
     assert same.notice == ""
+
+
+@pytest.mark.parametrize("prompt", ["hi", "x" * SHORT_BODY_BYTES], ids=["short", "long"])
+def test_seal_is_found_in_any_body_after_one_that_passed(prompt: str) -> None:
+    """Bodies of both sizes are searched in different orders."""
+    dialects = Dialects(lambda: 0.0)
+    passing = dialects.first_attempt(received(loop(OWN, model=SLUG, max_tokens=9), MESSAGES), VENDOR_A)
+    assert passing.json is None
+    for mark, passes in ((MARK, False), ("another", True)):
+        block = SEALED | {"signature": SEALED["signature"].replace(MARK, mark)}
+        body = loop(block, system=prompt, model=SLUG, max_tokens=9)
+        assert (dialects.first_attempt(received(body, MESSAGES), VENDOR_A) is passing) is passes

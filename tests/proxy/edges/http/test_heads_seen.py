@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.edges.http import heads_seen, server
-from proxy.edges.http.connection import MAX_QUEUED, Connection, Handle
+from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, Connection, Handle
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
@@ -265,6 +265,24 @@ def test_requests_ahead_of_their_turn_pause_reading() -> None:
         return sent
 
     assert asyncio.run(asyncio.wait_for(sent_ahead(remembering(REQUEST)), 5)) == 1 + MAX_QUEUED
+
+
+def test_large_body_with_a_known_head_is_recalled_and_bounds_what_is_read_ahead() -> None:
+    async def hold(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def pauses(heads: HeadsSeen) -> list[bool]:
+        connection, transport = connect(hold, heads)
+        paused = []
+        for read in (with_length(b"%d" % (MAX_UNREAD_BYTES + 1), b"x" * (MAX_UNREAD_BYTES + 1)), REQUEST):
+            await arrive(connection, read)
+            paused.append(transport.paused)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        return paused
+
+    assert asyncio.run(pauses(remembering(REQUEST))) == [False, True]
+    agree([REQUEST, REQUEST, with_length(b"300000", b"x" * 300_000), REQUEST])
 
 
 @pytest.mark.parametrize("reads_body", [True, False])
