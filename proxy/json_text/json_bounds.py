@@ -16,6 +16,7 @@ MAX_OUTSIDE_BYTES = 6_000_000
 """Bytes outside of long strings: short strings, numbers, punctuation, white space."""
 MAX_MEMBERS = 1_000
 """Members of the outermost object."""
+_FEW = 4_096
 
 
 class TooManyValuesError(ValueError):
@@ -55,9 +56,18 @@ def is_surely_within_bounds(text: bytes) -> bool:
 
     False does not mean out of bounds: a long prompt is full of commas. For texts of at most `MAX_OUTSIDE_BYTES`.
     """
-    if len(text) <= SMALL_BYTES:
-        return True
-    containers = text.count(b"[") + text.count(b"{")
-    if containers > MAX_CONTAINERS or containers + text.count(b",") > MAX_VALUES:
+    return len(text) <= SMALL_BYTES or holds_few_values(text)
+
+
+def holds_few_values(text: bytes) -> bool:
+    """`is_surely_within_bounds` without an exception for small texts."""
+    containers = _count(text, b"[") + _count(text, b"{")
+    if containers > MAX_CONTAINERS or (len(text) > MAX_VALUES and containers + _count(text, b",") > MAX_VALUES):
         return False
-    return text.count(b'"') <= 2 * MAX_STRINGS
+    return len(text) <= 2 * MAX_STRINGS or _count(text, b'"') <= 2 * MAX_STRINGS
+
+
+def _count(text: bytes, byte: bytes) -> int:
+    """`text.count(byte)`, up to ten times as fast where the byte is rare: `replace` finds it by memchr(3)."""
+    found = len(text) - len(text.replace(byte, b"", _FEW))
+    return found if found < _FEW else text.count(byte)

@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
-from proxy.json_text.json_bounds import is_surely_within_bounds
-from proxy.json_text.segmented_body import DIGITS, PlaceholderSpans, RestoredBody, Segment
+from proxy.json_text.json_bounds import SMALL_BYTES, holds_few_values, is_surely_within_bounds
+from proxy.json_text.segmented_body import DIGITS, PlaceholderSpans, RestoredBody, Segment, SegmentedBody
 
 LONG_BYTES = 16 << 10
 """Strings longer than this get a placeholder; a text shorter than two of them is parsed as it is."""
-SHORT_STRINGS = 64
-"""Stop the search for long strings after this many short ones: walking from string to string is then the slower way."""
+MOST_STEPS = 64
+"""Stop the search for long strings after this many steps: walking from string to string is then the slower way."""
 PROBE_BYTES = 2 << 10
 """The first check covers this much of a string: prose usually has a line feed or a non-ASCII letter in it."""
 CHECKED_CHARS = 1 << 16
@@ -29,11 +29,15 @@ BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tool
 """Members of a request that hold its long strings. Nothing reads those strings unless the request is translated."""
 MAX_RESTORED_PLACEHOLDERS = 10_000
 """Most placeholders that are restored in one step."""
+FEW_SPANS = 32
+"""Segments of a body with at most this many placeholders are computed once and kept."""
 
 _HEADS, _HEAD_BYTES = b"dh", 128
 
 _QUOTE = b'"'
-_BACKSLASH = b"\\"
+_BACKSLASH = ord("\\")
+_PLAIN_STRINGS = re.compile(rb'(?:[^"]{0,99}+"[^"\\]{0,99}+"){0,8}+')
+"""The next short strings without escapes, up to eight of them. They are passed over in one step."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -96,9 +100,10 @@ class Outline:
                 if len(piece) > DIGITS:
                     yield piece[DIGITS:]
 
-    def restored_body(self, text: bytes) -> RestoredBody:
+    def restored_body(self, text: bytes) -> SegmentedBody:
         """`text`, which was made from `self.text`, with the long strings back in their places."""
-        return RestoredBody(text, self._spans)
+        restored = RestoredBody(text, self._spans)
+        return restored if len(self._spans.starts) > FEW_SPANS else SegmentedBody(*restored.segments)
 
     def restored_text(self, text: bytes, max_bytes: int) -> bytes:
         """`restored_body` as bytes. Raises ValueError above `max_bytes` or `MAX_RESTORED_PLACEHOLDERS`."""
@@ -123,7 +128,8 @@ def parse_with_placeholders(raw: bytes) -> tuple[Any, Outline | None] | None:
     Returns None if the text may hold too much to parse in one step; the inside of a long string does not count.
     Raises `orjson.JSONDecodeError`.
     """
-    spans = [] if len(raw) < 2 * LONG_BYTES else [span for span in _long_strings(raw) if _is_plain(raw, *span)]
+    long = [] if len(raw) < 2 * LONG_BYTES else _long_strings(raw)
+    spans = [span for span in long if _is_plain(raw, *span)]
     if 2 * sum(end - start for start, end in spans) > len(raw):
         outline = Outline(raw)
         for start, end in spans:
@@ -133,7 +139,8 @@ def parse_with_placeholders(raw: bytes) -> tuple[Any, Outline | None] | None:
             parsed = orjson.loads(outline.text)
             if isinstance(parsed, dict) and not outline.appears_in(_without_bulk(parsed)):
                 return parsed, outline
-    return (orjson.loads(raw), None) if is_surely_within_bounds(raw) else None
+    is_within = len(raw) <= SMALL_BYTES or holds_few_values(_outside(raw, long))
+    return (orjson.loads(raw), None) if is_within else None
 
 
 def is_plain(piece: memoryview) -> bool:
@@ -149,38 +156,40 @@ def _without_bulk(parsed: dict[str, Any]) -> dict[str, Any]:
     return {name: parsed[name] for name in parsed.keys() - BULK}
 
 
-def _long_strings(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the inside of each long string. Relies on `raw` being JSON."""
-    at, short = raw.find(_QUOTE), 0
-    while at >= 0 and short < SHORT_STRINGS:
-        end = _closing_quote(raw, at)
-        if end < 0:
-            return
-        if end - at > LONG_BYTES:
-            yield at + 1, end
-        else:
-            short += 1
-        at = raw.find(_QUOTE, end + 1)
+def _outside(raw: bytes, spans: list[tuple[int, int]]) -> bytes:
+    """The text without these spans of it."""
+    if not spans:
+        return raw
+    ends = (0, *(end for _, end in spans))
+    return b"".join(raw[end:start] for end, (start, _) in zip(ends, (*spans, (len(raw), 0)), strict=True))
+
+
+def _long_strings(raw: bytes) -> list[tuple[int, int]]:
+    """Start and end of the inside of each long string. Relies on `raw` being JSON."""
+    found, find, at = [], raw.find, 0
+    for _ in range(MOST_STEPS):
+        start = find(_QUOTE, _PLAIN_STRINGS.match(raw, at).end())  # type: ignore[union-attr]  # matches everywhere
+        end = find(_QUOTE, start + 1)
+        if raw[end - 1] == _BACKSLASH:
+            end = _closing_quote(raw, start)
+        if start < 0 or end < 0:
+            break
+        if end - start > LONG_BYTES:
+            found.append((start + 1, end))
+        at = end + 1
+    return found
 
 
 def _closing_quote(raw: bytes, start: int) -> int:
-    """Offset of the quote that closes the string at `start`; -1 if finding it would mean looking at every byte."""
-    end = raw.find(_QUOTE, start + 1)
-    if end < 0 or raw[end - 1] != _BACKSLASH[0]:
-        return end
+    """Offset of the quote that closes a string with escaped quotes; -1 if it is not near."""
     match = _STRING.match(raw, start, start + PROBE_BYTES)
     return match.end() - 1 if match else -1
 
 
 def _is_plain(raw: bytes, start: int, end: int) -> bool:
-    view = memoryview(raw)
-    at, size = start, PROBE_BYTES
-    while at < end:
-        if not is_plain(view[at : min(at + size, end)]):
-            return False
-        at += size
-        size = CHECKED_CHARS
-    return True
+    inside = memoryview(raw)[start:end]
+    pieces = range(PROBE_BYTES, len(inside), CHECKED_CHARS)
+    return is_plain(inside[:PROBE_BYTES]) and all(is_plain(inside[at : at + CHECKED_CHARS]) for at in pieces)
 
 
 def _head_bytes(text: bytes) -> int:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.json_text import large_json
-from proxy.json_text.json_bounds import MAX_CONTAINERS, SMALL_BYTES
+from proxy.json_text.json_bounds import MAX_CONTAINERS, SMALL_BYTES, is_surely_within_bounds
 from proxy.json_text.json_edit import edit_members
-from proxy.json_text.large_json import CHECKED_CHARS, LONG_BYTES, SHORT_STRINGS, Outline
+from proxy.json_text.large_json import CHECKED_CHARS, LONG_BYTES, MOST_STEPS, Outline
 
 LONG = b"a picture, say" * (LONG_BYTES // 7)
 
@@ -82,13 +82,26 @@ def test_parses_what_orjson_parses(value: bytes, after: bytes, before: bytes) ->
         b'{"a": "%b", "b": "x", "a": "%b"}' % (LONG, LONG[::-1]),
         b'{"a": "%b", "a": "x", "b": "%b"}' % (LONG, LONG[::-1]),
         b'{"%b": "%b"}' % (LONG, LONG),
-        b'[%b"%b"]' % (b'"x",' * 2 * SHORT_STRINGS, LONG * 4),
+        b'[%b"%b"]' % (b'"x",' * 10 * MOST_STEPS, LONG * 4),
+        b'[%b"%b"]' % (b'"x", ["\\n"], ' * 9, LONG * 4),
+        b'[%b"%b"]' % (b'"x",' * 9 + b" " * 200 + b'"x",', LONG * 4),
         b'"%b"' % LONG,
         b'["%b", %b]' % (LONG, b"0," * LONG_BYTES + b"0"),
         b'["%b' % LONG,
         b'["%b\\"%b"]' % (LONG, LONG),
     ],
-    ids=["again later", "taken back", "a key", "after many", "alone", "among much else", "broken off", "with a quote"],
+    ids=[
+        "again later",
+        "taken back",
+        "a key",
+        "after many",
+        "after some",
+        "after a gap",
+        "alone",
+        "among much else",
+        "broken off",
+        "with a quote",
+    ],
 )
 def test_long_strings_are_found_in_every_position(raw: bytes) -> None:
     assert result_of(loads, raw) == result_of(orjson.loads, raw)
@@ -158,10 +171,12 @@ def test_members_outside_of_bulk_have_no_placeholders(raw: bytes) -> None:
 BRACKETS = b"[" * (MAX_CONTAINERS + 1)
 
 
-def test_inside_of_a_long_string_is_not_counted() -> None:
-    raw = b'{"messages":"%b","a":[%b]}' % (BRACKETS * 8, b"1," * 9 + b"1")
+@pytest.mark.parametrize("name", [b"messages", b"user"])
+@pytest.mark.parametrize("more", [b"", b"\\n"], ids=["plain", "escaped"])
+def test_inside_of_a_long_string_is_not_counted(name: bytes, more: bytes) -> None:
+    raw = b'{"%b":"%b","a":[%b]}' % (name, more + BRACKETS * 8, b"1," * 9 + b"1")
     parsed, outline = read(raw)
-    assert outline is not None
+    assert (outline is not None) == (name == b"messages" and not more)
     assert parsed["a"] == [1] * 10
 
 
@@ -171,5 +186,13 @@ def test_text_that_may_exceed_the_bounds_is_not_parsed_at_once(prose: bytes) -> 
     assert large_json.parse_with_placeholders(raw) is None
 
 
-def test_long_string_outside_of_bulk_is_counted() -> None:
-    assert large_json.parse_with_placeholders(b'{"user":"%b"}' % (BRACKETS * 8)) is None
+def test_what_follows_a_long_string_is_counted() -> None:
+    raw = b'{"input":"\\n%b","a":[%b1]}' % (LONG * 8, b"[]," * (MAX_CONTAINERS + 1))
+    assert len(raw) > SMALL_BYTES
+    assert large_json.parse_with_placeholders(raw) is None
+
+
+def test_bytes_are_counted_where_they_are_rare_and_where_they_are_not() -> None:
+    for brackets in (0, 1, MAX_CONTAINERS, MAX_CONTAINERS + 1):
+        text = b"x" * SMALL_BYTES + b"[" * (brackets // 2) + b"{" * (brackets - brackets // 2)
+        assert is_surely_within_bounds(text) == (brackets <= MAX_CONTAINERS)
