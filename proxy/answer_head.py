@@ -8,12 +8,11 @@ MESSAGES_PATH = "/v1/messages"
 """Below this path, SDKs read `request-id` from each response."""
 
 
-def begin(context: RequestContext, head: Answered, whole: bytes | None = None) -> bool:
+def begin(context: RequestContext, answered: Answered, whole: bytes | None = None) -> bool:
     """Set the head of an answer. It leaves with the first bytes, or at once with the `whole` body: `Outgoing.start`."""
-    context.status = head.status
     context.first_byte_s = perf_counter() - context.incoming.received_at
     request_id, facts = context.request_id, context.facts
     lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{facts.cors_lines}{context.notice}"
-    if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
+    if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in answered.headers):
         lines += f"request-id: {request_id}\r\n"
-    return context.outgoing.start(head.status, head.headers, lines, head.reason, whole)
+    return context.outgoing.start(answered.status, answered.headers, lines, answered.reason, whole)

@@ -34,8 +34,6 @@ class Incoming(Protocol):
     """One request from the HTTP server. Its body is not read yet."""
 
     method: str
-    target: str
-    """Path and query as sent, percent-encoded."""
     received_at: float
     """When the head was complete: monotonic seconds (`time.perf_counter`)."""
     declared_bytes: int | None
@@ -43,14 +41,16 @@ class Incoming(Protocol):
     kept: dict[str, Any]
     """What stages computed from the head alone, each under its own name. Requests with the same head may share it, so
     it depends on nothing else: not on `declared_bytes`, the time or policy. A server bounds how long it lasts."""
+    whole: bytes | None
+    """All of the body, if it came with the head: take it and set None, or `read` it."""
     body_wait_s: float
     """Time spent waiting for the body."""
     fault: Exception | None
     """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
 
     @property
-    def complete(self) -> bool:
-        """Whether all of the body has arrived."""
+    def target(self) -> str:
+        """Path and query as sent, percent-encoded."""
         ...
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from proxy.edges.http.heads_seen import HeadsSeen
-from proxy.edges.http.http_exchange import HttpDate, HttpExchange
+from proxy.edges.http.http_exchange import AnswerOpenings, HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
@@ -24,7 +24,7 @@ Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
-"""Reading pauses above this many bytes of bodies that the pipeline has not read. One recalled request may be longer."""
+"""Reading pauses above this many bytes of parsed bodies that the pipeline has not read."""
 SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
@@ -46,17 +46,14 @@ class Server(Protocol):
     """The read buffer that all connections share: copy what must outlive the current read."""
     draining: bool
 
-    date: HttpDate
+    openings: AnswerOpenings
     heads_seen: HeadsSeen
-    serving: int
-    """Requests in flight."""
 
-    def opened(self, connection: "Connection") -> None: ...
-    def closed(self, connection: "Connection") -> None: ...
-
-    def ended(self) -> None:
-        """`serving` went down while `draining`."""
+    def opened(self, connection: "Connection", task: asyncio.Task[None]) -> None:
+        """`task` serves the connection. It may outlive it, as a cancelled call settles."""
         ...
+
+    def closed(self, connection: "Connection") -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -77,16 +74,16 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_request_came",
         "_room",
-        "_server",
         "_task",
         "reading_paused",
+        "server",
         "transport",
         "unread_bytes",
         "writing_paused",
     )
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self.server = server
         self._loop = server.loop
         self._parser = RequestParser(self, server.names, server.limits)
         self.transport: asyncio.Transport | None = None
@@ -98,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
         self._held = _NOTHING  # bytes read but not parsed yet
-        self.unread_bytes = 0  # received bodies that the pipeline has not read
+        self.unread_bytes = 0  # parsed bodies that the pipeline has not read
         self.reading_paused = False  # reading is paused
         self._ignoring = False  # drop all further bytes
         self._half_closed = False
@@ -133,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Close the connection if a head is late, it is idle too long, or its peer has gone or does not read."""
-        transport, limits = self.transport, self._server.limits
+        transport, limits = self.transport, self.server.limits
         if transport is None:
             return
         if transport.is_closing():  # once its peer has read what was written
@@ -153,13 +150,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport lacks the base class
         self._idle_since = self._loop.time()
-        self._server.opened(self)
         self._task = self._loop.create_task(self._serve())
+        self.server.opened(self, self._task)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self._ignore_the_rest()
-        self._server.closed(self)
+        self.server.closed(self)
         if self._lingering is not None:
             self._lingering.cancel()
         task, self._task = self._task, None  # break the cycle: a cancelled task refers to this connection
@@ -168,29 +165,24 @@ class Connection(asyncio.BufferedProtocol):
         self._parser.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.buffer
+        return self.server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ignoring:
             return
-        server, queue, parser = self._server, self._queue, self._parser
-        data = server.buffer[:nbytes]
-        is_alone = self._exchange is None and not queue and not parser.in_head and not parser.in_body
-        if is_alone and (request := server.heads_seen.recall(data)) is not None:
-            self.unread_bytes += len(request[1])
-            queue.append(HttpExchange(server, self, *request))
-            if self._request_came is not None and not self._request_came.done():
-                self._request_came.set_result(None)
+        parser, request_came = self._parser, self._request_came
+        if request_came is None or parser.in_head or parser.in_body:
+            self._parse(self.server.buffer[:nbytes])
             return
-        if self._held:
-            self._held = memoryview(bytes(self._held) + bytes(data))
-        elif nbytes <= SLICE_BYTES and len(queue) < MAX_QUEUED:
-            parser.parse(data)
-        elif rest := self._parse_slices(data):
-            self._held = memoryview(bytes(rest))
-        self._react()
-        if is_alone and len(queue) == 1 and queue[0].complete and not parser.in_head:
-            server.heads_seen.remember(data, queue[0].head)
+        server = self.server
+        request = server.heads_seen.recall(server.buffer, nbytes)
+        if request is None:
+            self._parse_one(server.buffer[:nbytes])
+            return
+        self._exchange = HttpExchange(self, *request)
+        self._request_came = None
+        if not request_came.done():  # done: the task was cancelled
+            request_came.set_result(None)
 
     def pause_writing(self) -> None:
         self.writing_paused = True
@@ -201,6 +193,22 @@ class Connection(asyncio.BufferedProtocol):
             self._room.set_result(None)
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _parse(self, data: memoryview) -> None:
+        if self._held:
+            self._held = memoryview(bytes(self._held) + bytes(data))
+        elif len(data) <= SLICE_BYTES and len(self._queue) < MAX_QUEUED:
+            self._parser.parse(data)
+        elif rest := self._parse_slices(data):
+            self._held = memoryview(bytes(rest))
+        self._react()
+
+    def _parse_one(self, data: memoryview) -> None:
+        """Parse what begins with a request; remember its head if it is one whole request."""
+        self._parse(data)
+        queue = self._queue
+        if len(queue) == 1 and queue[0].complete and not self._parser.in_head:
+            self.server.heads_seen.remember(data, queue[0].head)
 
     def _parse_slices(self, data: memoryview) -> memoryview:
         """Parse until `MAX_QUEUED` requests wait; returns the unparsed bytes."""
@@ -223,8 +231,9 @@ class Connection(asyncio.BufferedProtocol):
     def _react(self) -> None:
         """After parsing: wake the task, start an unfinished head's timeout, pause reading if the bounds are reached."""
         if self._queue:
-            if self._request_came is not None and not self._request_came.done():
-                self._request_came.set_result(None)
+            request_came, self._request_came = self._request_came, None
+            if request_came is not None and not request_came.done():
+                request_came.set_result(None)
         elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
         transport = self.transport
@@ -243,7 +252,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- the parser's events ------------------------------------------------------------------------------------------
 
     def head_came(self, head: ParsedHead) -> None:
-        exchange = HttpExchange(self._server, self, head)
+        exchange = HttpExchange(self, head)
+        self._head_since = 0.0
         self._queue.append(exchange)
         self._arriving = exchange
         if head.fault:  # where the next request begins is unknown
@@ -291,19 +301,21 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         """Answer the requests one after the other, until one ends the connection."""
-        server, queue = self._server, self._queue
+        server, loop, parser, queue = self.server, self._loop, self._parser, self._queue
         while True:
             if self.reading_paused:
                 self.read_on()
             if not queue:
-                self._request_came = self._loop.create_future()
-                await self._request_came
-                self._request_came = None
-            self._exchange = exchange = queue.popleft()
-            self._head_since = 0.0
-            if queue:
-                await asyncio.sleep(0)  # let other connections run between pipelined requests
-            server.serving += 1
+                self._idle_since = loop.time()
+                if parser.in_head:
+                    self._head_since = self._idle_since
+                self._request_came = request_came = loop.create_future()
+                await request_came
+            exchange = self._exchange
+            if exchange is None:  # it was parsed
+                self._exchange = exchange = queue.popleft()
+                if queue:
+                    await asyncio.sleep(0)  # let other connections run between pipelined requests
             try:
                 await server.handle(exchange, exchange)
             except asyncio.CancelledError:
@@ -313,17 +325,11 @@ class Connection(asyncio.BufferedProtocol):
                 # The pipeline answers and logs its own failures; one that escapes it is logged here.
                 log.exception("Request failed outside the pipeline, which is a bug; closing its connection.")
                 break
-            finally:
-                server.serving -= 1
-                if server.draining:
-                    server.ended()
-                self.unread_bytes -= exchange.received_bytes - exchange.read_bytes
             if not exchange.keep_alive:
                 break
             self._exchange = None
-            self._idle_since = self._loop.time()
-            if self._parser.in_head and not queue:
-                self._head_since = self._idle_since
+            if self.unread_bytes:
+                exchange.drop_body()
         self._close_after(exchange)
 
     def _close_after(self, exchange: HttpExchange) -> None:
@@ -339,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         self.half_close()
         if self.reading_paused:
             transport.resume_reading()
-        self._lingering = self._loop.call_later(self._server.limits.lingering_s, transport.close)
+        self._lingering = self._loop.call_later(self.server.limits.lingering_s, transport.close)
 
 
 def _peer_left(transport: asyncio.Transport) -> bool:

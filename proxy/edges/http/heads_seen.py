@@ -12,11 +12,13 @@ MAX_HEADS = 2048
 MAX_KEPT_BYTES = 1 << 20
 """Of all keys together. When a bound is reached, everything is dropped."""
 MAX_SEEN_ONCE = 4096
-_HEAD_END = b"\r\n\r\n"
+_LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"
 _FIELD, _FIELD_END = b"\r\ncontent-length: ", b"ength: "
 """How the length's field begins; the end of it is searched for, as names come in either case."""
-_MAX_DIGITS = 7
 _NOT_PLAIN = frozenset(("expect", "upgrade"))
+
+_Key = tuple[bytes, bytes]
+"""A head without its length: what stands before `ength: `, and what follows the length's line."""
 
 
 class HeadsSeen:
@@ -26,46 +28,47 @@ class HeadsSeen:
     """
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, ParsedHead] = {}
+        self._heads: dict[_Key, ParsedHead] = {}
         self._kept_bytes = 0
         self._once: set[int] = set()
         """Hashes of keys that came once."""
-        self._missed = b""
-        """The key of the last read that was not recalled."""
+        self._missed: _Key | None = None
+        """The key of the last read that was not recalled; None if its head was incomplete or long."""
 
-    def recall(self, data: memoryview) -> tuple[ParsedHead, bytes] | None:
-        """The head and body of a request that is all of `data`; None if it must be parsed.
+    def recall(self, buffer: memoryview, nbytes: int) -> tuple[ParsedHead, bytes] | None:
+        """The head and body of a request that is the first `nbytes` of `buffer`; None if they must be parsed.
 
-        `data` must begin where a request may begin.
+        They must begin where a request may begin.
         """
-        read = bytes(data[:MAX_HEAD_BYTES])
-        end = read.find(_HEAD_END) + 4
-        start = read.find(_FIELD_END, 0, end) + 7
-        stop = read.find(b"\r", start, start + _MAX_DIGITS + 1)
-        if start <= 7 or stop < 0:
-            self._missed = b""
-            return None
-        key = read[:start] + read[stop:end]
+        is_short = nbytes <= MAX_HEAD_BYTES
+        fields, end, body = bytes(buffer[: nbytes if is_short else MAX_HEAD_BYTES]).partition(_HEAD_END)
+        before, _, rest = fields.partition(_FIELD_END)
+        length, _, after = rest.partition(_LINE_END)
+        key = before, after
         head = self._heads.get(key)
-        digits = read[start:stop]
-        if head is None or not digits.isdigit() or int(digits) != len(data) - end:
-            self._missed = key
+        if not is_short and head is not None:
+            body = bytes(buffer[len(fields) + len(end) : nbytes])
+        if head is None or not end or length != b"%d" % len(body):
+            self._missed = key if end else None
             return None
-        return head, bytes(data[end:])
+        return head, body
 
     def remember(self, data: memoryview, head: ParsedHead) -> None:
         """Keep `head` if it comes a second time. It was parsed from `data`: one whole request, just not recalled."""
         key = self._missed
+        if key is None:
+            return
         mark = hash(key)
         if mark not in self._once:
             if len(self._once) >= MAX_SEEN_ONCE:
                 self._once.clear()
             self._once.add(mark)
-        elif key and _is_plain(data, head):
-            if len(self._heads) >= MAX_HEADS or self._kept_bytes + len(key) > MAX_KEPT_BYTES:
+        elif _is_plain(data, head):
+            size = len(key[0]) + len(key[1])
+            if len(self._heads) >= MAX_HEADS or self._kept_bytes + size > MAX_KEPT_BYTES:
                 self.drop()
             self._heads[key] = head
-            self._kept_bytes += len(key)
+            self._kept_bytes += size
 
     def drop(self) -> None:
         """Drop everything."""
@@ -80,11 +83,10 @@ def _is_plain(data: memoryview, head: ParsedHead) -> bool:
     The parser has refused folded fields and a second length.
     """
     length = head.declared_bytes
-    special = head.fault or head.closes or not head.modern or head.method == "CONNECT"
-    if length is None or special or head.first.keys() & _NOT_PLAIN:
+    if length is None or head.fault or head.closes or head.first.keys() & _NOT_PLAIN:
         return False
     read = bytes(data[: len(data) - length])
     field, _, rest = read.partition(_FIELD_END)
-    digits = rest.partition(b"\r")[0]
+    digits = rest.partition(_LINE_END)[0]
     named = (field + _FIELD_END).lower().endswith(_FIELD)
     return named and digits.isdigit() and read.find(_HEAD_END) == len(read) - len(_HEAD_END)

@@ -8,9 +8,9 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
-from time import gmtime, perf_counter, strftime, time
+from time import gmtime, perf_counter, strftime
 from typing import Any, Protocol
 
 from proxy.edges.http.limits import ExchangeLimits
@@ -36,8 +36,11 @@ class ExchangeConnection(Protocol):
     transport: asyncio.Transport | None
     writing_paused: bool
     unread_bytes: int
-    """Received bodies that were not read."""
+    """Parsed bodies that were not read."""
     reading_paused: bool
+
+    @property
+    def server(self) -> "ExchangeServer": ...
 
     def read_on(self) -> None:
         """Bytes of a body were read: receive more if the bounds allow it."""
@@ -54,21 +57,28 @@ class ExchangeServer(Protocol):
     draining: bool
     loop: asyncio.AbstractEventLoop
     exchange_limits: ExchangeLimits
-    date: "HttpDate"
+    openings: "AnswerOpenings"
 
 
-class HttpDate:
-    """The `date` field, formatted once per second."""
-
-    __slots__ = ("line", "second")
+class AnswerOpenings(dict[int, str]):
+    """How answers begin, by status: the status line and `date`. Made once and kept until `renew`, each second."""
 
     def __init__(self) -> None:
-        self.set(0)
+        super().__init__()
+        self.renew()
 
-    def set(self, second: int) -> None:
-        """`second`: of Unix time."""
-        self.second = second
-        self.line = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime(second))
+    def __missing__(self, status: int) -> str:
+        opening = self[status] = f"{_STATUS_LINES.get(status) or _unnamed(status)}{self._date}"
+        return opening
+
+    def renew(self) -> None:
+        """Take the time anew."""
+        self.clear()
+        self._date = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime())
+
+    def with_reason(self, status: int, reason: str) -> str:
+        """`reason` may be any text."""
+        return f"{status_line(status, reason)}{self._date}"
 
 
 class HttpExchange:
@@ -83,15 +93,12 @@ class HttpExchange:
         "_continued",
         "_parts",
         "_pending",
-        "_server",
         "_waiter",
         "body_wait_s",
         "complete",
         "declared_bytes",
         "fault",
         "head",
-        "header",
-        "header_values",
         "keep_alive",
         "kept",
         "method",
@@ -101,40 +108,31 @@ class HttpExchange:
         "room_wait_s",
         "sent_bytes",
         "started",
-        "target",
+        "whole",
     )
 
-    def __init__(
-        self, server: ExchangeServer, connection: ExchangeConnection, head: ParsedHead, body: bytes | None = None
-    ) -> None:
-        """`body`: all of it, if it came with a head that was seen before. Else it follows, if there is one."""
-        self._server = server
+    def __init__(self, connection: ExchangeConnection, head: ParsedHead, whole: bytes | None = None) -> None:
+        """`whole`: all of the body, if it came with a head that was seen before. Else it follows, if there is one."""
+        # `start` sets `_bodiless`, `_chunked` and `_pending`, unless it sends all of the answer.
         self._connection = connection
         self.head = head
-        self._waiter: asyncio.Future[None] | None = None
-        self._pending: str | None = None
-        self._chunked = self._bodiless = self._aborted = self._broken = self._continued = False
-        # Called a dozen times per call, so they are the head's own methods.
-        self.header: Callable[[str], str | None] = head.first.get
-        self.header_values: Callable[[str], Sequence[str]] = head.values
-        self.kept: dict[str, Any] = head.kept
         self.method = head.method
-        self.target = head.target
+        self.kept: dict[str, Any] = head.kept
         self.fault: Exception | None = None
         self.received_at = perf_counter()
-        if body is None:
-            self._parts: list[bytes] = []
-            self.declared_bytes, self.received_bytes, self.complete = head.declared_bytes, 0, False
-        else:
-            self._parts = [body]
-            self.declared_bytes = self.received_bytes = len(body)
-            self.complete = True  # the whole body was received
-        self.keep_alive = False
-        self.started = False
-        self.read_bytes = 0
+        self.body_wait_s = self.room_wait_s = 0.0
         self.sent_bytes = 0
-        self.body_wait_s = 0.0
-        self.room_wait_s = 0.0
+        self.keep_alive = self.started = self._aborted = False
+        self._parts: list[bytes] = []
+        self.whole = whole
+        if whole is not None:
+            self.declared_bytes: int | None = len(whole)
+            self.complete = True  # the whole body was received
+        else:
+            self.declared_bytes = head.declared_bytes
+            self.complete = self._broken = self._continued = False
+            self.read_bytes = self.received_bytes = 0
+            self._waiter: asyncio.Future[None] | None = None
 
     # --- for the connection -------------------------------------------------------------------------------------------
 
@@ -156,29 +154,45 @@ class HttpExchange:
     def break_off(self, fault: str) -> None:
         """The request is malformed: its fields are not used, and no request may follow on this connection."""
         self.fault = MalformedRequestError(fault)
-        self.method = self.target = ""
+        self.method = ""
         self._broken = True
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def drop_body(self) -> None:
+        """Drop what was not read."""
+        self._connection.unread_bytes -= sum(map(len, self._parts))
+        self._parts.clear()
+
     # --- Incoming -----------------------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> str:
+        return self.head.target if self.fault is None else ""
 
     @property
     def headers(self) -> Headers:
         return self.head.fields
 
+    def header(self, name: str) -> str | None:
+        return self.head.first.get(name)
+
+    def header_values(self, name: str) -> Sequence[str]:
+        return self.head.values(name)
+
     async def read(self) -> bytes:
         if self.fault is not None:
             raise self.fault
-        if not self._parts and not self.complete and not self._broken:
-            await self._wait_for_body()
-        if self._broken:
-            raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
-        return self.take()
-
-    def take(self) -> bytes:
+        if not self.complete:
+            if not self._parts and not self._broken:
+                await self._wait_for_body()
+            if self._broken:
+                raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
+        if self.whole is not None:
+            whole, self.whole = self.whole, None
+            return whole
         parts = self._parts
         if not parts:
             return b""
@@ -197,10 +211,10 @@ class HttpExchange:
             self._continued = True
             if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
                 self._write([_CONTINUE])
-        limits = self._server.exchange_limits
+        limits = self._connection.server.exchange_limits
         started = perf_counter()
         allowed_s = limits.body_idle_s + self.read_bytes / limits.body_bytes_per_s - self.body_wait_s
-        self._waiter = self._server.loop.create_future()
+        self._waiter = self._connection.server.loop.create_future()
         try:
             async with asyncio.timeout(min(limits.body_idle_s, allowed_s)):
                 await self._waiter
@@ -215,31 +229,27 @@ class HttpExchange:
     def start(
         self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
     ) -> bool:
-        head, server, method = self.head, self._server, self.method
-        # No other request may follow an incomplete or malformed body.
-        ends = head.closes or self._broken or server.draining or method == "CONNECT"
-        self.keep_alive = head.modern and not ends and self.complete
-        date, second = server.date, int(time())
-        if second != date.second:
-            date.set(second)
-        line = status_line(status, reason) if reason else _STATUS_LINES.get(status) or _unnamed(status)
-        text = f"{line}{date.line}"
+        connection = self._connection
+        server, transport = connection.server, connection.transport
+        text = server.openings.with_reason(status, reason) if reason else server.openings[status]
         for name, value in headers:
             text += f"{name}: {value}\r\n"
-        text = text + lines if self.keep_alive else f"{text}{lines}connection: close\r\n"
-        self._bodiless = status in _BODILESS or method == "HEAD"
-        self._chunked = head.modern and not self._bodiless
-        self._pending = text
-        if whole is None:
-            return True
-        transport = self._connection.transport
-        if self._bodiless or len(whole) > _JOINED_BYTES or transport is None or transport.is_closing():
-            return self.finish(whole)
-        self._pending, self.started = None, True  # nearly every answer that is not a stream
-        text = f"{text}content-length: {len(whole)}\r\n\r\n"
+        self.keep_alive = self.complete and not (self.head.closes or server.draining)
+        if not self.keep_alive:
+            lines += "connection: close\r\n"
+        bodiless = status in _BODILESS or self.method == "HEAD"
+        size = 0 if whole is None else len(whole)
+        if whole is None or size > _JOINED_BYTES or bodiless or transport is None or transport.is_closing():
+            self._bodiless = bodiless
+            self._chunked = self.head.modern and not bodiless
+            self._pending: str | None = text + lines
+            return whole is None or self.finish(whole)
+        # Nearly every answer that is not a stream.
+        text = f"{text}{lines}content-length: {size}\r\n\r\n"
+        self.started = True
+        self.sent_bytes = size
         transport.write(text.encode("utf-8", "surrogateescape") + whole)
-        self.sent_bytes += len(whole)
-        return not self._connection.writing_paused
+        return not connection.writing_paused
 
     def write(self, data: bytes) -> bool:
         connection, size = self._connection, len(data)
@@ -255,7 +265,7 @@ class HttpExchange:
     async def room(self) -> None:
         started = perf_counter()
         try:
-            async with asyncio.timeout(self._server.exchange_limits.stall_s):
+            async with asyncio.timeout(self._connection.server.exchange_limits.stall_s):
                 await self._connection.room()
         except TimeoutError:
             self.keep_alive = False
@@ -292,9 +302,9 @@ class HttpExchange:
         if transport is None or self._aborted:
             return
         self._aborted = True
-        if self._chunked:
+        if self.head.modern:
             if transport.get_write_buffer_size():
-                self._server.loop.call_later(_LAST_WRITE_S, transport.abort)
+                self._connection.server.loop.call_later(_LAST_WRITE_S, transport.abort)
             transport.close()
         else:
             sock = transport.get_extra_info("socket")

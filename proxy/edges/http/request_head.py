@@ -52,7 +52,7 @@ class ParsedHead:
         self.modern = True
         """Whether the version is HTTP/1.1, not HTTP/1.0."""
         self.closes = False
-        """Whether the caller asks to close the connection after the answer."""
+        """Whether no request may follow: the caller asks so, or speaks HTTP/1.0, or asked for CONNECT."""
         self.fault = ""
         """Why the request must be refused; "" if it is valid."""
         self.first: dict[str, str] = {}

@@ -190,10 +190,10 @@ class RequestParser:
         method = parser.get_method()
         line = b"%b %b HTTP/1.1" % (method, url)
         head = ParsedHead(method.decode(), url.decode("latin-1"))
-        head.closes = not parser.should_keep_alive()
         is_plain = self._line == b"" and self._data[: len(line)] == line  # nearly always
         if not is_plain:
             head.modern = parser.get_http_version() == "1.1"
+        head.closes = not (head.modern and parser.should_keep_alive()) or method == b"CONNECT"
         head.take_fields(fields, self._names)
         if self._is_large(url, fields):
             head.fault = request_head.TOO_LONG

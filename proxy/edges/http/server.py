@@ -11,7 +11,7 @@ import socket
 from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.draining import close_when_idle, turn_away
 from proxy.edges.http.heads_seen import HeadsSeen
-from proxy.edges.http.http_exchange import HttpDate
+from proxy.edges.http.http_exchange import AnswerOpenings
 from proxy.edges.http.limits import HttpLimits
 from proxy.http_rules.header_names import HeaderNames
 
@@ -34,16 +34,15 @@ class HttpServer:
         self.names = HeaderNames()
         self.heads_seen = HeadsSeen()
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.date = HttpDate()
+        self.openings = AnswerOpenings()
         self.draining = False
         self.loop: asyncio.AbstractEventLoop
         self.connections: set[Connection] = set()
         self.accepting: asyncio.Server | None = None
         self._sock: socket.socket | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self.serving = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # of connections, also of lost ones whose calls settle
         self._heads_dropped_at = 0.0
-        self._idle: asyncio.Event | None = None  # set while a drain waits for the last call
 
     async def start(self, sock: socket.socket) -> None:
         """Accept on `sock`, which must be bound; the server owns it from here on."""
@@ -84,13 +83,9 @@ class HttpServer:
     async def _cut(self) -> None:
         """Abort all connections; their calls are cancelled and settle."""
         for connection in list(self.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        if self.serving:
-            self._idle = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CANCEL_S):
-                    await self._idle.wait()
+            connection.abort()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CANCEL_S)
 
     def _connection(self) -> Connection:
         return Connection(self)
@@ -106,6 +101,7 @@ class HttpServer:
 
     def _check_connections(self) -> None:
         now = self.loop.time()
+        self.openings.renew()
         for connection in list(self.connections):
             connection.check(now)
         if now - self._heads_dropped_at > KEEP_HEADS_S:
@@ -115,12 +111,10 @@ class HttpServer:
 
     # --- for the connections ------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self.connections.add(connection)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-
-    def ended(self) -> None:
-        if self._idle is not None and not self.serving:
-            self._idle.set()

@@ -9,11 +9,13 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator
+from time import gmtime
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from proxy.edges.http import http_exchange
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import CallerGoneError, Incoming, Outgoing
@@ -506,7 +508,22 @@ async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, 
         await eventually(ended.is_set)
 
 
-# Streams.
+# Answers.
+
+
+async def test_date_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(options=FREQUENT_CHECKS) as front:
+        monkeypatch.setattr(http_exchange, "gmtime", lambda: gmtime(0))
+
+        async def date() -> bytes:
+            caller = await front.caller()
+            caller.send(REQUEST)
+            _, head, _ = await caller.answer()
+            return next(line for line in head.split(b"\r\n") if line.startswith(b"date: "))
+
+        assert await date() != b"date: Thu, 01 Jan 1970 00:00:00 GMT"
+        await asyncio.sleep(0.2)
+        assert await date() == b"date: Thu, 01 Jan 1970 00:00:00 GMT"
 
 
 async def test_head_and_each_piece_of_a_stream_are_sent_at_once() -> None:
@@ -608,6 +625,28 @@ async def test_drain_cancels_calls_at_its_timeout() -> None:
             await front.server.drain(0.05)
         assert held.ended == ["cancelled"]
         assert await busy.read_to_end() == b""
+
+
+async def test_drain_waits_for_a_call_whose_caller_left() -> None:
+    entered = asyncio.Event()
+    settled: list[bool] = []
+
+    async def settling(_: Incoming, __: Outgoing) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.3)
+            settled.append(True)
+
+    async with listening(settling, FREQUENT_CHECKS) as front:
+        caller = await front.caller()
+        caller.send(REQUEST)
+        await entered.wait()
+        caller.reset()
+        await eventually(lambda: not front.server.connections)
+        await front.server.drain(0.05)
+        assert settled
 
 
 PART = HEAD + b"Content-Length: 400000\r\n\r\n" + b"x" * 100_000

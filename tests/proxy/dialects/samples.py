@@ -43,7 +43,7 @@ class FakeIncoming:
     received_at: float = 0.0
     declared_bytes: int | None = None
     kept: dict[str, Any] = field(default_factory=dict)
-    complete: bool = True
+    whole: bytes | None = None
     body_wait_s: float = 0.0
     fault: Exception | None = None
 

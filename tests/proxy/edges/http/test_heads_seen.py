@@ -21,6 +21,8 @@ from tests.fakes.front import listening
 LINE = b"POST /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\n"
 HEAD = LINE + b"Content-Length: 2\r\nX-A: 1\r\n\r\n"
 REQUEST = HEAD + b"hi"
+LAST = LINE + b"Content-Length: 2\r\n\r\nhi"
+"""The length is the head's last field."""
 _DATE = re.compile(rb"date: [^\r]*\r\n")
 
 
@@ -68,6 +70,7 @@ def connect(handle: Handle, heads: HeadsSeen) -> tuple[Connection, SinkTransport
 
 async def arrive(connection: Connection, read: bytes) -> None:
     """One read, and time for its requests to be answered."""
+    await asyncio.sleep(0)  # a real connection's task runs before the first read
     buffer = connection.get_buffer(-1)
     buffer[: len(read)] = read
     connection.buffer_updated(len(read))
@@ -110,27 +113,31 @@ def remembering(*requests: bytes) -> HeadsSeen:
 
 
 def agree(reads: list[bytes]) -> None:
-    """Parsed anew, and by a server that knows `REQUEST`, `reads` are the same requests with the same answers."""
+    """Parsed anew, and by a server that knows both heads, `reads` are the same requests with the same answers."""
     parsed = asyncio.run(meanings(reads, Forgetful()))
-    assert asyncio.run(meanings(reads, remembering(REQUEST))) == parsed
+    assert asyncio.run(meanings(reads, remembering(REQUEST, LAST))) == parsed
     assert asyncio.run(meanings(reads * 3, HeadsSeen())) == asyncio.run(meanings(reads * 3, Forgetful()))
 
 
+def recalled(heads: HeadsSeen, request: bytes) -> tuple[ParsedHead, bytes] | None:
+    return heads.recall(memoryview(request + b"of an earlier read"), len(request))
+
+
 def is_known(heads: HeadsSeen, request: bytes) -> bool:
-    return heads.recall(memoryview(request)) is not None
+    return recalled(heads, request) is not None
 
 
-def with_length(length: bytes, body: bytes = b"hi") -> bytes:
-    return REQUEST.replace(b"Length: 2", b"Length: " + length).removesuffix(b"hi") + body
+def with_length(length: bytes, body: bytes = b"hi", request: bytes = REQUEST) -> bytes:
+    return request.replace(b"Length: 2", b"Length: " + length).removesuffix(b"hi") + body
 
 
 def test_known_head_is_recalled_with_each_request_s_own_body() -> None:
     heads = remembering(REQUEST)
-    first, second = (heads.recall(memoryview(with_length(b"%d" % n, b"x" * n))) for n in (5, 1000))
+    first, second = (recalled(heads, with_length(b"%d" % n, b"x" * n)) for n in (5, 5000))
     assert first is not None
     assert second is not None
     assert first[0] is second[0]
-    assert (first[1], second[1]) == (b"x" * 5, b"x" * 1000)
+    assert (first[1], second[1]) == (b"x" * 5, b"x" * 5000)
     agree([with_length(b"5", b"hello"), REQUEST, with_length(b"0", b""), with_length(b"0002"), REQUEST])
 
 
@@ -174,13 +181,17 @@ NOT_RECALLED = {
     "other credential": REQUEST.replace(b"Bearer k", b"Bearer l"),
     "length elsewhere": LINE.replace(b"x\r\n", b"x\r\nX-Length: 2\r\n") + b"X-A: 1\r\n\r\nhi",
     "end of the head in the length": with_length(b"2\r\n\r\n"),
+    "last: bare CR": with_length(b"2\r", request=LAST),
+    "last: cut after the digits": with_length(b"0", request=LAST).removesuffix(b"\r\n\r\nhi"),
+    "last: cut after the line": LAST.removesuffix(b"\r\nhi"),
 }
 
 
 @pytest.mark.parametrize("request_", NOT_RECALLED.values(), ids=NOT_RECALLED)
 def test_anything_else_is_parsed(request_: bytes) -> None:
-    assert not is_known(remembering(REQUEST), request_)
+    assert not is_known(remembering(REQUEST, LAST), request_)
     agree([REQUEST, REQUEST, request_, REQUEST])
+    agree([LAST, request_, b"5\r\n\r\nhello", LAST])
 
 
 NOT_KEPT = {
@@ -216,13 +227,46 @@ def test_head_that_came_with_other_bytes_is_not_kept() -> None:
     assert not is_known(heads, REQUEST)
 
 
+def test_beginning_of_a_long_head_is_not_taken_for_a_head() -> None:
+    """The first bytes of one head are all of the other, but for the digits and the end."""
+    padding = b"1" * (heads_seen.MAX_HEAD_BYTES - len(LINE + b"Content-Length: 100000\r\nX-A: "))
+    long = LINE + b"Content-Length: 100000\r\nX-A: " + padding + b"\r\nX-B: 2\r\n\r\n" + b"x" * 100_000
+    short = LINE + b"Content-Length: 10\r\nX-A: " + padding + b"\r\n\r\n" + b"x" * 10
+    assert not is_known(remembering(long, long), short)
+    agree([long, long, short])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
+    seen: list[tuple[bytes | None, bytes]] = []
+
+    async def take(incoming: Incoming, outgoing: Outgoing) -> None:
+        if reads:
+            body: bytes | None = await incoming.read()
+            assert incoming.whole is None
+        else:
+            body, incoming.whole = incoming.whole, None
+        seen.append((body, await incoming.read()))
+        outgoing.start(200, [], whole=b"ok")
+
+    async def serve(heads: HeadsSeen) -> None:
+        connection, _ = connect(take, heads)
+        for body in (b"hi", b"", b"x" * 5000):
+            await arrive(connection, with_length(b"%d" % len(body), body))
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(serve(remembering(REQUEST)))
+    assert seen == [(b"hi", b""), (b"", b""), (b"x" * 5000, b"")]
+
+
 @st.composite
 def changed_requests(draw: st.DrawFn) -> list[bytes]:
     """Requests like `REQUEST`, with bytes replaced, inserted and cut out, in reads of any length."""
     sent = b""
     for _ in range(draw(st.integers(1, 3))):
         length = draw(st.sampled_from([0, 1, 2, 9, 10]))
-        message = with_length(b"%d" % length, b"h" * length)
+        message = with_length(b"%d" % length, b"h" * length, draw(st.sampled_from([REQUEST, LAST])))
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
             start = draw(st.integers(0, len(message)))
             pieces = st.sampled_from(
@@ -239,6 +283,7 @@ def changed_requests(draw: st.DrawFn) -> list[bytes]:
 @given(changed_requests())
 @example([HEAD, b"hi", REQUEST])
 @example([REQUEST, REQUEST * 2, REQUEST])
+@example([LAST, LAST, LAST[:-3], LAST[-3:]])
 @example([b"\r", b"\n", REQUEST, b"\r\n", REQUEST])
 @example([REQUEST, b"POST /a HT", b"TP/1.1\r\nHost: x\r\n\r\n", REQUEST])
 def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
