@@ -66,10 +66,6 @@ class Incoming(Protocol):
         """All values of a field, in order."""
         ...
 
-    def take(self) -> bytes:
-        """What has arrived of the body and was not read before: all that is left of a body that is `complete`."""
-        ...
-
     async def read(self) -> bytes:
         """The next bytes of the body as they arrive; b"" at its end.
 

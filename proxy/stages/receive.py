@@ -108,12 +108,12 @@ class Receive:
             return self._form(context, facts.metadata)
         incoming, load = context.incoming, context.load
         assert load is not None  # it has entered
-        declared = incoming.declared_bytes
-        if not incoming.complete or declared is None or declared > self._short_bytes:
+        body = incoming.whole
+        if body is None or len(body) > self._short_bytes:
             return self._json(context, facts.metadata)
-        load.hold(declared)
-        body = incoming.take()
-        context.request_bytes = declared
+        load.hold(len(body))
+        incoming.whole = None  # the context has it
+        context.request_bytes = len(body)
         _understand(context, facts.metadata, body, short_request_json(body), None)
         return None
 
