@@ -154,7 +154,8 @@ class Pipeline:
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         context.answering = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
-        return await self._relay(context, answering)  # 499 502 504
+        answered = self._relay(context, answering)  # 499 502 504
+        return answered if isinstance(answered, Answered) else await answered
 
     async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:
         """A direct call to a platform model, with a workspace key: no limits, no journal, no event."""

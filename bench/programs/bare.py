@@ -113,7 +113,7 @@ class UnmeteredAnswers(Dialects):
     """Shapes requests and renames answers as in the product, without reading usage. For answers that are no stream."""
 
     def answer_reader(
-        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int = 0
+        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int = 0
     ) -> AnswerReader:
         return BodyReader(request.slug, NoMeter())
 

@@ -41,6 +41,9 @@ class PassThroughReader:
         passing, self._last = self._last, data
         return passing
 
+    def whole(self, data: bytes) -> bytes:
+        return data
+
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
@@ -51,7 +54,7 @@ class PassThroughReader:
 class BodyReader:
     """Holds a JSON body until it is complete. A body too large to hold passes, except for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_result", "_size", "_slug", "failed", "reported")
+    __slots__ = ("_held", "_limit", "_passing", "_renamed", "_result", "_size", "_slug", "failed", "reported")
     streams = False
 
     def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
@@ -61,10 +64,19 @@ class BodyReader:
         self._passing = False
         self._renamed = False
         self._slug = orjson.dumps(slug)
-        self.reported: Reported = meter
-        self._meter = meter
+        self.reported = meter
         self._result: bytes | None = None
         self.failed = False
+
+    def whole(self, data: bytes) -> bytes:
+        if len(data) > SMALL_BYTES:
+            return self.feed(data) + self.end()
+        # All of it is parsed, though only two members are wanted: to find them by searching would be as safe only in
+        # valid JSON, which only a parser can tell.
+        try:
+            return bytes(self._renamed_body(data, orjson.loads(data), None))
+        except orjson.JSONDecodeError:
+            return data
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -93,20 +105,13 @@ class BodyReader:
             at_once(self.prepare_end_in_slices())
         if self._result is not None:
             return self._result
-        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        if self._passing:
-            return self._read_tail(raw)
-        # All of it is parsed, though only two members are wanted: to find them by searching would be as safe only in
-        # valid JSON, which only a parser can tell.
-        try:
-            return bytes(self._renamed_body(raw, orjson.loads(raw), None))
-        except orjson.JSONDecodeError:
-            return raw
+        raw = b"".join(self._held)
+        return self._read_tail(raw) if self._passing else self.whole(raw)
 
     def _renamed_body(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
         if not isinstance(answer, dict):
             return raw
-        self._meter.observe(answer)
+        self.reported.observe(answer)
         self.failed = not answer.get("choices") and is_failure(answer)
         if "model" not in answer:
             return raw
@@ -131,7 +136,7 @@ class BodyReader:
     def _read_tail(self, tail: bytes) -> bytes:
         usage = last_object_named(tail, b"usage")
         if usage is not None:
-            self._meter.observe_usage(usage)
+            self.reported.observe_usage(usage)
         return tail if self._renamed else self._rename(_MODEL_LAST, tail)
 
     def _rename(self, pattern: re.Pattern[bytes], part: bytes) -> bytes:

@@ -90,7 +90,7 @@ PATHS = {
 
 def answer_reader(passed: PassedPath, form: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of a successful answer. `form`: `stream`, `json` or `other`."""
-    meter = OpenAiMeter(most=most, has_output=passed.has_output)
+    meter = OpenAiMeter(most, has_output=passed.has_output)
     if form == "stream":
         return StreamReader(passed.stream, slug, meter)
     return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(slug, meter)

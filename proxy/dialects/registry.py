@@ -8,7 +8,7 @@ See docs/reference/inference.md#dialects.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import orjson
 
@@ -18,7 +18,7 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths, vendor_c
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import PassThroughReader
+from proxy.dialects.body_readers import BodyReader, PassThroughReader
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
@@ -33,6 +33,7 @@ from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
+from proxy.dialects.usage import OpenAiMeter, UsageMeter
 from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
 from proxy.json_text.request_json import SHORT_BODY_BYTES
@@ -51,6 +52,11 @@ _PATH_DIALECTS = {
     token_count.PATH: MESSAGES,
 }
 """The caller's dialect by path. Other paths serve no inference."""
+_BODY_METERS: Mapping[str, Callable[[int], UsageMeter]] = {
+    **{path: _DIALECTS[name].new_body_meter for path, name in _PATH_DIALECTS.items() if path not in passed_paths.PATHS},
+    chat_completions.EMBEDDINGS_PATH: partial(OpenAiMeter, has_output=False),
+}
+"""How the usage of an answer that is no stream is read, by path."""
 _MARK = MARK.encode()
 _TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
     chat_completions.COMPLETIONS_PATH: chat_texts
@@ -159,19 +165,26 @@ class Dialects:
         return token_count.estimate(request)
 
     def answer_reader(
-        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
+        self,
+        request: Received,
+        attempt: Attempt,
+        content_type: str,
+        headers: Headers,
+        most: int = MAX_REPORTED_TOKENS,
     ) -> AnswerReader:
-        """The reader for this answer. `headers`: the upstream's, names in lower case. `most`: a usage report with a
-        larger figure is rejected."""
-        form = _form(headers, request.streaming)
-        if not 200 <= status < 300 or form == "other":
+        """The reader for this answer, a success. `headers`: the upstream's, names in lower case. `most`: a usage report
+        with a larger figure is rejected."""
+        form = "json" if content_type == "application/json" else _form(content_type, request.streaming)
+        if form == "other":
             return PassThroughReader()
         if attempt.request is not None:
             return _translating_reader(attempt, attempt.request, form, AnswerSource(request.slug, headers, most))
-        if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
+        path = request.facts.path
+        if form == "json" and (meter := _BODY_METERS.get(path)) is not None:
+            return BodyReader(request.slug, meter(most))
+        if (passed := passed_paths.PATHS.get(path)) is not None:
             return passed_paths.answer_reader(passed, form, request.slug, most)
-        dialect = _DIALECTS[attempt.dialect]
-        return (dialect.stream_reader if form == "stream" else dialect.body_reader)(request, most)
+        return _DIALECTS[attempt.dialect].stream_reader(request, most)
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
         """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
@@ -286,16 +299,9 @@ def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     }
 
 
-def _form(headers: Headers, streaming: bool) -> str:
+def _form(content_type: str, streaming: bool) -> str:
     """`stream`, `json` or `other`, by the upstream's content type; without one, what the caller requested."""
-    declared = ""
-    for name, value in headers:
-        if name == "content-type":
-            if value == "application/json":
-                return "json"
-            declared = value
-            break
-    media = declared.partition(";")[0].strip().lower()
+    media = content_type.partition(";")[0].strip().lower()
     if not media:
         return "stream" if streaming else "json"
     if media == "text/event-stream":

@@ -45,14 +45,14 @@ class UsageMeter(Reported, Protocol):
 class OpenAiMeter:
     """Chat Completions, Completions, Embeddings (`prompt_tokens` …) and Responses (`input_tokens` …).
 
-    Input includes cached input in all of them. `holder`: the member of a frame that wraps `usage`, if any. `most`: the
-    largest valid figure. `has_output` is False for embeddings, which report only input.
+    Input includes cached input in all of them. `most`: the largest valid figure. `holder`: the member of a frame that
+    wraps `usage`, if any. `has_output` is False for embeddings, which report only input.
     """
 
     __slots__ = ("_has_output", "_holder", "_most", "rejected", "tokens")
     input: Tokens | None = None
 
-    def __init__(self, holder: str | None = None, most: int = MAX_REPORTED_TOKENS, *, has_output: bool = True) -> None:
+    def __init__(self, most: int = MAX_REPORTED_TOKENS, holder: str | None = None, *, has_output: bool = True) -> None:
         self.tokens: Tokens | None = None
         self.rejected = ""
         self._holder = holder
@@ -60,24 +60,21 @@ class OpenAiMeter:
         self._has_output = has_output
 
     def observe(self, answer: Json) -> None:
-        holder = answer.get(self._holder) if self._holder else None
-        usage = (holder if isinstance(holder, dict) else answer).get("usage")
-        if usage is not None and not self._observe_usual(usage):
-            self.observe_usage(usage)
-
-    def _observe_usual(self, usage: Json) -> bool:
-        """Take a report that is as nearly all are, by the rules of `_validated` in one step. False: look closer."""
-        try:
+        if self._holder and isinstance(holder := answer.get(self._holder), dict):
+            answer = holder
+        usage = answer.get("usage")
+        if usage is None:
+            return
+        try:  # a report that is as nearly all are, by the rules of `_validated` in one step
             given, output = usage["prompt_tokens"], usage["completion_tokens"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
+            in_bounds = 0 <= cached <= given <= self._most and 0 <= output <= self._most
+            if in_bounds and type(given) is type(output) is type(cached) is int:
+                self.tokens = Tokens(input=given, output=output, cached_input=cached)
+                return
         except (KeyError, TypeError):
-            return False
-        if not (type(given) is type(output) is type(cached) is int and given <= self._most and output <= self._most):
-            return False
-        if not (0 <= cached <= given and output >= 0):
-            return False
-        self.tokens = Tokens(input=given, output=output, cached_input=cached)
-        return True
+            pass
+        self.observe_usage(usage)
 
     def observe_usage(self, usage: Json) -> None:
         try:

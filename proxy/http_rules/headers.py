@@ -49,6 +49,9 @@ DIRECT_RETURNED_FIELDS = RETURNED_FIELDS | {
 }
 """Fields of a replica's answer to a direct call that go to the caller."""
 
+_READ_FIELDS = frozenset(("content-type", "content-encoding", "connection"))
+"""Fields of an upstream's answer that say how to treat it."""
+
 FORWARDED_PARAMETERS = frozenset(("beta",))
 """Query parameters that go upstream."""
 _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -83,28 +86,42 @@ def forwarded_query(target: str) -> str:
     return "&".join(f"{name}={value}" for name, value in kept.items())
 
 
-def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> list[tuple[str, str]]:
-    """The fields of an upstream's answer that go to the caller, without those it declares hop-by-hop."""
+def answer_fields(
+    upstream: Headers, fields: Collection[str] = RETURNED_FIELDS
+) -> tuple[str, bool, list[tuple[str, str]]]:
+    """What the fields of an upstream's answer say, in one pass.
+
+    Its content type; whether its body is compressed, so that it cannot be read, nor searched for secrets; and those of
+    `fields` that it has, which go to the caller, without those that it declares hop-by-hop.
+    """
+    content_type, encoded, connection = "", False, ""
     kept: list[tuple[str, str]] = []
-    connection = ""
     for field in upstream:
         name = field[0]
         if name in fields:
             kept.append(field)
+        if name not in _READ_FIELDS:
+            continue
+        if name == "content-type":
+            content_type = content_type or field[1]
         elif name == "connection":
             connection += f",{field[1]}"
-    if not connection:
-        return kept
-    dropped = set(_list_items(connection))
-    return [field for field in kept if field[0] not in dropped]
+        else:
+            encoded = encoded or field[1] != "identity"
+    if connection:
+        dropped = set(_list_items(connection))
+        kept = [field for field in kept if field[0] not in dropped]
+    return content_type, encoded, kept
+
+
+def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> list[tuple[str, str]]:
+    """The fields of an upstream's answer that go to the caller."""
+    return answer_fields(upstream, fields)[2]
 
 
 def is_encoded(upstream: Headers) -> bool:
-    """Whether a body is compressed. Then it cannot be read, nor searched for secrets."""
-    for name, value in upstream:  # noqa: SIM110  # a generator costs a call per field
-        if name == "content-encoding" and value != "identity":
-            return True
-    return False
+    """Whether a body is compressed."""
+    return answer_fields(upstream)[1]
 
 
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:

@@ -5,8 +5,9 @@ upstream is read no faster than the caller reads. Upstream errors are turned int
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop, sleep
+from collections.abc import Coroutine
 from time import perf_counter, time_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
@@ -22,7 +23,7 @@ from proxy.exchange import (
     Received,
     RequestContext,
 )
-from proxy.http_rules.headers import is_encoded, returned_headers
+from proxy.http_rules.headers import answer_fields, is_encoded
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.refusals import BadUpstreamAnswerError
@@ -55,9 +56,9 @@ class Dialects(Protocol):
     """How each provider's answers are read, and how delivered tokens are counted."""
 
     def answer_reader(
-        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int
+        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
     ) -> AnswerReader:
-        """`most`: the largest plausible figure of a usage report."""
+        """The reader of a success. `most`: the largest plausible figure of a usage report."""
         ...
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
@@ -76,26 +77,22 @@ class Relay:
         self._slices = slices
         self._most_reported = most_reported
 
-    async def __call__(self, context: RequestContext, answering: Answering) -> Answered:
+    def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
+        """The answer, if it is no stream and came whole: then there is nothing to wait for. Else await it."""
         upstream = answering.upstream
         if not 200 <= upstream.status < 300:
-            return await self._error(context, answering)
-        if is_encoded(upstream.headers):
+            return self._error(context, answering)
+        content_type, encoded, returned = answer_fields(upstream.headers)
+        if encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         context.reader = reader = self._dialects.answer_reader(
-            context, context.attempt, upstream.status, upstream.headers, self._most_reported
+            context, context.attempt, content_type, upstream.headers, self._most_reported
         )
-        if upstream.whole is not None and not reader.streams:
-            return self._at_once(context, answering, reader, upstream.whole)
-        context.delivered = self._dialects.delivered_counter(context, reader)
-        _free(context)
-        return await self._pass_on(context, answering, reader)
-
-    def _at_once(self, context: RequestContext, answering: Answering, reader: AnswerReader, body: bytes) -> Answered:
-        """An answer that is no stream and came whole, in one read: nothing to hold, nothing to wait for."""
-        upstream = answering.upstream
+        head = Answered(upstream.status, returned, b"")
+        if upstream.whole is None or reader.streams:
+            return self._pass_on(context, answering, reader, head)
         try:
-            head = Answered(upstream.status, returned_headers(upstream.headers), reader.feed(body) + reader.end())
+            head.final = reader.whole(upstream.whole)
         finally:
             if reader.reported.tokens is None:  # else nobody asks what was delivered
                 context.delivered = self._dialects.delivered_counter(context, reader)
@@ -103,10 +100,13 @@ class Relay:
             _free(context)
         return self._ended(context, answering, reader, head)
 
-    async def _pass_on(self, context: RequestContext, answering: Answering, reader: AnswerReader) -> Answered:
+    async def _pass_on(
+        self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
+    ) -> Answered:
         """Pass an answer on. The reader holds an answer that is not a stream until its end."""
         upstream = answering.upstream
-        head = Answered(upstream.status, returned_headers(upstream.headers), b"")
+        context.delivered = self._dialects.delivered_counter(context, reader)
+        _free(context)
         passage = _Passage(self, context, answering, reader, head)
         try:
             while passage.rest or not upstream.ended:

@@ -12,6 +12,8 @@ from tests.fakes.journal import written
 Piece = bytes | Exception | asyncio.Event
 """Bytes to hand out, a failure to raise, or an event to wait for before going on."""
 
+READ_BYTES = 65_536
+"""Most bytes that the real one reads at once."""
 JSON = (("content-type", "application/json"),)
 SSE = (("content-type", "text/event-stream"),)
 
@@ -60,7 +62,9 @@ class FakeAnswer:
 
 
 def answer(body: bytes = b"", status: int = 200, headers: Headers = JSON, pieces: Sequence[Piece] = ()) -> FakeAnswer:
-    return FakeAnswer(status, headers, deque(pieces or [body]))
+    """An answer that comes in `pieces`, or whole with its head if it is as short as one read."""
+    is_whole = not pieces and len(body) <= READ_BYTES
+    return FakeAnswer(status, headers, deque(pieces or [body]), whole=body if is_whole else None)
 
 
 @dataclass

@@ -482,7 +482,7 @@ async def test_buffered_answer_counts_against_max_held_bytes() -> None:
     """Many large answers of one customer's upstream must not fill the worker's memory."""
     rig = PathRig(capacity=CapacityLimits(max_held_bytes=5000))
     for _ in range(2):
-        rig.upstream.will(answer(completion(text="x" * 6000)))
+        rig.upstream.will(answer(pieces=[completion(text="x" * 6000)]))
         outgoing = await rig.serve(asking())
         assert (outgoing.status, outgoing.header("retry-after")) == (529, "1")
         assert rig.journal.closed[-1].tokens == Tokens()

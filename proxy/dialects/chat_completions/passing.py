@@ -9,7 +9,6 @@ import re
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, UntranslatableError, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
@@ -54,8 +53,4 @@ def adds_include_usage(path: str, parsed: Json) -> bool:
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
     drop_usage = adds_include_usage(request.facts.path, request.json)
-    return StreamReader(CHUNKS, request.slug, OpenAiMeter(most=most), drop_usage=drop_usage)
-
-
-def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(request.slug, OpenAiMeter(most=most, has_output=request.facts.path != EMBEDDINGS_PATH))
+    return StreamReader(CHUNKS, request.slug, OpenAiMeter(most), drop_usage=drop_usage)

@@ -6,7 +6,6 @@ Pure. `anthropic-version` and `anthropic-beta` are the caller's if it sent them:
 import re
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
@@ -39,7 +38,3 @@ def request_headers(credential: str | None, provider: str, caller: Incoming | No
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> MessagesStreamReader:
     return MessagesStreamReader(_EVENTS, request.slug, MessagesMeter(most))
-
-
-def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(request.slug, MessagesMeter(most))

@@ -86,10 +86,10 @@ class Dialect:
     """A meter of this dialect's usage reports; the argument is the largest valid figure."""
     request_headers: Callable[[str | None, str, Incoming | None], HeaderFields]
     """The fields of a request: `(credential, provider, the caller's request)`; None for a translated one."""
-    body_reader: Callable[[Received, int], AnswerReader]
-    """Reads a whole answer for a caller of this dialect. The integer: the largest valid figure of a usage report."""
+    new_body_meter: Callable[[int], UsageMeter]
+    """The same for an answer that is no stream and passes."""
     stream_reader: Callable[[Received, int], AnswerReader]
-    """Reads a streamed answer for a caller of this dialect."""
+    """Reads a streamed answer for a caller of this dialect. The integer: the largest valid figure of a report."""
     texts: TextExtractor
     """Finds the model's output in an answer, to count what was delivered."""
     without_sealed: Callable[[Json], Json]

@@ -11,6 +11,7 @@ from proxy.dialects.responses.request_writer import write_request
 from proxy.dialects.responses.stream_reader import ResponsesStreamReader
 from proxy.dialects.responses.stream_writer import ResponsesStreamWriter
 from proxy.dialects.responses.unsealing import without_sealed
+from proxy.dialects.usage import OpenAiMeter
 
 DIALECT = Dialect(
     name=RESPONSES,
@@ -23,7 +24,7 @@ DIALECT = Dialect(
     new_stream_writer=ResponsesStreamWriter,
     new_meter=passing.meter,
     request_headers=passing.request_headers,
-    body_reader=passing.body_reader,
+    new_body_meter=OpenAiMeter,
     stream_reader=passing.stream_reader,
     texts=responses_texts,
     without_sealed=without_sealed,

@@ -6,7 +6,6 @@ Pure. The caller's body goes upstream unchanged except for `model`.
 import re
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
@@ -32,10 +31,6 @@ def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamR
     return StreamReader(_EVENTS, request.slug, meter(most))
 
 
-def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(request.slug, OpenAiMeter(most=most))
-
-
 def meter(most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
     """A meter of this dialect's streams and bodies."""
-    return OpenAiMeter(_EVENTS.holder, most)
+    return OpenAiMeter(most, _EVENTS.holder)

@@ -17,6 +17,7 @@ from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import Headers, Incoming, Received
 from proxy.forms.upload import Upload
 from proxy.head_facts import HeadFacts, Purpose
+from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
 
 SLUG = "acme/fast"
@@ -125,12 +126,10 @@ def build_request(request: Received, target: Target, credential: str | None) -> 
     return dialects.build_request(request, target, credential, dialects.first_attempt(request, target))
 
 
-def answer_reader(
-    request: Received, target: Target, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
-) -> AnswerReader:
+def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of the first attempt's answer."""
-    dialects = Dialects(lambda: 0.0)
-    return dialects.answer_reader(request, dialects.first_attempt(request, target), status, headers, most)
+    dialects, content_type = Dialects(lambda: 0.0), answer_fields(headers)[0]
+    return dialects.answer_reader(request, dialects.first_attempt(request, target), content_type, headers, most)
 
 
 def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:

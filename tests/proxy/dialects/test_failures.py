@@ -42,7 +42,7 @@ def test_event_that_reports_a_failure_marks_the_answer_failed(
     path: str, target: Target, event: Any, after: bytes
 ) -> None:
     answer = answer_reader(
-        received({"model": SLUG, "max_tokens": 5, "messages": [], "stream": True}, path), target, 200, SSE
+        received({"model": SLUG, "max_tokens": 5, "messages": [], "stream": True}, path), target, SSE
     )
     if after and path == CHAT and target is VENDOR_B:
         answer.feed(after)
@@ -62,7 +62,7 @@ def test_event_that_reports_a_failure_marks_the_answer_failed(
     ],
 )
 def test_ordinary_event_does_not_mark_the_answer_failed(event: Any) -> None:
-    answer = answer_reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, 200, SSE)
+    answer = answer_reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, SSE)
     answer.feed(frame(event))
     assert not answer.failed
 
@@ -83,7 +83,7 @@ def test_ordinary_event_does_not_mark_the_answer_failed(event: Any) -> None:
 )
 @pytest.mark.parametrize("target", [VENDOR_A, VENDOR_B])
 def test_body_with_an_error_and_no_output_is_a_failure(body: Any, failed: bool, target: Target) -> None:
-    answer = answer_reader(received({"model": SLUG, "messages": []}, CHAT), target, 200, JSON)
+    answer = answer_reader(received({"model": SLUG, "messages": []}, CHAT), target, JSON)
     answer.feed(orjson.dumps(body))
     output = answer.end()
     assert answer.failed is failed

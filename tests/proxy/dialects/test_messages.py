@@ -122,7 +122,7 @@ def test_only_version_and_betas_of_the_callers_headers_pass() -> None:
     ],
 )
 def test_last_complete_split_of_the_input_counts(first: Any, last: Any, tokens: Tokens | None) -> None:
-    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
     assert read(answer, [events(*stream_events("claude-x-2026", first, last))]) == events(
         *stream_events(SLUG, first, last)
     )
@@ -132,7 +132,7 @@ def test_last_complete_split_of_the_input_counts(first: Any, last: Any, tokens: 
 @given(CUTS)
 def test_segmentation_changes_neither_output_nor_tokens(places: list[int]) -> None:
     first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
-    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
     assert read(answer, cut(events(*stream_events("m", first, last)), places)) == events(
         *stream_events(SLUG, first, last)
     )
@@ -141,14 +141,14 @@ def test_segmentation_changes_neither_output_nor_tokens(places: list[int]) -> No
 
 def test_message_stop_waits_for_the_end() -> None:
     *before, stop = stream_events("m", {"input_tokens": 1}, {"output_tokens": 2})
-    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
     answer.feed(events(*before))
     assert answer.feed(events(stop)) == b""
     assert answer.end() == events(stop)
 
 
 def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> None:
-    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
     steps = [
         events(start("m", {"input_tokens": 50, "output_tokens": 1})),
         events(*[text("sixteen letters.")] * 20),
@@ -169,7 +169,7 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
 def test_body_names_the_slug_and_its_cache_reads_are_metered() -> None:
     body = {"id": "msg", "type": "message", "model": "m", "content": [{"type": "tool_use", "input": {"model": "own"}}]}
     usage = {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}
-    answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)
+    answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, JSON)
     sent = orjson.dumps(body | {"usage": usage})
     assert orjson.loads(read(answer, [sent])) == body | {"model": SLUG, "usage": usage}
     assert answer.reported.tokens == Tokens(input=10, output=2, cached_input=6)

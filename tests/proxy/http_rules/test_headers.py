@@ -10,6 +10,7 @@ from proxy.http_rules.headers import (
     DIRECT_RETURNED_FIELDS,
     FORWARDED_FIELDS,
     RETURNED_FIELDS,
+    answer_fields,
     duration_text,
     forwarded_headers,
     rate_limit_lines,
@@ -78,6 +79,26 @@ def test_only_allowed_fields_of_an_answer_pass() -> None:
         ("cache-control", "no-cache"),
     ]
     assert returned_headers(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
+
+
+@pytest.mark.parametrize(
+    ("upstream", "content_type", "encoded"),
+    [
+        ([], "", False),
+        ([("content-type", "a/b"), ("content-type", "c/d")], "a/b", False),
+        ([("content-encoding", "identity"), ("content-type", "a/b")], "a/b", False),
+        ([("content-encoding", "gzip"), ("content-encoding", "identity")], "", True),
+        ([("content-encoding", "identity"), ("content-encoding", "br")], "", True),
+        ([("connection", "content-type"), ("content-type", "a/b")], "a/b", False),
+    ],
+)
+@pytest.mark.parametrize("fields", [RETURNED_FIELDS, DIRECT_RETURNED_FIELDS, frozenset[str]()])
+def test_fields_of_an_answer_say_type_and_coding_whichever_pass(
+    upstream: list[tuple[str, str]], content_type: str, encoded: bool, fields: frozenset[str]
+) -> None:
+    dropped = {value for name, value in upstream if name == "connection"}
+    kept = [field for field in upstream if field[0] in fields - dropped]
+    assert answer_fields(upstream, fields) == (content_type, encoded, kept)
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:

@@ -136,7 +136,7 @@ def check(fixture: dict[str, Any], tokens: int) -> None:
 def test_cut_stream_is_counted(path: str, target: Target, stream: Any, _body: Any, name: str) -> None:
     fixture = FIXTURES[name]
     request = asking(path, fixture["text"], stream=True)
-    answer = samples.answer_reader(request, target, 200, SSE)
+    answer = samples.answer_reader(request, target, SSE)
     tokens = counted(answer, request, [stream(fixture["text"])])
     check(fixture, tokens.output)
     check(fixture, tokens.input)
@@ -147,7 +147,7 @@ def test_cut_stream_is_counted(path: str, target: Target, stream: Any, _body: An
 def test_body_without_usage_is_counted(path: str, target: Target, _stream: Any, body: Any, name: str) -> None:
     fixture = FIXTURES[name]
     request = asking(path, fixture["text"], stream=False)
-    answer = samples.answer_reader(request, target, 200, JSON)
+    answer = samples.answer_reader(request, target, JSON)
     tokens = counted(answer, request, [orjson.dumps(body(fixture["text"]))], ended=True)
     check(fixture, tokens.output)
     check(fixture, tokens.input)
@@ -158,7 +158,7 @@ def test_segmentation_does_not_change_the_count(places: list[int]) -> None:
     """Incomplete frames were not delivered."""
     fixture = FIXTURES["Chinese"]
     request = asking(CHAT, "Hello", stream=True)
-    answer = samples.answer_reader(request, VENDOR_B, 200, SSE)
+    answer = samples.answer_reader(request, VENDOR_B, SSE)
     stream = chat_stream(fixture["text"]) + b'data: {"id":"c","choices":[{"delta":{"content":"not whole'
     check(fixture, counted(answer, request, cut(stream, places)).output)
 
@@ -201,7 +201,7 @@ def test_every_form_of_stream_is_counted(form: Any, name: str, content_type: str
     fixture = FIXTURES[name]
     request = asking(CHAT, "Hello", stream=True)
     headers: Headers = [("content-type", content_type)]
-    answer = samples.answer_reader(request, VENDOR_B, 200, headers)
+    answer = samples.answer_reader(request, VENDOR_B, headers)
     ended = content_type != "text/event-stream"
     check(fixture, counted(answer, request, cut(form(fixture["text"]), range(0, 20_000, 700)), ended=ended).output)
 
@@ -213,18 +213,18 @@ def test_tool_calls_are_counted_with_names_and_arguments() -> None:
         *({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces_of(arguments)),
     ]
     request = asking(CHAT, "Hello", stream=True)
-    answer = samples.answer_reader(request, VENDOR_B, 200, SSE)
+    answer = samples.answer_reader(request, VENDOR_B, SSE)
     streamed = counted(answer, request, [frames(*map(chat_chunk, calls), done=False)]).output
     assert LEAST <= streamed / 13 <= MOST  # get_weather: 2, the arguments: 11
     message = {"tool_calls": [{"id": "t", "function": {"name": "get_weather", "arguments": arguments}}]}
-    reader = samples.answer_reader(asking(CHAT, "", stream=False), VENDOR_B, 200, JSON)
+    reader = samples.answer_reader(asking(CHAT, "", stream=False), VENDOR_B, JSON)
     body = orjson.dumps({"model": "m", "choices": [{"message": message}]})
     assert LEAST <= counted(reader, request, [body], ended=True).output / 13 <= MOST
 
 
 def test_tool_use_of_messages_is_counted_as_json() -> None:
     block = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {"city": "Paris", "unit": "celsius"}}
-    reader = samples.answer_reader(asking(MESSAGES, "", stream=False), VENDOR_A, 200, JSON)
+    reader = samples.answer_reader(asking(MESSAGES, "", stream=False), VENDOR_A, JSON)
     body = orjson.dumps({"model": "m", "type": "message", "content": [block]})
     assert LEAST <= counted(reader, asking(MESSAGES, "", stream=False), [body], ended=True).output / 13 <= MOST
 
@@ -232,7 +232,7 @@ def test_tool_use_of_messages_is_counted_as_json() -> None:
 def test_all_choices_are_counted() -> None:
     choices = [{"index": n, "message": {"content": "Yes, of course."}} for n in range(5)]
     request = asking(CHAT, "", stream=False)
-    answer = samples.answer_reader(request, VENDOR_B, 200, JSON)
+    answer = samples.answer_reader(request, VENDOR_B, JSON)
     tokens = counted(answer, request, [orjson.dumps({"model": "m", "choices": choices})], ended=True)
     assert LEAST <= tokens.output / 25 <= MOST
 
@@ -240,7 +240,7 @@ def test_all_choices_are_counted() -> None:
 @pytest.mark.parametrize("given_input", ["a text", ["two", "texts"], [1, 2, 3, 4], [[1, 2], [3, 4]]])
 def test_embeddings_without_usage_cost_their_input(given_input: Any) -> None:
     request = received({"model": SLUG, "input": given_input}, EMBEDDINGS)
-    answer = samples.answer_reader(request, VENDOR_B, 200, JSON)
+    answer = samples.answer_reader(request, VENDOR_B, JSON)
     body = orjson.dumps({"model": "m", "data": [{"embedding": [0.25] * 1000}]})
     tokens = 2 if isinstance(given_input, str) or isinstance(given_input[0], str) else 4
     assert counted(answer, request, [body], ended=True) == Tokens(input=tokens, output=0)
@@ -248,7 +248,7 @@ def test_embeddings_without_usage_cost_their_input(given_input: Any) -> None:
 
 def test_audio_answer_costs_no_output() -> None:
     request = asking(CHAT, "Hello", stream=False)
-    answer = samples.answer_reader(request, VENDOR_B, 200, [("content-type", "audio/mpeg")])
+    answer = samples.answer_reader(request, VENDOR_B, [("content-type", "audio/mpeg")])
     assert counted(answer, request, [bytes(range(256)) * 100], ended=True).output == 0
 
 
@@ -274,16 +274,16 @@ RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [SCAN, {"type": 
 )
 def test_other_media_of_a_request_cost_a_constant_each(parts: list[Any], tokens: int) -> None:
     request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
-    assert samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, SSE)).tokens(
-        None
-    ) == Tokens(input=tokens, output=0)
+    assert samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, SSE)).tokens(None) == Tokens(
+        input=tokens, output=0
+    )
 
 
 def test_instructions_and_tools_count_as_input() -> None:
     tool = {"name": "f", "description": "ten words " * 5, "input_schema": {"type": "object"}}
     body = {"model": SLUG, "messages": [], "system": [{"type": "text", "text": "a b c"}], "tools": [tool]}
     request = received(body, MESSAGES)
-    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_A, 200, SSE)).tokens(None)
+    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_A, SSE)).tokens(None)
     assert LEAST <= tokens.input / (3 + 25) <= MOST
 
 
@@ -297,7 +297,7 @@ def test_long_request_is_counted_by_a_sample(name: str) -> None:
     found = parse_with_placeholders(body)
     assert found is not None
     request.json, request.outline = found
-    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, SSE)).tokens(None)
     assert LEAST <= tokens.input / (fixture["o200k_base"] * times) <= MOST
     plain = fixture["text"].isascii() and not set(fixture["text"]) & set('\n"\\')
     assert (request.outline is not None) == plain
@@ -315,7 +315,7 @@ def test_request_parsed_in_slices_is_counted_by_a_sample(name: str, ascii_only: 
     request = received(body)
     request.json, request.outline = at_once(parse_in_slices(body))
     assert request.outline is not None
-    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, SSE)).tokens(None)
     assert LEAST <= tokens.input / (fixture["o200k_base"] * (times + 50)) <= MOST
 
 
@@ -325,7 +325,7 @@ def test_body_too_long_to_parse_again_is_counted_by_a_sample(name: str) -> None:
     times = 1_100_000 // len(fixture["text"].encode())
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": fixture["text"] * times}}]}
     request = received({"model": SLUG, "messages": []})
-    delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, JSON))
+    delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, JSON))
     delivered.add(json.dumps(answer).encode())
     assert LEAST <= delivered.tokens(None).output / (fixture["o200k_base"] * times) <= MOST
 
@@ -333,7 +333,7 @@ def test_body_too_long_to_parse_again_is_counted_by_a_sample(name: str) -> None:
 def test_request_of_very_many_values_is_counted_by_its_first_ones() -> None:
     parts = [{"type": "text", "text": "four words of text"}] * 100_000
     request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
-    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    tokens = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, SSE)).tokens(None)
     assert LEAST <= tokens.input / 400_000 <= MOST
 
 
@@ -352,7 +352,7 @@ def test_hostile_shapes_raise_nothing(junk: Any, path: str, streamed: bool) -> N
     body = junk if isinstance(junk, dict) else {"messages": junk, "choices": junk, "output": junk, "content": junk}
     request = received({"input": junk, "prompt": junk, "tools": junk, **body, "model": SLUG}, path)
     target = VENDOR_A if path == MESSAGES else VENDOR_B
-    answer = samples.answer_reader(request, target, 200, SSE if streamed else JSON)
+    answer = samples.answer_reader(request, target, SSE if streamed else JSON)
     delivered = samples.delivered_counter(request, answer)
     delivered.add(b"data: " + orjson.dumps(body) + b"\n\n" if streamed else orjson.dumps(body))
     tokens = delivered.tokens(None)
@@ -363,7 +363,7 @@ def test_hostile_shapes_raise_nothing(junk: Any, path: str, streamed: bool) -> N
 def test_only_the_last_piece_of_a_large_body_is_held() -> None:
     """A body too large to hold is weighed piece by piece, as if all of it were output."""
     request = asking(CHAT, "", stream=False)
-    delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, 200, JSON))
+    delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, JSON))
     piece = ("word " * 20_000).encode()
     for _ in range(5):
         delivered.add(piece)

@@ -34,7 +34,7 @@ def stream_events(model: str) -> list[dict[str, Any]]:
 
 @given(CUTS)
 def test_stream_names_the_slug_and_is_metered(places: list[int]) -> None:
-    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, SSE)
     assert read(answer, cut(events(*stream_events("m")), places)) == events(*stream_events(SLUG))
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
@@ -42,7 +42,7 @@ def test_stream_names_the_slug_and_is_metered(places: list[int]) -> None:
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "response.failed"])
 def test_last_event_waits_for_the_end(last: str) -> None:
     created, delta, completed = stream_events("m")
-    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, SSE)
     assert answer.feed(events(created, delta)) == events(*stream_events(SLUG)[:2])
     assert answer.feed(events(completed | {"type": last})) == b""
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
@@ -51,7 +51,7 @@ def test_last_event_waits_for_the_end(last: str) -> None:
 
 def test_tail_of_an_oversized_last_event_waits_and_is_metered() -> None:
     completed = {"type": "response.completed", "response": response("m", image="x" * 6_000_000, usage=USAGE)}
-    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, SSE)
     sent = events(completed)
     out = b"".join(answer.feed(sent[at : at + 65_536]) for at in range(0, len(sent), 65_536))
     assert 4_000_000 < len(out) < len(sent) - 1000
@@ -60,6 +60,6 @@ def test_tail_of_an_oversized_last_event_waits_and_is_metered() -> None:
 
 
 def test_body_names_the_slug_and_is_metered() -> None:
-    answer = answer_reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
+    answer = answer_reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, JSON)
     assert orjson.loads(read(answer, [orjson.dumps(response("m", usage=USAGE))])) == response(SLUG, usage=USAGE)
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
