@@ -24,7 +24,7 @@ Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
-"""Reading pauses above this many bytes of parsed bodies that the pipeline has not read."""
+"""Reading pauses above this many bytes of parsed bodies that the pipeline has not read. Larger reads are parsed."""
 SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ignoring:
             return
         parser, request_came = self._parser, self._request_came
-        if request_came is None or parser.in_head or parser.in_body:
+        if request_came is None or parser.in_head or parser.in_body or nbytes > MAX_UNREAD_BYTES:
             self._parse(self.server.buffer[:nbytes])
             return
         server = self.server
