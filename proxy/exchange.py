@@ -331,8 +331,8 @@ class RequestContext:
     route: SlugRoute | None = None
     attempt: Attempt = field(init=False)
     """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
-    shape: Shape | None = None
-    """Set if a call like this was sent before."""
+    shape: Shape | None = field(init=False)
+    """None unless a call like this was sent before."""
     notice: str = ""
     """The attempt's `notice`."""
     admitted: Admitted | None = None

@@ -135,7 +135,8 @@ class Pipeline:
     async def _steps(self, context: RequestContext) -> Answered:
         """Each step needs what the one before found. Beside each step: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
-        self._receive.valid(context)  # 400
+        if context.incoming.fault is not None:
+            raise context.incoming.fault  # 400: not HTTP. Other faults are told only to callers with a credential
         purpose, method = context.facts.purpose, context.incoming.method
         if method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
             return preflight
@@ -194,7 +195,8 @@ class Pipeline:
     def _end(self, context: RequestContext) -> None:
         """Release what the request holds, then report it. Must not await: the task may be cancelled."""
         try:
-            self._settle.journal_end(context)
+            if not context.ended:
+                self._settle.journal_end(context)
         finally:
             if context.answering is not None:
                 context.answering.upstream.close()

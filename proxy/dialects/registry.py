@@ -85,14 +85,14 @@ class Dialects:
         """
         path = request.facts.path
         if path == token_count.PATH:
-            own = _unsealed(request, MESSAGES, target) if _has_sealed(request) else None
+            own = _unsealed(request, MESSAGES, target) if self.has_sealed(request) else None
             return Attempt(MESSAGES, MESSAGES, json=own)
         caller_dialect = _PATH_DIALECTS[path]
         known = self._spoken.known(target, caller_dialect)
         if known is not None and path == _DIALECTS[caller_dialect].path:
             return _attempt(request, target, caller_dialect, (known,))
         attempt = self._passing.get((path, target.provider))
-        if attempt is not None and self.passes(request):
+        if attempt is not None and not self.has_sealed(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
@@ -101,10 +101,13 @@ class Dialects:
             self._passing[path, target.provider] = attempt
         return attempt
 
-    def passes(self, request: Received) -> bool:
-        """Whether the body holds no reasoning that another target's translation sealed."""
-        body = request.body  # searching a short one costs less than looking at its turns
-        return (len(body) <= SHORT_BODY_BYTES and _MARK not in body) or not _has_sealed(request)
+    @staticmethod
+    def has_sealed(request: Received) -> bool:
+        """Whether the caller returns reasoning that another target's translation sealed."""
+        body = request.body
+        if len(body) <= SHORT_BODY_BYTES and _MARK not in body:  # costs less than looking at its turns
+            return False
+        return has_reasoning(request.json) and _MARK in body
 
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that takes more than a few milliseconds."""
@@ -206,7 +209,7 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
     if dialect == caller_dialect:
         if dialect == CHAT_COMPLETIONS and request.streaming:
             chat_completions.adds_include_usage(path, request.json)
-        own = _unsealed(request, caller_dialect, target) if _has_sealed(request) else None
+        own = _unsealed(request, caller_dialect, target) if Dialects.has_sealed(request) else None
         stopped = own is not None and "thinking" in request.json and "thinking" not in own
         off = FOREIGN_REASONING if stopped else ""
         return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own, reasoning_off=off)
@@ -283,11 +286,6 @@ def _translating_reader(attempt: Attempt, call: Request, form: str, source: Answ
     if form == "stream":
         return TranslatingStreamReader(spoken, heard, context, meter)
     return TranslatingBodyReader(spoken, heard, context, meter)
-
-
-def _has_sealed(request: Received) -> bool:
-    """Whether the caller returns reasoning that another target's translation sealed. Looks only where reasoning is."""
-    return _MARK in request.body if has_reasoning(request.json) else False
 
 
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:

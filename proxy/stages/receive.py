@@ -87,11 +87,6 @@ class Receive:
         request_id = valid_request_id(given) if given is not None else None
         return HeadFacts(request_id, path, purpose, cors_lines, host_model)
 
-    def valid(self, context: RequestContext) -> None:
-        """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
-        if context.incoming.fault is not None:
-            raise context.incoming.fault
-
     def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""
         return self._cors.preflight(context.incoming, context.facts.purpose is Purpose.INVOKE)

@@ -48,8 +48,8 @@ class Dialects(Protocol):
         """
         ...
 
-    def passes(self, request: Received) -> bool:
-        """Whether the body holds nothing that only another dialect's target can read."""
+    def has_sealed(self, request: Received) -> bool:
+        """Whether the body holds reasoning that another target's translation sealed."""
         ...
 
     def translates_much(self, request: Received, target: Target) -> bool:
@@ -69,10 +69,10 @@ class Route:
         """Returns None if the call is routed; else await it: a large body is translated beside the event loop."""
         route, dialects = self._slug_route(identified, context.slug), self._dialects
         shape = route.shapes.get(context.facts)
-        if shape is not None and shape.identified is identified and dialects.passes(context):
+        if shape is not None and shape.identified is identified and not dialects.has_sealed(context):
             context.route, context.shape, context.attempt = route, shape, shape.attempt
             return None
-        target = route.endpoint.target
+        target, context.shape = route.endpoint.target, None
         if len(context.body) > FEW_BYTES and dialects.translates_much(context, target):
             return self._translate_beside(context, route)
         context.put_by(dialects.first_attempt(context, target))
@@ -95,9 +95,9 @@ class Route:
         return model_listing.list_models_answer(incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
-        group = _group(identified)
-        route = self._directory.slug_route(group.id, slug)
-        if route is None and self._directory.group(group.id) is None:
+        group_id = _group(identified).id
+        route = self._directory.slug_route(group_id, slug)
+        if route is None and self._directory.group(group_id) is None:
             raise BadCredentialError  # the group was deleted while the body came, and its keys with it
         if route is None or route.endpoint.workspace_id != identified.key.workspace_id:
             raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
