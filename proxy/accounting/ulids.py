@@ -9,7 +9,8 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _TIME_SHIFTS = range(30, -1, -10)
 _RANDOM_CHARS = 16
-_STARTS = range(0, 256 * _RANDOM_CHARS, _RANDOM_CHARS)
+_DRAWN = 256
+_SLICES = [slice(_RANDOM_CHARS * number, _RANDOM_CHARS * (number + 1)) for number in range(_DRAWN)]
 _CHAR_OF_BYTE = (_ALPHABET * 8).encode()
 
 
@@ -33,6 +34,6 @@ class Ulids:
             self._second = ms >> 10
             self._spelled = "".join([_PAIRS[self._second >> shift & 1023] for shift in _TIME_SHIFTS])
         if not self._pool:
-            chars = self._chance(_STARTS.stop).translate(_CHAR_OF_BYTE).decode()
-            self._pool = [chars[start : start + _RANDOM_CHARS] for start in _STARTS]
+            chars = self._chance(_DRAWN * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode()
+            self._pool = list(map(chars.__getitem__, _SLICES))
         return self._spelled + _PAIRS[ms & 1023] + self._pool.pop()

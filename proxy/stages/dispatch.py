@@ -5,11 +5,11 @@ record is written. Sends a request to another replica only if no byte of it reac
 dialect where a compatible server lacks the path.
 """
 
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 from policy.billing import event_start, payer_members
 from policy.deployments import Where
@@ -131,27 +131,26 @@ class Dispatch:
         self._parts = parts
         self._slices = slices
 
-    def __call__(self, context: RequestContext, admitted: Admitted) -> Coroutine[Any, Any, Answering]:
-        """Not a coroutine function itself, because it awaits nothing."""
-        if context.shape is not None:
-            return self._send_shaped(context, admitted, context.shape)
-        return self._send_first(context, admitted)
-
-    async def _send_shaped(self, context: RequestContext, admitted: Admitted, shape: Shape) -> Answering:
-        """Send a call like one that was sent before."""
-        parts, settings = self._parts, self._parts.settings
+    async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
+        """Send a call, if possible like one that was sent before."""
+        parts, settings, shape = self._parts, self._parts.settings, context.shape
+        if shape is None:
+            return await self._send_first(context, admitted)
+        body = parts.dialects.build_body(context, admitted.route.endpoint.target, shape.attempt)
+        record = self._record(context, admitted, shape.payer)
+        started = perf_counter()
+        context.deadline = deadline = started + settings.request_timeout_s
         outbound = UpstreamCall(
             url=shape.url,
             method="POST",
             headers={"x-request-id": context.request_id, **shape.headers},
-            body=parts.dialects.build_body(context, admitted.route.endpoint.target, shape.attempt),
-            deadline=context.deadline,
+            body=body,
+            deadline=deadline,
             idle_timeout_s=settings.stream_idle_timeout_s,
             reach=shape.reach,
+            record=record,
+            waiting_since=started,
         )
-        outbound.record = self._record(context, admitted, shape.payer)
-        outbound.waiting_since = started = perf_counter()
-        context.deadline = outbound.deadline = started + settings.request_timeout_s
         try:
             upstream = await parts.upstream.send(outbound)
         finally:

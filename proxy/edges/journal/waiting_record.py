@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -18,7 +19,7 @@ class WaitingOpen:
         self._go_on: Callable[[Exception | None], None] | None = None
 
     def then(self, go_on: Callable[[Exception | None], None]) -> None:
-        """Call `go_on` when the record is written, with None, or with why it was refused; at once if it was."""
+        """Call `go_on` when the record is written, with None, or with why it was refused; at once if that is known."""
         if self.is_written or self._refused is not None:
             go_on(self._refused)
         else:
@@ -49,3 +50,7 @@ class WaitingClose(NamedTuple):
         else:
             self.written.set_exception(failure)
             self.written.exception()  # mark it as retrieved: nobody awaits the end of a cancelled call; it is logged
+
+
+WaitingRecord = WaitingOpen | WaitingClose
+record_of = attrgetter("record")

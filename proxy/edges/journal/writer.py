@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from policy.billing import Tokens
@@ -27,7 +28,7 @@ from proxy.edges.journal.segment_files import (
     write_at,
 )
 from proxy.edges.journal.troubles import Troubles
-from proxy.edges.journal.waiting_record import WaitingClose, WaitingOpen
+from proxy.edges.journal.waiting_record import WaitingClose, WaitingOpen, WaitingRecord, record_of
 from proxy.exchange import JournalUnavailableError
 
 END_ROOM_BYTES = 512
@@ -87,10 +88,8 @@ class JournalWriter:
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
-        self._opens: list[WaitingOpen] = []  # the tick's group: its opens and closes, which are one write
-        self._closes: list[WaitingClose] = []
+        self._group: list[WaitingRecord] = []  # the tick's opens and closes; they fit into the current segment
         self._left = 0  # room in the current segment, once the group is written
-        self._loop: asyncio.AbstractEventLoop | None = None  # kept: to ask for it is a system call in Python 3.11
         self._refused = set[str]()  # calls whose open was refused with its group, until they end
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
@@ -131,10 +130,9 @@ class JournalWriter:
             if size > self._left:
                 self._rotate()
         waiting = None
-        if self._reserved or self._opens or self._closes:
+        if self._reserved or self._group:
             waiting = WaitingOpen(event_key, record)
-            self._join(size)
-            self._opens.append(waiting)
+            self._join(waiting, size)
         else:  # no other call is open: there is nobody to share a write with
             self._append_new(record)
         self._reserved += END_ROOM_BYTES
@@ -162,11 +160,11 @@ class JournalWriter:
             self._refused.remove(event_key)
             return None
         written = None
-        if self._reserved > END_ROOM_BYTES or self._opens or self._closes:
-            if len(record) > self._left:
+        if self._group or self._reserved > END_ROOM_BYTES:
+            if (size := len(record)) > self._left:
                 self._rotate()
-            written = self._join(len(record)).create_future()
-            self._closes.append(WaitingClose(event_key, record, written))
+            written = self._loop.create_future()
+            self._join(WaitingClose(event_key, record, written), size)
         else:
             self._append(record)
         self._reserved -= END_ROOM_BYTES
@@ -187,38 +185,36 @@ class JournalWriter:
 
     # Called on the event loop: one write per group or record, after the room has been checked.
 
-    def _join(self, size: int) -> asyncio.AbstractEventLoop:
-        """A record of this size joins the tick's group. The first one has the group written at the tick's end."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        if not self._opens and not self._closes:
-            loop.call_soon(self.write_now)
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """Kept, because to ask for it is a system call in Python 3.11."""
+        return asyncio.get_running_loop()
+
+    def _join(self, waiting: WaitingRecord, size: int) -> None:
+        """Add a record to the tick's group. The first one has the group written at the end of the tick."""
+        if not self._group:
+            self._loop.call_soon(self.write_now)
+        self._group.append(waiting)
         self._left -= size
-        return loop
 
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
-        opens, closes = self._opens, self._closes
-        if not opens and not closes:
+        group = self._group
+        if not group:
             return
-        self._opens, self._closes = [], []
-        group: list[WaitingOpen | WaitingClose] = [*opens, *closes]
-        taken, failure = self._write(b"".join([one.record for one in group]))
+        self._group = []
+        taken, failure = self._write(b"".join(map(record_of, group)))
         if failure is not None:
             self._write_after_failure(group, taken, failure)
             return
         self._advance(taken)
-        for opened in opens:
-            opened.tell()
-        for closed in closes:
-            if not closed.written.done():  # as `tell` does, which costs as much as the rest
-                closed.written.set_result(None)
+        for one in group:
+            one.tell()
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
-    def _write_after_failure(self, group: list[WaitingOpen | WaitingClose], taken: int, failure: OSError) -> None:
+    def _write_after_failure(self, group: list[WaitingRecord], taken: int, failure: OSError) -> None:
         """Keep the whole records among the `taken` bytes, refuse the other opens, and try the other closes alone."""
         self._write_failed(failure)
         for one in group:

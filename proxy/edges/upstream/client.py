@@ -78,7 +78,11 @@ class HttpUpstream:
         else:
             connection = pool.take() or await pool.take_or_wait(call.deadline)
         while True:
-            answer = _begin(connection, call, head)
+            answer, record = HttpAnswer(call, connection), call.record
+            if record is None or record.is_written:
+                connection.begin(answer, call, head)
+            else:  # keep the connection until the journal has the call (decision 0058)
+                record.then(partial(_journaled, connection, answer, call, head))
             assert answer.waiter is not None
             try:  # here, not in a coroutine of the connection's, which would cost two more steps
                 await answer.waiter
@@ -151,19 +155,6 @@ class HttpUpstream:
         if (self._pools or self._closed_in_burst) and self._shared is not None:
             wait_s = NEXT_STEP_S if closed == CLOSED_PER_STEP else self._limits.idle_s / SWEEPS_PER_IDLE_TIME
             self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
-
-
-def _begin(connection: UpstreamConnection, call: UpstreamCall, head: bytes) -> HttpAnswer:
-    """Send a request once it is journaled, and keep the connection for it until then.
-
-    Once the answer's `waiter` is done, it has a status or a failure.
-    """
-    answer = HttpAnswer(call, connection)
-    if call.record is None or call.record.is_written:
-        connection.begin(answer, call, head)
-    else:
-        call.record.then(partial(_journaled, connection, answer, call, head))
-    return answer
 
 
 def _journaled(

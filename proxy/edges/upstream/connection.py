@@ -68,7 +68,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection and the exchange on it. A free connection waits in its pool."""
 
     __slots__ = (
-        *("_answer", "_awaited", "_exchanges", "_fields", "_non_body_bytes", "_parser", "_pieces", "_pool"),
+        *("_answer", "_awaited", "_fields", "_non_body_bytes", "_parser", "_pieces", "_pool"),
         *("_reading_paused", "_received_any", "_received_at", "_reusable", "_shared", "_sock", "_status_lines"),
         *("_timer", "_timer_at", "_unfinished", "_writer", "freed_at", "loop", "on_body", "on_message_begin"),
         *("on_message_complete", "transport"),
@@ -95,14 +95,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._answer: HttpAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._exchanges = 0
         self._fields: list[tuple[str, str]] = []
         self._writer: RequestWriter
         self._non_body_bytes = 0
         self._received_any = self._reading_paused = False
         self._reusable = True
         self._received_at = 0.0
-        self.freed_at = 0.0
+        self.freed_at = 0.0  # since when it is free, or was before this exchange; 0: never
 
     # --- called by the pool -------------------------------------------------------------------------------------------
 
@@ -117,7 +116,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.wake()
             return
         self._answer = answer
-        self._exchanges += 1
         self._received_any = False
         self._non_body_bytes = 0
         self._awaited.append(None)
@@ -324,7 +322,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.wake()
         elif answer.status:
             self._fail(UpstreamCutError(text))
-        elif self._exchanges > 1 and not self._received_any and self._may_repeat(answer.method, closed_in_order):
+        elif self.freed_at and not self._received_any and self._may_repeat(answer.method, closed_in_order):
             self._fail(StaleConnectionError(text))
         else:
             self._fail(UpstreamResetError(text))
