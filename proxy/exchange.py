@@ -66,8 +66,8 @@ class Incoming(Protocol):
         """All values of a field, in order."""
         ...
 
-    async def read(self) -> bytes:
-        """The next bytes of the body as they arrive; b"" at its end.
+    async def read(self, at_least: int = 1) -> bytes:
+        """The next bytes of the body; b"" at its end. Waits for `at_least` so many, up to 64 kB, or the body's end.
 
         Sends `100 Continue` first if the caller expects it (RFC 9110 10.1.1). Raises `MalformedBodyError` if the
         framing is broken, and `SlowBodyError` if the body does not arrive in time.

@@ -48,6 +48,11 @@ _FACTS = "facts"
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = (PREFIX, ASYNC_REQUEST_PREFIX)
 
+PIECE_BYTES = 65_536
+"""A body that arrives in many reads wakes its call once for so many bytes, or for as many again as the call holds: what
+arrives meanwhile is not held yet."""
+JOINED_BYTES = 1 << 20
+"""A body of at most this declared size is joined once, instead of growing."""
 MAX_BODY_METADATA_BYTES = 65_536
 """Bound of a body's `metadata`, which goes into the journal and the event. No stock client reaches it."""
 
@@ -183,14 +188,17 @@ def _understand(
 
 async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -> bytes:
     """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
+    parts: list[bytes] = []
     whole = BytesIO()  # grows in place and hands its buffer over: joining 100 MB would block the loop
+    is_short = (incoming.declared_bytes or max_bytes) <= JOINED_BYTES
+    add = parts.append if is_short else whole.write
     while part:
         if load.held_bytes > max_bytes:
             raise BodyTooLargeError(load.held_bytes, max_bytes)
-        whole.write(part)
-        part = await incoming.read()
+        add(part)
+        part = await incoming.read(min(load.held_bytes, PIECE_BYTES))
         load.hold(len(part))
-    return whole.getvalue()
+    return b"".join(parts) if is_short else whole.getvalue()
 
 
 def _body_facts(context: RequestContext) -> BodyFacts:

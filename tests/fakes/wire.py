@@ -15,7 +15,7 @@ Part = bytes | Exception | asyncio.Event
 
 
 class FakeIncoming:
-    """`parts`: the body's pieces. An event among them delays the read, an exception is raised."""
+    """`parts`: the body's pieces, one a read. An event among them delays the read, an exception is raised."""
 
     def __init__(self, target: str = "/v1/chat/completions", method: str = "POST", **headers: str | None) -> None:
         fields: dict[str, str | None] = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -54,13 +54,7 @@ class FakeIncoming:
     def header_values(self, name: str) -> Sequence[str]:
         return [value for known, value in self.fields if known == name]
 
-    def take(self) -> bytes:
-        self.reads += 1
-        parts = [part for part in self.parts if isinstance(part, bytes)]
-        self.parts.clear()
-        return b"".join(parts)
-
-    async def read(self) -> bytes:
+    async def read(self, at_least: int = 1) -> bytes:
         self.reads += 1
         await asyncio.sleep(0)  # the real one may suspend anywhere
         while self.parts:

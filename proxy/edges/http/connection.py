@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         "_parser",
         "_queue",
         "_request_came",
+        "_rest_bytes",
         "_room",
         "_task",
         "reading_paused",
@@ -95,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
         self._held = _NOTHING  # bytes read but not parsed yet
+        self._rest_bytes = 0  # what is missing of the body that is arriving, if it is not parsed
         self.unread_bytes = 0  # parsed bodies that the pipeline has not read
         self.reading_paused = False  # reading is paused
         self._ignoring = False  # drop all further bytes
@@ -172,7 +174,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         parser, request_came = self._parser, self._request_came
         if request_came is None or parser.in_head or parser.in_body or nbytes > MAX_UNREAD_BYTES:
-            self._parse(self.server.buffer[:nbytes])
+            data = self.server.buffer[:nbytes]
+            if not self._rest_bytes or (data := self._take_rest(data)):
+                self._parse(data)
             return
         server = self.server
         request = server.heads_seen.recall(server.buffer, nbytes)
@@ -228,6 +232,19 @@ class Connection(asyncio.BufferedProtocol):
             return SLICE_BYTES
         return arriving.declared_bytes - arriving.received_bytes
 
+    def _take_rest(self, data: memoryview) -> memoryview:
+        """Take what belongs to the arriving body; returns what follows it."""
+        part, arriving = bytes(data[: self._rest_bytes]), self._arriving
+        assert arriving is not None
+        self._rest_bytes -= len(part)
+        self.unread_bytes += len(part)
+        arriving.body_came(part)
+        if not self._rest_bytes:
+            self.body_ended()
+        elif self.unread_bytes > MAX_UNREAD_BYTES:
+            self._pause_if_full()
+        return data[len(part) :]
+
     def _react(self) -> None:
         """After parsing: wake the task, start an unfinished head's timeout, pause reading if the bounds are reached."""
         if self._queue:
@@ -236,6 +253,13 @@ class Connection(asyncio.BufferedProtocol):
                 request_came.set_result(None)
         elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
+        arriving = self._arriving
+        if arriving is not None and arriving.head.is_plain and not self._held:
+            self._rest_bytes = (arriving.declared_bytes or 0) - arriving.received_bytes
+            self._parser.skip_body()
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
         transport = self.transport
         if self._is_full() and not self.reading_paused and transport is not None and not transport.is_closing():
             self.reading_paused = True

@@ -15,7 +15,6 @@ MAX_SEEN_ONCE = 4096
 _LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"
 _FIELD, _FIELD_END = b"\r\ncontent-length: ", b"ength: "
 """How the length's field begins; the end of it is searched for, as names come in either case."""
-_NOT_PLAIN = frozenset(("expect", "upgrade"))
 
 _Key = tuple[bytes, bytes]
 """A head without its length: what stands before `ength: `, and what follows the length's line."""
@@ -83,7 +82,7 @@ def _is_plain(data: memoryview, head: ParsedHead) -> bool:
     The parser has refused folded fields and a second length.
     """
     length = head.declared_bytes
-    if length is None or head.fault or head.closes or head.first.keys() & _NOT_PLAIN:
+    if length is None or not head.is_plain or "expect" in head.first:
         return False
     read = bytes(data[: len(data) - length])
     field, _, rest = read.partition(_FIELD_END)

@@ -88,12 +88,14 @@ class HttpExchange:
         "_aborted",
         "_bodiless",
         "_broken",
+        "_came_at",
         "_chunked",
         "_connection",
         "_continued",
         "_parts",
         "_pending",
         "_waiter",
+        "_wanted_bytes",
         "body_wait_s",
         "complete",
         "declared_bytes",
@@ -132,6 +134,7 @@ class HttpExchange:
             self.declared_bytes = head.declared_bytes
             self.complete = self._broken = self._continued = False
             self.read_bytes = self.received_bytes = 0
+            self._wanted_bytes = 0  # wake the waiter when so many were received
             self._waiter: asyncio.Future[None] | None = None
 
     # --- for the connection -------------------------------------------------------------------------------------------
@@ -140,7 +143,9 @@ class HttpExchange:
         """Add a piece of the body."""
         self.received_bytes += len(part)
         self._parts.append(part)
-        self._wake()
+        self._came_at = perf_counter()
+        if self.received_bytes >= self._wanted_bytes:
+            self._wake()
 
     def body_ended(self) -> None:
         self.complete = True
@@ -182,12 +187,12 @@ class HttpExchange:
     def header_values(self, name: str) -> Sequence[str]:
         return self.head.values(name)
 
-    async def read(self) -> bytes:
+    async def read(self, at_least: int = 1) -> bytes:
         if self.fault is not None:
             raise self.fault
         if not self.complete:
-            if not self._parts and not self._broken:
-                await self._wait_for_body()
+            if self.received_bytes - self.read_bytes < at_least and not self._broken:
+                await self._wait_for_body(at_least)
             if self._broken:
                 raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
         if self.whole is not None:
@@ -205,24 +210,37 @@ class HttpExchange:
             connection.read_on()
         return data
 
-    async def _wait_for_body(self) -> None:
+    async def _wait_for_body(self, at_least: int) -> None:
         """Wait for more of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
         if not self._continued:
             self._continued = True
             if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
                 self._write([_CONTINUE])
-        limits = self._connection.server.exchange_limits
-        started = perf_counter()
-        allowed_s = limits.body_idle_s + self.read_bytes / limits.body_bytes_per_s - self.body_wait_s
-        self._waiter = self._connection.server.loop.create_future()
+        self._came_at = started = perf_counter()
+        self._wanted_bytes = self.read_bytes + at_least
         try:
-            async with asyncio.timeout(min(limits.body_idle_s, allowed_s)):
-                await self._waiter
-        except TimeoutError:
-            raise SlowBodyError from None
+            while not (self.complete or self._broken) and self.received_bytes < self._wanted_bytes:
+                await self._wait(self._allowed_s(started))
+        finally:
+            self.body_wait_s += perf_counter() - started
+
+    def _allowed_s(self, started: float) -> float:
+        """How long the next byte may take, in a wait since `started`. Raises `SlowBodyError` if it should be here."""
+        limits, now = self._connection.server.exchange_limits, perf_counter()
+        of_all_s = limits.body_idle_s + self.received_bytes / limits.body_bytes_per_s
+        allowed_s = min(self._came_at + limits.body_idle_s, started + of_all_s - self.body_wait_s) - now
+        if allowed_s <= 0:
+            raise SlowBodyError
+        return allowed_s
+
+    async def _wait(self, most_s: float) -> None:
+        loop = self._connection.server.loop
+        self._waiter, timer = loop.create_future(), loop.call_later(most_s, self._wake)
+        try:
+            await self._waiter
         finally:
             self._waiter = None
-            self.body_wait_s += perf_counter() - started
+            timer.cancel()
 
     # --- Outgoing -----------------------------------------------------------------------------------------------------
 

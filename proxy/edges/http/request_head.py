@@ -96,6 +96,12 @@ class ParsedHead:
             return b"transfer-encoding: chunked"
         return b"content-length: %d" % self.declared_bytes if self.declared_bytes else b""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a body of the declared length follows, and then another request, in the same protocol."""
+        ends = self.fault or self.closes or "upgrade" in self.first
+        return self.declared_bytes is not None and not ends
+
     def take_fields(self, raw: RawFields, names: HeaderNames) -> None:
         """Decode `raw` and apply the checks that the parser omits."""
         self._raw, self._names = raw, names

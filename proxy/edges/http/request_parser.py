@@ -88,6 +88,11 @@ class RequestParser:
         while data and not self._stopped:
             data = self._feed(data)
 
+    def skip_body(self) -> None:
+        """What is missing of a body of known length will not be parsed: the next byte begins a request."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._line, self.in_body = b"", False
+
     def _feed(self, data: memoryview) -> memoryview:
         """Returns the unparsed rest of `data`."""
         assert self._parser is not None  # it is not closed

@@ -9,6 +9,7 @@ import pytest
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.server import READ_BYTES
 from proxy.exchange import Incoming, Outgoing
+from proxy.refusals import SlowBodyError
 from tests.fakes.front import listening
 
 BOTH_LOOPS = True
@@ -81,6 +82,64 @@ async def test_stalled_long_body_is_a_408() -> None:
 async def test_slow_long_body_is_a_408() -> None:
     options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
+        caller = await front.caller()
+        caller.send(head(400_000))
+        answer = asyncio.create_task(caller.answer())
+        while not answer.done():
+            caller.send(b"x")
+            await asyncio.wait([answer], timeout=0.02)
+        assert (await answer)[0] == 408
+
+
+async def in_large_reads(incoming: Incoming, outgoing: Outgoing) -> None:
+    """Answer with the sizes of the reads."""
+    sizes, status = [], 200
+    try:
+        while part := await incoming.read(60_000):
+            sizes.append(len(part))
+    except SlowBodyError:
+        status = 408
+    outgoing.start(status, [])
+    outgoing.finish(repr(sizes).encode())
+
+
+async def test_read_waits_for_many_pieces() -> None:
+    async with listening(in_large_reads) as front:
+        caller = await front.caller()
+        caller.send(head(90_000))
+        for _ in range(9):
+            caller.send(b"x" * 10_000)
+            await asyncio.sleep(0.01)
+        assert (await caller.answer())[2] == b"[60000, 30000]"
+
+
+@pytest.mark.parametrize("rest", [b"", b"1\r\nx\r\n1\r\nx\r\n0\r\n\r\n"], ids=["declared", "chunked"])
+async def test_read_ends_with_a_shorter_body(rest: bytes) -> None:
+    async with listening(in_large_reads) as front:
+        caller = await front.caller()
+        caller.send(head(2) if not rest else b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for byte in rest or b"xx":
+            caller.send(bytes([byte]))
+            await asyncio.sleep(0.005)
+        assert (await caller.answer())[2] == b"[2]"
+
+
+async def test_each_byte_of_a_large_read_restarts_its_idle_time() -> None:
+    options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.4, body_bytes_per_s=1))
+    async with listening(in_large_reads, options) as front:
+        caller = await front.caller()
+        started = asyncio.get_running_loop().time()
+        caller.send(head(400_000))
+        for _ in range(10):
+            caller.send(b"x")
+            await asyncio.sleep(0.1)
+        assert (await caller.answer())[0] == 408
+        assert 1.2 < asyncio.get_running_loop().time() - started < 1.7
+
+
+async def test_large_read_that_trickles_in_is_a_408() -> None:
+    options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
+    async with listening(in_large_reads, options) as front:
         caller = await front.caller()
         caller.send(head(400_000))
         answer = asyncio.create_task(caller.answer())

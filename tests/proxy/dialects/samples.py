@@ -54,10 +54,7 @@ class FakeIncoming:
     def header_values(self, name: str) -> Sequence[str]:
         return [value for key, value in self.headers if key == name]
 
-    def take(self) -> bytes:
-        raise AssertionError("a dialect reads no socket")
-
-    async def read(self) -> bytes:
+    async def read(self, at_least: int = 1) -> bytes:
         raise AssertionError("a dialect reads no socket")
 
 

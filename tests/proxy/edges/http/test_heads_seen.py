@@ -290,6 +290,17 @@ def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
     agree([REQUEST, *reads, REQUEST])
 
 
+@given(changed_requests())
+@example([HEAD, b"h", b"iPOST"])
+@example([HEAD + b"h", b"i" + HEAD, b"hi"])
+def test_cut_requests_mean_what_they_mean_whole(reads: list[bytes]) -> None:
+    """What follows the cut of a body is not parsed."""
+    seen, written = asyncio.run(meanings([b"".join(reads)], Forgetful()))
+    cut_seen, cut_written = asyncio.run(meanings(reads, Forgetful()))
+    assert cut_seen == seen
+    assert cut_written == written
+
+
 @given(st.lists(st.binary(max_size=80) | st.just(REQUEST), max_size=4))
 def test_arbitrary_bytes_mean_the_same(reads: list[bytes]) -> None:
     agree(reads)
