@@ -126,9 +126,7 @@ class JournalWriter:
         if self._troubles.texts:
             self._refuse_if_troubled()
         if size + self._reserved + END_ROOM_BYTES > self._left:
-            self._ensure_room(size, self._reserved + END_ROOM_BYTES)
-            if size > self._left:
-                self._rotate()
+            self._make_room(size)
         waiting = None
         if self._reserved or self._group:
             waiting = WaitingOpen(event_key, record)
@@ -295,14 +293,24 @@ class JournalWriter:
         self.write_now()
         if self._spare is None:
             self._make_spare()
-        following, self._spare = self._spare, None
+        following = self._spare
         if following is None:
             raise JournalUnavailableError(*self.troubles)
         if self._current.fd >= 0:
             write_at(self._current.fd, _END, self._current.used)
             self._retired.append(self._current)
-        self._current, self._left = following, self._usable
+        self._current, self._left, self._spare = following, self._usable, None
         self._wake.set()
+
+    def _make_room(self, size: int) -> None:
+        """Switch to the next segment if an open record does not fit into this one. Refuse the call if that fails."""
+        self._ensure_room(size, self._reserved + END_ROOM_BYTES)
+        if size > self._left:
+            try:
+                self._rotate()
+            except OSError as error:
+                self._write_failed(error)
+                raise JournalUnavailableError(*self.troubles) from None
 
     def _ensure_room(self, size: int, reserved: int) -> None:
         """Raise unless this record fits together with the ends of all open calls and of this one."""

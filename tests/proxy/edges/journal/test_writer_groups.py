@@ -195,6 +195,34 @@ async def test_groups_never_cross_the_end_of_a_segment(tmp_path: Path, journal: 
     assert list(ledger.open) == [key(FIRST).encode()]
 
 
+async def test_call_is_refused_if_its_new_segment_cannot_be_begun(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group before it is refused, too. Nothing is lost when the disk is back."""
+    number = 1
+    while journal._left >= 2 * len(call(number).record):
+        await asyncio.gather(*open_all(journal, number), *close_all(journal, number))
+        number += 1
+    waiting = open_all(journal, number)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(0))
+        with pytest.raises(JournalUnavailableError, match="Input/output"):
+            start(journal, number + 1, metadata={"m": "x" * 1000})
+        assert await outcomes(waiting) == [JournalUnavailableError]
+    assert journal.pending == 1
+    journal._retry_write_at = 0.0
+    again = range(number + 10, number + 20)
+    await asyncio.gather(*open_all(journal, *again))
+    await asyncio.gather(*close_all(journal, number, *again))
+    assert kinds(tmp_path) == [Kind.OPEN, Kind.CLOSE] * (number - 1) + [Kind.OPEN] * 10 + [Kind.CLOSE] * 10
+    ledger, ended = Ledger(), list[tuple[bytes, bytes]]()
+    for path in sorted((tmp_path / "w1").glob("*.journal")):
+        ledger.feed(path.read_bytes(), ended, 1000)
+    assert len(ended) == number - 1 + 10
+    assert list(ledger.open) == [key(FIRST).encode()]
+    assert journal.pending == 1
+
+
 async def test_stop_writes_what_waits(tmp_path: Path, journal: JournalWriter) -> None:
     waiting = open_all(journal, 1)
     journal.stop()
