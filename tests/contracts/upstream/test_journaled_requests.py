@@ -14,7 +14,12 @@ from proxy.edges.upstream.egress import Egress
 from proxy.exchange import JournalUnavailableError, UpstreamCall
 from tests import upstream as script
 from tests.contracts.upstream.test_uploads import FakeUpload
+from tests.fakes.directory import SLUG, platform
+from tests.fakes.path import PathRig
+from tests.fakes.wire import FakeOutgoing, asking
+from tests.proxy.test_journal_order import HeldJournal
 from tests.upstream import Exchange, ScriptedUpstream
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 OK = script.answer(200, b"fine")
@@ -158,6 +163,32 @@ async def test_upload_leaves_when_its_record_is_written(upstream: ScriptedUpstre
     record.tell()
     assert await read(await task) == b"fine"
     assert upstream.received[-1].body == b"somemore"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_second_replica_waits_for_the_same_record(
+    upstream: ScriptedUpstream, unused_tcp_port: int, refused: bool
+) -> None:
+    """The first ones cannot be connected to, and the journal is slower than that."""
+    journal = HeldJournal()
+    rig = PathRig(journal=journal)
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", f"http://127.0.0.1:{unused_tcp_port}", upstream.url)
+    client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 5.0))
+    rig.over(client)
+    outgoing = FakeOutgoing()
+    serving = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
+    await eventually(lambda: upstream.connections == 1)
+    await asyncio.sleep(0.05)
+    assert not upstream.received
+    [opened] = journal.opening
+    opened.tell(REFUSED if refused else None)
+    await eventually(lambda: journal.closing)
+    journal.closing[0].set_result(None)
+    await serving
+    assert outgoing.status == (503 if refused else 200)
+    assert len(upstream.received) == (0 if refused else 1)
+    await client.aclose()
 
 
 async def test_request_that_cannot_be_sent_fails_in_its_own_task(
