@@ -86,6 +86,8 @@ _CLASSES = bytes(_class_of(chr(code)) for code in range(256))
 
 def weight_of(text: str) -> int:
     """The weight of a text, in hundredths of a token."""
+    if not text:
+        return 0
     runs = text.encode("latin-1", "ignore").translate(_CLASSES)
     for run, tokens in _RUNS:
         runs = runs.replace(run, tokens)
@@ -108,7 +110,7 @@ class Sample:
     """Characters, or bytes of raw parts, of all texts."""
     is_whole: bool = True
     """Whether the parts are all of the texts."""
-    seen: Fraction = Fraction(1)
+    seen: Fraction | int = 1
     """The share of all texts that was given."""
 
     @property
@@ -133,7 +135,7 @@ class Sample:
         else:
             read = len(text) - len(self.parts) + 1  # without the spaces
             size = self.given_size * read // sum(map(len, self.parts))
-        return int(size / self.seen)
+        return size // self.seen
 
 
 def sample_of(texts: Sequence[str | bytes | memoryview]) -> Sample:

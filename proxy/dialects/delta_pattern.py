@@ -30,13 +30,22 @@ class DeltaPattern(NamedTuple):
     end: int
     """Where it ends, counted from the end: negative."""
 
-    def joined_text(self, deltas: bytes) -> bytes | None:
-        """The texts of `deltas`, still escaped; None unless that is one delta of this pattern or several in a row."""
-        texts = deltas[self.start : self.end]
-        if self.prefix + texts + self.suffix != deltas:
+    def rewritten(self, deltas: bytes) -> bytes | None:
+        """The caller's bytes for one delta of this pattern or several in a row; None for anything else."""
+        texts = self._texts(deltas)
+        if texts is None or not all(map(INSIDE_STRING.fullmatch, texts)):
             return None
-        text = b"".join(texts.split(self.suffix + self.prefix))
-        return text if INSIDE_STRING.fullmatch(text) else None
+        return self.prefix_sent + (self.suffix_sent + self.prefix_sent).join(texts) + self.suffix_sent
+
+    def joined_text(self, deltas: bytes) -> bytes | None:
+        """The texts of one delta of this pattern or several in a row, still escaped; None for anything else."""
+        texts = self._texts(deltas)
+        text = b"".join(texts or ())
+        return text if texts is not None and INSIDE_STRING.fullmatch(text) else None
+
+    def _texts(self, deltas: bytes) -> list[bytes] | None:
+        texts = deltas[self.start : self.end]
+        return texts.split(self.suffix + self.prefix) if self.prefix + texts + self.suffix == deltas else None
 
 
 MATCHES_NOTHING = DeltaPattern(b"\0", b"", b"\0", b"", 0, -1)

@@ -72,57 +72,26 @@ class StreamReader:
         self._lessons = LESSONS
 
     def feed(self, data: bytes) -> bytes:
-        prefix, prefix_sent, suffix, suffix_sent, start, end = self._expected
+        prefix, prefix_sent, suffix, suffix_sent, start, end = pattern = self._expected
         text = data[start:end]
         if (
-            prefix + text + suffix == data  # nearly all frames
+            prefix + text + suffix == data  # nearly all reads
             and LF not in text
             and CR not in text
             and (QUOTE not in text or INSIDE_STRING.fullmatch(text))
         ):
             return prefix_sent + text + suffix_sent
-        sent = self._feed_other(data)
-        self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
+        sent = pattern.rewritten(data)
+        if sent is None:
+            sent = self._feed_other(data)
+            self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
         return sent
 
     def _feed_other(self, data: bytes) -> bytes:
-        """Read what is not exactly one more delta of the pattern."""
-        if not self._framer.at_boundary:
-            return self._cut(data)
-        if self._held is None:
-            sent = self._rewrite_after_opening(data)
-            if sent is not None:
-                return sent
-        if not sse.is_one_frame(data):
-            return self._cut(data)
-        frame = self._frame(data)
-        return frame if self._held is None else self._hold(frame)
-
-    def _rewrite_after_opening(self, data: bytes) -> bytes | None:
-        """The caller's bytes for a delta with the same opening as earlier ones; None for any other frame.
-
-        Learns the pattern of whole deltas from the first ones, so that later ones need even fewer checks.
-        """
-        opening = self._opening
-        if not data.startswith(opening):
-            return None
-        rest = data[len(opening) :]
-        if self._drop_usage and rest.endswith(_NULL_ENDING):
-            rest = rest[: -len(_NULL_ENDING)] + _ENDING
-        if (
-            not 0 <= rest.find(b"\n\n") == len(rest) - 2 < TAIL_BYTES
-            or CR in rest
-            or rest.find(b'"model"') >= 0
-            or rest.find(b'"usage"') >= 0
-            or rest.find(failures.ERROR_KEY) >= 0
-        ):
-            return None
-        sent = self._opening_as_slug + rest
-        if self._lessons:
-            self._lessons -= 1
-            pattern = learn_from(data, sent, len(opening), len(self._opening_as_slug))
-            self._pattern = pattern or self._pattern
-        return sent
+        """Read what is not deltas of the pattern alone."""
+        if self._framer.at_boundary and sse.is_one_frame(data):
+            return self._passed(data, sse.FRAME)
+        return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
 
     def end(self) -> bytes:
         rest = self._framer.flush()
@@ -135,9 +104,6 @@ class StreamReader:
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
-    def _cut(self, data: bytes) -> bytes:
-        return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
-
     def _passed(self, piece: bytes, kind: int) -> bytes:
         if kind == sse.FRAME:
             piece = self._frame(piece)
@@ -145,8 +111,9 @@ class StreamReader:
             piece = self._oversized(piece, kind)
         return piece if self._held is None else self._hold(piece)
 
-    def _frame(self, frame: bytes) -> bytes:
+    def _frame(self, received: bytes) -> bytes:
         """The frame as the caller gets it. Parses it only if it is no ordinary delta."""
+        frame, opening = received, self._opening
         if frame.find(failures.ERROR_KEY) >= 0:
             return self._parsed(frame)
         at = frame.rfind(b'"usage"')
@@ -155,8 +122,9 @@ class StreamReader:
                 return self._parsed(frame)
             if self._drop_usage:
                 frame = _without_last_member(frame, at)
-        if frame.startswith(self._opening) and frame.find(b'"model"', len(self._opening)) < 0:
-            return self._opening_as_slug + frame[len(self._opening) :]
+        if frame.startswith(opening) and frame.find(b'"model"', len(opening)) < 0:
+            sent = self._opening_as_slug + frame[len(opening) :]
+            return self._learned(received, sent, len(opening), len(self._opening_as_slug))
         if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame, 0, HEAD_BYTES)):
             start, end = match.span(1)
             opening, as_slug = frame[:end], frame[:start] + self._slug
@@ -168,7 +136,7 @@ class StreamReader:
     def _parsed(self, frame: bytes) -> bytes:
         self._note_final_frame(frame)
         if b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame:
-            return frame
+            return self._learned(frame, frame)
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
         if not is_surely_within_bounds(payload):  # too many values to parse: read only both ends
@@ -188,6 +156,16 @@ class StreamReader:
                 payload = remove_member(payload, event, "usage")
                 del event["usage"]
         return frame[:start] + self._renamed(payload, event) + frame[end:]
+
+    def _learned(self, frame: bytes, sent: bytes, known: int = 0, known_sent: int = 0) -> bytes:
+        """Returns `sent`, as which a frame passes that was not parsed. The first ones teach the pattern of the others.
+
+        Whatever was looked for in the frame is not in the text of another that matches, where quotes are escaped.
+        """
+        if self._lessons:
+            self._lessons -= 1
+            self._pattern = learn_from(frame, sent, known, known_sent) or self._pattern
+        return sent
 
     def _note_final_frame(self, frame: bytes) -> None:
         shape = self._shape
@@ -232,10 +210,10 @@ class MessagesStreamReader(StreamReader):
 
     __slots__ = ()
 
-    def _frame(self, frame: bytes) -> bytes:
-        if frame.find(b'"content_block_delta"') < 0 or frame.find(b'"usage"') >= 0:
-            return super()._frame(frame)
-        return frame
+    def _frame(self, received: bytes) -> bytes:
+        if received.find(b'"content_block_delta"') < 0 or received.find(b'"usage"') >= 0:
+            return super()._frame(received)
+        return self._learned(received, received)
 
 
 def _without_last_member(frame: bytes, key_at: int) -> bytes:

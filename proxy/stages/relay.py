@@ -233,11 +233,14 @@ class _Passage:
             if not context.answered:
                 self._begin_progress()
                 context.answered = True
+        has_room = True
         if not outgoing.started and (some or self._streaming):
             begin(context, self._head)
-            return outgoing.write(some) and not self.rest
+            has_room = outgoing.write(some)
+        elif some:
+            has_room = outgoing.write(some)
         self._flowing = reader.streams and outgoing.started and context.answered
-        return (not some or outgoing.write(some)) and not self.rest
+        return has_room and not self.rest
 
     def _begin_progress(self) -> None:
         """Record the first bytes now, and progress every `PROGRESS_INTERVAL_S`."""

@@ -66,9 +66,10 @@ class StreamCounter:
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self._weigh()
-        # A JSON body with another content type is read as a stream, and ends without a line feed.
-        unfinished = "".join(_texts_of(self._unfinished, self._texts))
-        return _tokens(self._weight + weight_of(unfinished), self._request, reported_input)
+        weight = self._weight
+        if self._unfinished:  # a JSON body with another content type is read as a stream, and ends without a line feed
+            weight += weight_of("".join(_texts_of(self._unfinished, self._texts)))
+        return _tokens(weight, self._request, reported_input)
 
     def _weigh(self) -> None:
         pending, self._pending, self._size = self._pending, [], 0

@@ -37,6 +37,7 @@ _MEDIA_TOKENS = {
 _MEMBERS_WITHOUT_TEXT = frozenset(
     ("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature", "encrypted_content")
 )
+_NO_TEXT = Sample()
 
 
 class RequestTokens:
@@ -49,7 +50,7 @@ class RequestTokens:
         self._members = members
         self._tokens: int | None = None
         self._media_tokens = 0
-        self._sample = Sample()
+        self._sample = _NO_TEXT
         self._json: Json | None = None
         if len(request.body) <= KEPT_BYTES:
             self._json = request.json
@@ -62,7 +63,7 @@ class RequestTokens:
             if self._json is not None:
                 self._read(self._json, None, KEPT_BYTES)
             self._tokens = self._media_tokens + tokens_of(self._sample.weight)
-            self._json, self._sample = None, Sample()
+            self._json, self._sample = None, _NO_TEXT
         return self._tokens
 
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:

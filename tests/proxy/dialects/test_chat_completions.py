@@ -437,6 +437,7 @@ TEXTS = [  # between them
     b"a\ndata: b",
     b"a\r\rdata: [DONE]\r\rb",
     b"a\rb",
+    *(b"error", b"usage", b"model", b"[DONE]"),
 ]
 KINDS_OF_FRAME = [
     *(OPENING + text + ENDING for text in TEXTS),
@@ -513,4 +514,6 @@ def test_learned_pattern_rewrites_deltas_as_the_parser_does() -> None:
         one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")
     ]
     as_slugs = OPENING.replace(b"gpt-x-2026", b"acme/fast")
+    several = (OPENING + b"d" + DELTA[-4:] + b',"usage":null}\n\n') * 3
+    assert one.feed(several) == (as_slugs + b"d" + ENDING) * 3
     assert rewritten == [as_slugs + text + ENDING for text in (b"a", b"b", b"", b"c c", b"\\n")]

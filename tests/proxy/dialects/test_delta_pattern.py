@@ -11,7 +11,15 @@ from proxy.dialects.delta_pattern import MATCHES_NOTHING, learn_from
 def test_text_that_leaves_its_string_does_not_match_the_pattern(text: bytes) -> None:
     pattern = learn_from(b'data: {"content":"a"}\n\n', b"", 0, 0)
     assert pattern is not None
-    assert pattern.joined_text(b'data: {"content":"' + text + b'"}\n\n') is None
+    delta = b'data: {"content":"' + text + b'"}\n\n'
+    assert pattern.joined_text(delta) is None
+    assert pattern.rewritten(delta) is None
+
+
+def test_escape_that_the_next_text_would_complete_does_not_match() -> None:
+    pattern = learn_from(b'data: {"content":"a"}\n\n', b"", 0, 0)
+    assert pattern is not None
+    assert pattern.rewritten(b'data: {"content":"a\\"}\n\ndata: {"content":""b"}\n\n') is None
 
 
 def test_pattern_joins_the_texts_of_whole_deltas_only() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from proxy.accounting.metering import tokens_so_far
@@ -137,6 +138,27 @@ def test_segmentation_changes_neither_output_nor_tokens(places: list[int]) -> No
         *stream_events(SLUG, first, last)
     )
     assert answer.reported.tokens == Tokens(input=13, output=7, cached_input=3)
+
+
+WORDS = ["one", "", "error", "usage", "model", "message_stop", 'a "quoted" word', "line\nfeed", "\\"]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=8), st.sets(st.integers(0, 8)))
+def test_deltas_that_arrive_whole_are_read_like_any_other(words: list[str], joined: set[int]) -> None:
+    """They are recognized without a look at what is in them; single bytes never are."""
+    first, last = {"input_tokens": 10}, {"output_tokens": 7}
+    before, after = stream_events("m", first, last)[:4], stream_events("m", first, last)[4:]
+    at_once = [b""]
+    for number, event in enumerate([*before, *map(text, words), *after]):
+        at_once[-1] += events(event)
+        if number not in joined:
+            at_once.append(b"")
+    seen = []
+    for pieces in (at_once, cut(b"".join(at_once), range(10_000))):
+        answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+        passed = b"".join(answer.feed(piece) for piece in pieces)
+        seen.append((passed, answer.end(), answer.reported.tokens, answer.failed))
+    assert seen[0] == seen[1]
 
 
 def test_message_stop_waits_for_the_end() -> None:
