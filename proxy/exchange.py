@@ -16,6 +16,7 @@ from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
+from proxy.call_labels import CallLabels
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
 from proxy.forms.upload import Upload
@@ -195,6 +196,8 @@ class Identified:
     """The key's group. Federated keys have one, so it is set on all slug paths."""
     turn: str
     """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
+    labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
+    """What reports say of the caller, by slug, method and path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,6 @@ class PipelineDependencies:
     dialects: Dialects
     output_estimates: OutputEstimates
     meters: Meters
-    access_log: settle.AccessLog
     access_tokens: dispatch.AccessTokens | None = None
     dispatch: dispatch.DispatchSettings
     max_body_bytes: int = 100_000_000
@@ -261,5 +260,4 @@ def _settle_dependencies(given: PipelineDependencies) -> settle.SettleDependenci
         counters=given.counters,
         output_estimates=given.output_estimates,
         meters=given.meters,
-        access_log=given.access_log,
     )

@@ -15,6 +15,7 @@ import orjson
 
 from policy.billing import Tokens
 from proxy.accounting.reservations import ADMITTED
+from proxy.call_labels import CallLabels
 from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
@@ -46,6 +47,9 @@ async def ours(entities: int) -> None:
     capacity = Capacity()
     meters.watch(capacity)
     names = [f"customer-{number}" for number in range(entities)]
+    labels = [
+        CallLabels(method="", path="", workspace_id="ws", external_entity_id=name, slug="acme/a") for name in names
+    ]
     tokens = Tokens(input=100, output=50, cached_input=20)
     started_s = time.process_time()
     for number in range(CALLS):
@@ -55,10 +59,8 @@ async def ours(entities: int) -> None:
         meters.redis_round_trip(0.0003)
         meters.finished(
             RequestReport(
-                ended_at_ms=0, request_id="", method="", path="", status=200, cause="", workspace_id="ws",
-                external_entity_id=names[number % entities], group_id="", key_prefix="", slug="acme/a",
-                request_bytes=0, response_bytes=0, tokens=tokens, duration_s=0.03, ours_s=0.0002, upstream_s=0.0298,
-                first_byte_s=0.02,
+                labels=labels[number % entities], ended_at_ms=0, request_id="", status=200, cause="", request_bytes=0,
+                response_bytes=0, tokens=tokens, duration_s=0.03, ours_s=0.0002, upstream_s=0.0298, first_byte_s=0.02,
             )
         )  # fmt: skip
         load.leave()

@@ -1,7 +1,8 @@
 """Step 7: journal and settle the call, then report it. Runs once per request, however the request ended.
 
 `journal_end` runs before the last byte leaves: it writes the close record and settles the reservations. `report` runs
-after: access log and metrics. Neither awaits, because both also run in cancelled tasks; who sends the last bytes does.
+after, for metrics and access log. Neither awaits, because both also run in cancelled tasks; who sends the last bytes
+does.
 """
 
 import logging
@@ -15,11 +16,14 @@ from policy.billing import Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.recovery import close_record
 from proxy.accounting.reservations import Taken
+from proxy.call_labels import CallLabels
 from proxy.exchange import Admitted, RequestContext
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 1.0
+MAX_LABELS = 64
+"""Most labels that are kept with a key."""
 
 
 class Journal(Protocol):
@@ -57,22 +61,14 @@ class OutputEstimates(Protocol):
 class RequestReport:
     """One ended request, for metrics and access log. What did not become known is "", None or 0.
 
-    Contains no secrets: only the key's prefix, and nothing about the target.
+    Contains no secrets.
     """
 
+    labels: CallLabels
     ended_at_ms: int
     request_id: str
-    method: str
-    path: str
     status: int
     cause: str
-    workspace_id: str
-    external_entity_id: str
-    group_id: str
-    key_prefix: str
-    slug: str
-    model_id: str = ""
-    """Of a direct call; then there is no slug."""
     request_bytes: int
     response_bytes: int
     tokens: Tokens | None
@@ -81,6 +77,9 @@ class RequestReport:
     """The gateway's share of the duration: without waiting for the upstream or the caller."""
     upstream_s: float
     first_byte_s: float | None
+    trace_id: str = ""
+    """This and the next are of its server span, in hexadecimal."""
+    span_id: str = ""
 
 
 class Meters(Protocol):
@@ -90,14 +89,8 @@ class Meters(Protocol):
         """An answer is billed by what was delivered. `reason`: `missing`, or `rejected` as implausible."""
         ...
 
-    def finished(self, call: RequestReport) -> None: ...
-
-
-class AccessLog(Protocol):
-    """Writes the access log."""
-
-    def record(self, call: RequestReport) -> None:
-        """Enqueue; never raises, never waits."""
+    def finished(self, call: RequestReport) -> None:
+        """Count a call, and log it. Enqueue; never raises, never waits."""
         ...
 
 
@@ -109,7 +102,6 @@ class SettleDependencies:
     counters: Counters
     output_estimates: OutputEstimates
     meters: Meters
-    access_log: AccessLog
 
 
 class Settle:
@@ -120,7 +112,6 @@ class Settle:
         self._counters = dependencies.counters
         self._output_estimates = dependencies.output_estimates
         self._meters = dependencies.meters
-        self._access_log = dependencies.access_log
         self._rejections = _Rejections()
 
     def journal_end(self, context: RequestContext) -> Awaitable[None] | None:
@@ -176,37 +167,50 @@ class Settle:
 
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
-        incoming, identified, route = context.incoming, context.identified, context.route
-        workspace_id = entity_id = group_id = key_prefix = ""
-        if identified is not None:
-            key, group = identified.key, identified.group
-            workspace_id, group_id, key_prefix = key.workspace_id, key.group_id or "", key.prefix
-            entity_id = group.external_entity_id if group is not None else ""
-        duration_s = perf_counter() - incoming.received_at
-        ours_s = duration_s - context.upstream_s - incoming.body_wait_s - context.outgoing.room_wait_s
+        incoming, outgoing, identified, route = context.incoming, context.outgoing, context.identified, context.route
+        labels = None
+        if route is not None and identified is not None:  # nearly every call
+            labels = identified.labels.get((route.plan.slug, incoming.method, context.facts.path))
+        duration_s, upstream_s = perf_counter() - incoming.received_at, context.upstream_s
+        ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
         report = RequestReport(
+            labels=labels or _labels(context),
             ended_at_ms=time_ns() // 1_000_000,
             request_id=context.request_id,
-            method=incoming.method,
-            path=context.facts.path,
             status=context.status,
             cause=context.cause,
-            workspace_id=workspace_id,
-            external_entity_id=entity_id,
-            group_id=group_id,
-            key_prefix=key_prefix,
-            slug=route.plan.slug if route is not None else "",
-            model_id=context.direct.wanted.model_id if context.direct is not None else "",
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
-            response_bytes=context.outgoing.sent_bytes,
+            response_bytes=outgoing.sent_bytes,
             tokens=context.billed if context.journaled else None,
             duration_s=duration_s,
-            ours_s=max(ours_s, 0.0),
-            upstream_s=context.upstream_s,
+            ours_s=ours_s if ours_s > 0.0 else 0.0,
+            upstream_s=upstream_s,
             first_byte_s=context.first_byte_s,
         )
-        self._access_log.record(report)
         self._meters.finished(report)
+
+
+def _labels(context: RequestContext) -> CallLabels:
+    """Made anew, and kept with the key if the call has a slug: such calls have few paths."""
+    identified, route, direct = context.identified, context.route, context.direct
+    key = identified.key if identified is not None else None
+    group = identified.group if identified is not None else None
+    labels = CallLabels(
+        method=context.incoming.method,
+        path=context.facts.path,
+        workspace_id=key.workspace_id if key is not None else "",
+        external_entity_id=group.external_entity_id if group is not None else "",
+        group_id=(key.group_id or "") if key is not None else "",
+        key_prefix=key.prefix if key is not None else "",
+        slug=route.plan.slug if route is not None else "",
+        model_id=direct.wanted.model_id if direct is not None else "",
+    )
+    if route is not None and identified is not None:
+        kept = identified.labels
+        if len(kept) >= MAX_LABELS:
+            kept.clear()
+        kept[labels.slug, labels.method, labels.path] = labels
+    return labels
 
 
 class _Rejections:

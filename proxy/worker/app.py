@@ -27,7 +27,7 @@ from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.edges.telemetry.access_log import AccessLogWriter, line_of, traced_line_of
+from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -167,12 +167,12 @@ async def _dependencies(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[PipelineDependencies, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
-    meters = WorkerMetrics(link)
-    link.flush = meters.flush
-    stack.callback(meters.close)
-    access_log = AccessLogWriter(sys.stderr.fileno(), line=traced_line_of if settings.traces is not None else line_of)
+    access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
     stack.callback(access_log.close)
+    meters = WorkerMetrics(link, access_log.write)
+    link.flush = meters.flush
+    stack.callback(meters.close)
     journal = JournalWriter(settings.journal_dir, launch.incarnation)
     journal.start()
     stack.callback(journal.stop)
@@ -197,7 +197,6 @@ async def _dependencies(
         dialects=Dialects(monotonic),
         output_estimates=OutputEstimates(),
         meters=meters,
-        access_log=access_log,
         dispatch=_dispatch_settings(settings),
         max_body_bytes=settings.max_body_bytes,
         capacity=settings.capacity,

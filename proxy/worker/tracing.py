@@ -13,9 +13,9 @@ from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.edges.telemetry.tracing.traced_parts import (
     Handler,
-    TracedAccessLog,
     TracedCounters,
     TracedDialects,
+    TracedMeters,
     TracedReplicas,
     TracedUpstream,
     traced_handler,
@@ -57,6 +57,6 @@ def traced_pipeline(tracer: Tracer, dependencies: PipelineDependencies, exemplar
         upstream=TracedUpstream(given.upstream),
         replicas=TracedReplicas(given.replicas),
         dialects=TracedDialects(monotonic),
-        access_log=TracedAccessLog(given.access_log, exemplars),
+        meters=TracedMeters(given.meters, exemplars),
     )
     return traced_handler(tracer, Pipeline(parts).handle)

@@ -1,4 +1,4 @@
-"""Metrics and access log in memory: lists of the reports."""
+"""Metrics in memory: lists of the reports."""
 
 from dataclasses import dataclass, field
 
@@ -30,11 +30,3 @@ class FakeMeters:
 
     def usage_not_reported(self, reason: str) -> None:
         self.unreported.append(reason)
-
-
-@dataclass
-class FakeAccessLog:
-    records: list[RequestReport] = field(default_factory=list)
-
-    def record(self, call: RequestReport) -> None:
-        self.records.append(call)

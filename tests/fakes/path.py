@@ -12,7 +12,7 @@ from proxy.stages.dispatch import DispatchSettings, UpstreamClient
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, ready_directory
 from tests.fakes.journal import FakeJournal
-from tests.fakes.meters import FakeAccessLog, FakeMeters
+from tests.fakes.meters import FakeMeters
 from tests.fakes.replicas import FakeReplicas
 from tests.fakes.upstream_client import FakeUpstream
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
@@ -34,7 +34,6 @@ class PathRig:
     journal: FakeJournal = field(default_factory=FakeJournal)
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     meters: FakeMeters = field(default_factory=FakeMeters)
-    access_log: FakeAccessLog = field(default_factory=FakeAccessLog)
     settings: DispatchSettings = SETTINGS
     waiting_times: WaitingTimes = field(default_factory=WaitingTimes)
     max_body_bytes: int = 100_000
@@ -56,7 +55,6 @@ class PathRig:
             dialects=Dialects(monotonic),
             output_estimates=OutputEstimates(),
             meters=self.meters,
-            access_log=self.access_log,
             dispatch=self.settings,
             max_body_bytes=self.max_body_bytes,
             capacity=self.capacity,
@@ -81,4 +79,3 @@ class PathRig:
             call.event_key for call in self.journal.opened
         )
         assert self.meters.level == 0
-        assert len(self.meters.calls) == len(self.access_log.records)

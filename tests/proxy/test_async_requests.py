@@ -110,7 +110,7 @@ async def refused(rig: AsyncRig, incoming: FakeIncoming, status: int) -> FakeOut
     outgoing = await rig.serve(incoming)
     assert (outgoing.status, outgoing.json.get("error")) == (status, outgoing.json["error"])
     assert not rig.queue.accepted
-    assert rig.access_log.records[-1].status == status
+    assert rig.meters.calls[-1].status == status
     rig.check_settled()
     return outgoing
 
@@ -216,7 +216,7 @@ async def test_webhook_with_a_secret_in_its_url_appears_in_no_message(rig: Async
     body = {"model_input": 1, "webhook_endpoint": "https://s3cret:pass@hooks.example.com/s3cret"}
     outgoing = await refused(rig, asking(body=body), 400)
     assert "s3cret" not in str(outgoing.headers) + outgoing.body.decode() + outgoing.reason
-    assert "s3cret" not in repr(rig.access_log.records)
+    assert "s3cret" not in repr(rig.meters.calls)
 
 
 def with_size(size: int) -> bytes:
@@ -238,7 +238,7 @@ async def test_body_may_have_the_bound_and_not_one_byte_more(
     outgoing = await refused(rig, shaped(with_size(1001)), 413)
     assert outgoing.json["error"] == "payload size of 1001 bytes exceeds maximum size of 1000 bytes"
     assert (await rig.serve(shaped(with_size(1000)))).status == 201
-    assert [call.request_bytes for call in rig.access_log.records][1] == 1000
+    assert [call.request_bytes for call in rig.meters.calls][1] == 1000
 
 
 async def test_declared_body_above_the_bound_is_refused_unread(rig: AsyncRig) -> None:
@@ -275,7 +275,7 @@ async def test_memory_of_a_body_is_held_until_the_queue_has_it(rig: AsyncRig) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert rig.meters.capacity.held_bytes == 0
-    assert rig.access_log.records[-1].status == 499
+    assert rig.meters.calls[-1].status == 499
 
 
 # Who may, and what is there.
@@ -543,7 +543,7 @@ async def test_caller_who_leaves_before_the_201_leaves_nothing_here(rig: AsyncRi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert [call.status for call in rig.access_log.records] == [499]
+    assert [call.status for call in rig.meters.calls] == [499]
     rig.check_settled()
 
 
@@ -609,11 +609,11 @@ async def test_lost_counters_refuse_as_for_every_call(rig: AsyncRig) -> None:
 async def test_request_is_logged_like_a_direct_call(rig: AsyncRig) -> None:
     await rig.serve(asking(body={"model_input": "s3cret", "webhook_endpoint": "https://hooks.example.com/s3cret"}))
     await rig.serve(asking("/production/async_queue_status", "GET"))
-    first, second = rig.access_log.records
-    assert (first.status, first.path, first.model_id) == (201, f"/models/{MODEL}{SUBMIT}", MODEL)
-    assert (first.workspace_id, first.slug, first.tokens) == ("w1", "", None)
-    assert (second.status, second.method, second.model_id) == (200, "GET", MODEL)
-    assert "s3cret" not in repr(rig.access_log.records)
+    first, second = rig.meters.calls
+    assert (first.status, first.labels.path, first.labels.model_id) == (201, f"/models/{MODEL}{SUBMIT}", MODEL)
+    assert (first.labels.workspace_id, first.labels.slug, first.tokens) == ("w1", "", None)
+    assert (second.status, second.labels.method, second.labels.model_id) == (200, "GET", MODEL)
+    assert "s3cret" not in repr(rig.meters.calls)
     assert not rig.journal.entries
 
 

@@ -211,7 +211,7 @@ async def test_cancelled_call_is_settled_at_each_await(
         await task
 
     rig.check_settled()
-    assert [record.status for record in rig.access_log.records] == [499]
+    assert [record.status for record in rig.meters.calls] == [499]
     assert rig.pipeline._capacity.held_bytes == rig.pipeline._capacity.in_flight == 0
     assert rig.pipeline._capacity.parked == 0
     assert rig.pipeline._capacity.workspaces == rig.pipeline._capacity.groups == {}

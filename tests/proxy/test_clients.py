@@ -243,7 +243,7 @@ async def test_foreign_second_credential_is_ignored_and_never_forwarded(
     assert (await rig.serve(incoming)).status == 200
     [sent] = rig.upstream.calls
     assert sent.headers["authorization"] == "Bearer sk-upstream-secret"
-    assert FOREIGN_CREDENTIAL not in str((sent, rig.access_log.records))
+    assert FOREIGN_CREDENTIAL not in str((sent, rig.meters.calls))
     assert KEY not in str(sent)
     assert rig.directory.confirmations == 0
 

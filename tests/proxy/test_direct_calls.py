@@ -69,7 +69,7 @@ async def refused(rig: DirectRig, incoming: FakeIncoming, status: int) -> FakeOu
     outgoing = await rig.serve(incoming)
     assert outgoing.status == status
     assert not rig.upstream.calls
-    assert rig.access_log.records[-1].status == status
+    assert rig.meters.calls[-1].status == status
     return outgoing
 
 
@@ -103,7 +103,7 @@ async def test_bare_path_on_the_models_host_reaches_the_same_model(rig: DirectRi
     incoming.target = "/deployment/dep_1/predict"
     assert (await rig.serve(incoming)).body == b"1"
     assert rig.scripted.calls[0].wanted.where == Where(None, "dep_1")
-    assert rig.access_log.records[0].model_id == MODEL
+    assert rig.meters.calls[0].labels.model_id == MODEL
 
 
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/models", f"/models/{MODEL}/production/predict", "/"])
@@ -136,7 +136,7 @@ async def test_unknown_model_environment_and_deployment_are_answered_alike(rig: 
     incoming = asking()
     incoming.target = target
     assert (await refused(rig, incoming, 404)).json == FOUND
-    assert rig.access_log.records[0].model_id == ""
+    assert rig.meters.calls[0].labels.model_id == ""
     assert incoming.reads == 0
 
 
@@ -363,7 +363,7 @@ async def test_answer_that_breaks_off_is_cut_visibly(rig: DirectRig) -> None:
     rig.upstream.will(answer(pieces=[b"data: 1\n\n", UpstreamCutError()], headers=SSE))
     outgoing = await rig.serve(asking())
     assert outgoing.aborted
-    assert rig.access_log.records[0].status == 502
+    assert rig.meters.calls[0].status == 502
     assert rig.scripted.calls[0].ends[0].status == 502
 
 
@@ -384,7 +384,7 @@ async def test_caller_who_leaves_while_parked_ends_the_call(rig: DirectRig) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     [ended] = rig.scripted.calls[0].ends
-    assert ended.status == rig.access_log.records[0].status == 499
+    assert ended.status == rig.meters.calls[0].status == 499
     assert rig.meters.level == 0
 
 
@@ -444,7 +444,7 @@ async def test_caller_who_leaves_at_any_await_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all(given.closed for given in answers)
-    assert [call.status for call in rig.access_log.records] == [499]
+    assert [call.status for call in rig.meters.calls] == [499]
     assert [ended.status for call in rig.scripted.calls for ended in call.ends] == [499] * len(rig.scripted.calls)
     assert rig.meters.capacity is not None
     assert (rig.meters.level, rig.meters.capacity.held_bytes, rig.meters.capacity.workspaces) == (0, 0, {})
@@ -454,7 +454,7 @@ async def test_write_to_a_caller_who_left_cancels_the_upstream(rig: DirectRig) -
     rig.upstream.will(stream := answer(pieces=[CallerGoneError()], headers=SSE))
     await rig.serve(asking())
     assert stream.closed
-    assert rig.access_log.records[0].status == 499
+    assert rig.meters.calls[0].status == 499
 
 
 # What is recorded.
@@ -467,7 +467,7 @@ async def test_direct_call_leaves_no_event_and_takes_no_limit(rig: DirectRig) ->
     assert not rig.meters.decisions
     assert not [name for name, _ in outgoing.headers if name.startswith("x-ratelimit")]
     [call] = rig.meters.calls
-    assert (call.workspace_id, call.external_entity_id, call.slug, call.model_id) == ("w1", "", "", MODEL)
+    assert (call.labels.workspace_id, *call.labels.counted[1:], call.labels.slug) == ("w1", "", MODEL, "")
     assert (call.status, call.tokens, call.request_bytes, call.response_bytes) == (200, None, 2, 31)
     assert call.first_byte_s is not None
     rig.check_settled()
@@ -507,7 +507,7 @@ async def test_wake_is_accepted_without_a_call(rig: DirectRig, where: str) -> No
     [wanted] = rig.scripted.woken
     assert (wanted.workspace_id, wanted.model_id) == ("w1", MODEL)
     assert not rig.scripted.calls
-    assert rig.meters.calls[0].model_id == MODEL
+    assert rig.meters.calls[0].labels.model_id == MODEL
 
 
 @pytest.mark.parametrize(("failure", "status"), [(NoSuchModelError(), 404), (PolicyUnavailableError(), 503)])

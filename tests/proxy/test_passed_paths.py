@@ -95,7 +95,7 @@ async def test_form_passes_with_the_targets_model(rig: PathRig, path: str, model
     assert rig.upstream.uploaded == [sent]
     assert call.upload is not None
     assert call.upload.length == (len(sent) if length else None)
-    [logged] = rig.access_log.records
+    [logged] = rig.meters.calls
     assert logged.request_bytes == sum(map(len, parts)) + len(b"--b--\r\n")
 
 

@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import json
 from dataclasses import asdict
+from functools import cache
 from time import sleep
 from typing import Any
 
 import pytest
 
 from policy.billing import MAX_COUNT, Tokens
+from policy.credentials import digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
@@ -23,7 +26,8 @@ from proxy.exchange import (
     UpstreamUnreachableError,
 )
 from proxy.replicas.replica_calls import CallEnded
-from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
+from proxy.stages import settle
+from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform, vendor_b
 from tests.fakes.path import VENDOR_B, PathRig, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
@@ -80,33 +84,62 @@ async def test_call_is_answered_billed_and_counted_in_metrics(rig: PathRig) -> N
     assert (opened.workspace_id, opened.group_id, opened.model_slug) == ("w1", "g1", SLUG)
     assert (opened.api_key_prefix, opened.external_entity_id) == (KEY.partition(".")[0], "entity-1")
     [counted] = rig.meters.calls
-    assert (counted.status, counted.tokens, counted.external_entity_id) == (200, REPORTED, "entity-1")
+    assert (counted.status, counted.tokens, counted.labels.external_entity_id) == (200, REPORTED, "entity-1")
     rig.check_settled()
 
 
-async def test_access_log_and_metrics_get_the_same_complete_record(rig: PathRig) -> None:
+async def test_call_is_reported_completely(rig: PathRig) -> None:
     rig.upstream.will(answer(completion()))
     incoming = asking()
     outgoing = await rig.serve(incoming)
-    [logged] = rig.access_log.records
-    assert rig.meters.calls == [logged]
-    texts = {"method", "path", "request_id", "workspace_id", "group_id", "key_prefix", "slug", "cause"}
-    assert {name: value for name, value in asdict(logged).items() if name in texts} == {
+    [logged] = rig.meters.calls
+    assert asdict(logged.labels) == {
         "method": "POST",
         "path": incoming.target,
-        "request_id": outgoing.header("x-request-id"),
         "workspace_id": "w1",
+        "external_entity_id": "entity-1",
         "group_id": "g1",
         "key_prefix": KEY.partition(".")[0],
         "slug": SLUG,
-        "cause": "",
+        "model_id": "",
+        "counted": ("w1", "entity-1", SLUG),
+        "encoded": b"",
     }
+    assert (logged.request_id, logged.cause) == (outgoing.header("x-request-id"), "")
     assert (logged.request_bytes, logged.response_bytes) == (incoming.declared_bytes, outgoing.sent_bytes)
     assert abs(logged.ended_at_ms - now_ms()) < 60_000
     assert logged.first_byte_s is not None
     assert 0 < logged.ours_s <= logged.duration_s
     assert 0 < logged.upstream_s < logged.duration_s
     assert logged.first_byte_s <= logged.duration_s
+
+
+async def test_labels_are_kept_by_key_slug_and_path(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settle, "MAX_LABELS", 2)
+    monkeypatch.setattr(rig.directory, "key_holder", cache(rig.directory.key_holder))  # as the directory does
+    rig.directory.add_slug("acme/other", vendor_b())
+    models = (SlugLimits(SLUG), SlugLimits("acme/other"))
+    rig.directory.groups["g1"] = Group("g1", "w1", None, "entity-1", Enforcement.INDEPENDENT, models)
+    rig.directory.add_key("tg_second.secret")
+    places = [
+        (KEY, SLUG, "/v1/completions"),
+        (KEY, SLUG, "/v1/embeddings"),
+        (KEY, "acme/other", "/v1/embeddings"),
+        ("tg_second.secret", "acme/other", "/v1/embeddings"),
+    ]
+    for key, model, path in (place for place in 2 * places for _ in range(2)):
+        rig.upstream.will(answer(completion()))
+        incoming = FakeIncoming(path, authorization=f"Bearer {key}").saying({"model": model, "prompt": "", "input": ""})
+        assert (await rig.serve(incoming)).status == 200
+    labels = [call.labels for call in rig.meters.calls]
+    assert [(one.key_prefix, one.slug, one.path) for one in labels] == [
+        (key.partition(".")[0], slug, path) for key, slug, path in 2 * places for _ in range(2)
+    ]
+    assert all(first is second for first, second in zip(labels[::2], labels[1::2], strict=True))
+    holder = rig.directory.key_holder(digest_of(KEY))
+    assert holder is not None
+    assert holder.identified is not None
+    assert 0 < len(holder.identified.labels) <= 2
 
 
 @pytest.mark.parametrize(
@@ -116,7 +149,7 @@ async def test_refused_call_is_counted_with_its_external_entity_id(rig: PathRig,
     outgoing = await rig.serve(asked)
     [counted] = rig.meters.calls
     assert outgoing.status in (400, 404)
-    assert (counted.status, counted.external_entity_id, counted.slug) == (outgoing.status, "entity-1", "")
+    assert (counted.status, counted.labels.external_entity_id, counted.labels.slug) == (outgoing.status, "entity-1", "")
 
 
 DEEP = '{"a":' * 400 + "1" + "}" * 400
@@ -466,7 +499,7 @@ async def test_call_above_max_in_flight_is_a_529() -> None:
     outgoing = await rig.serve(asking())
     assert (outgoing.status, outgoing.json["error_code"]) == (529, "CAPACITY_EXHAUSTED")
     assert outgoing.header("retry-after") == "1"
-    [record] = rig.access_log.records
+    [record] = rig.meters.calls
     assert (record.status, record.request_id) == (529, outgoing.header("x-request-id"))
 
 
@@ -614,7 +647,7 @@ async def test_internal_error_is_logged_with_its_traceback(rig: PathRig, caplog:
     [record] = caplog.records
     assert record.exc_info is not None
     assert outgoing.header("x-request-id") in record.getMessage()  # type: ignore[operator] # a refusal has a request id
-    assert rig.access_log.records[0].cause == "bug"
+    assert rig.meters.calls[0].cause == "bug"
 
 
 @pytest.mark.parametrize(
@@ -751,7 +784,7 @@ async def test_write_after_a_disconnect_is_a_499_and_bills_the_delivered_text(ri
     await rig.pipeline.handle(asking(stream=True), FakeOutgoing(gone=True))
     assert rig.journal.closed[0].status == 499
     assert rig.journal.closed[0].tokens == Tokens(input=REQUEST_TOKENS, output=ANSWER_TOKENS)
-    assert rig.access_log.records[0].status == 499
+    assert rig.meters.calls[0].status == 499
     assert upstream.closed
     rig.check_settled()
 
@@ -842,7 +875,7 @@ async def test_parked_call_is_answered_by_the_deployment_that_its_environment_po
     platform_rig.directory.add_model("m1", Deployment("d2", "ACTIVE", ("http://b",)))
     assert (await parked).status == 200
     assert platform_rig.upstream.calls[0].url == "http://b/v1/chat/completions"
-    [record] = platform_rig.access_log.records
+    [record] = platform_rig.meters.calls
     assert record.upstream_s >= 0.05, "waiting for a replica is not our time"
 
 

@@ -1,46 +1,45 @@
 """Writes the access log, one JSON line per request, in a thread, so that a slow disk or pipe never blocks the loop.
 
-`record` appends to a bounded queue and returns. Lines that do not fit are dropped, and their number is logged: losing
-log lines is better than losing requests.
+`write` makes the lines of some calls, appends them to a bounded queue and returns. It runs on the loop: a thread would
+hold the GIL just as long, but later, when the calls' figures have left the processor's cache. Lines that do not fit are
+dropped, and their number is logged: losing log lines is better than losing requests.
 """
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import orjson
 
+from proxy.call_labels import CallLabels
 from proxy.stages.settle import RequestReport
 
 CLIENT_CLOSED_STATUS = 499
-CLIENT_CLOSED_MESSAGE = "Client closed connection"
+CLIENT_CLOSED_MESSAGE = b"Client closed connection"
 MAX_PATH_CHARS = 256
 COLLECT_S = 0.05
 """How long lines are collected for one write."""
-
-
-class TracedReport(NamedTuple):
-    """A request with its server span's ids, in hexadecimal."""
-
-    report: RequestReport
-    trace_id: str
-    span_id: str
+_LINE = (
+    b'{"time":"%b.%03dZ","message":"%b",%b"status":%d,"request_bytes":%d,"response_bytes":%d,"total_ms":%.3f'
+    b',"ours_ms":%.3f,"upstream_ms":%.3f,"request_id":%b%b}\n'
+)
 
 
 class AccessLogWriter:
-    """Writes to a file descriptor, which stays open. Call `start` before the first record, `close` after the last."""
+    """Writes to a file descriptor, which stays open. Call `start` before the first line, `close` after the last."""
 
-    def __init__(self, fd: int, max_pending: int = 100_000, line: Callable[[Any], bytes] | None = None) -> None:
-        """`line`: renders a record; by default `line_of`."""
+    def __init__(self, fd: int, max_pending: int = 100_000) -> None:
+        """`max_pending`: how many lines may wait to be written."""
         self._fd = fd
         self._max_pending = max_pending
-        self._line: Callable[[Any], bytes] = line or line_of
-        self._pending: deque[RequestReport | TracedReport] = deque()
-        self._lost = 0
+        self._pending: deque[tuple[int, bytes]] = deque()
+        """Numbers of lines, and these lines."""
+        # Each of these counters only rises, and only one thread raises it: a line is counted once without a lock.
+        self._queued = self._dropped = 0
+        self._left_queue = self._not_written = self._reported = 0
         self._wake = threading.Event()
         self._is_woken = False  # mirrors `_wake`, cheaper to read
         self._closing = False
@@ -49,11 +48,13 @@ class AccessLogWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def record(self, call: RequestReport | TracedReport) -> None:
-        if len(self._pending) >= self._max_pending:
-            self._lost += 1
+    def write(self, calls: Sequence[RequestReport]) -> None:
+        """Enqueue the lines of these calls; never raises, never waits."""
+        if self._queued - self._left_queue + len(calls) > self._max_pending:
+            self._dropped += len(calls)
             return
-        self._pending.append(call)
+        self._queued += len(calls)
+        self._pending.append((len(calls), lines_of(calls)))
         if not self._is_woken:
             self._is_woken = True
             self._wake.set()
@@ -71,70 +72,72 @@ class AccessLogWriter:
             if not self._closing:
                 time.sleep(COLLECT_S)
             self._wake.clear()
-            self._is_woken = False  # before draining, so that a record that comes meanwhile wakes the thread again
+            self._is_woken = False  # before draining, so that lines that come meanwhile wake the thread again
             self._drain()
 
     def _drain(self) -> None:
-        pending, line = self._pending, self._line
-        lines = [line(pending.popleft()) for _ in range(len(pending))]
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            lines.append(orjson.dumps({"message": "access log lines lost", "lines": lost}) + b"\n")
+        pending = [self._pending.popleft() for _ in range(len(self._pending))]
+        count, lines = sum(number for number, _ in pending), [lines for _, lines in pending]
+        lost = self._dropped + self._not_written
+        if lost > self._reported:
+            lines.append(b'{"message":"access log lines lost","lines":%d}\n' % (lost - self._reported))
         try:
             _write_all(self._fd, b"".join(lines))
+            self._reported = lost
         except OSError:
-            self._lost += len(lines)
+            self._not_written += count
+        self._left_queue += count
 
 
-def line_of(call: RequestReport) -> bytes:
-    """One flat JSON line, times in milliseconds, unknown fields left out. Kept cheap: the thread shares the GIL."""
-    second, ms = divmod(call.ended_at_ms, 1000)
-    line: dict[str, Any] = {
-        "time": f"{_timestamp(second)}.{ms:03d}Z",
-        "message": CLIENT_CLOSED_MESSAGE if call.status == CLIENT_CLOSED_STATUS else "request",
-        "method": call.method,
-        "status": call.status,
-        "request_bytes": call.request_bytes,
-        "response_bytes": call.response_bytes,
-        "total_ms": round(call.duration_s * 1e6) / 1000,
-        "ours_ms": round(call.ours_s * 1e6) / 1000,
-        "upstream_ms": round(call.upstream_s * 1e6) / 1000,
+def lines_of(calls: Iterable[RequestReport]) -> bytes:
+    """A flat JSON line per call, times in milliseconds, unknown fields left out. One loop, because each call costs."""
+    lines = []
+    for call in calls:
+        second, ms = divmod(call.ended_at_ms, 1000)
+        more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
+        if call.tokens is not None:
+            more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.tokens
+        if call.cause:
+            more += b',"cause":%b' % orjson.dumps(call.cause)
+        if call.trace_id:
+            more += b',"trace_id":"%b","span_id":"%b"' % (call.trace_id.encode(), call.span_id.encode())
+        line = _LINE % (
+            _timestamp(second),
+            ms,
+            CLIENT_CLOSED_MESSAGE if call.status == CLIENT_CLOSED_STATUS else b"request",
+            call.labels.encoded or _encoded(call.labels),
+            call.status,
+            call.request_bytes,
+            call.response_bytes,
+            call.duration_s * 1e3,
+            call.ours_s * 1e3,
+            call.upstream_s * 1e3,
+            orjson.dumps(call.request_id),
+            more,
+        )
+        lines.append(line)
+    return b"".join(lines)
+
+
+def _encoded(labels: CallLabels) -> bytes:
+    """The method, and other members that are known, each with a comma behind it."""
+    path = labels.path[:MAX_PATH_CHARS]
+    members = {
+        "path": path if path.isascii() else path.encode("ascii", "backslashreplace").decode(),
+        "workspace": labels.workspace_id,
+        "key_prefix": labels.key_prefix,
+        "group": labels.group_id,
+        "slug": labels.slug,
+        "model_id": labels.model_id,
     }
-    if call.request_id:
-        line["request_id"] = call.request_id
-    if path := call.path[:MAX_PATH_CHARS]:
-        line["path"] = path if path.isascii() else path.encode("ascii", "backslashreplace").decode()
-    if call.cause:
-        line["cause"] = call.cause
-    if call.workspace_id:
-        line["workspace"] = call.workspace_id
-        line["key_prefix"] = call.key_prefix
-    if call.group_id:
-        line["group"] = call.group_id
-    if call.slug:
-        line["slug"] = call.slug
-    if call.model_id:
-        line["model_id"] = call.model_id
-    if call.first_byte_s is not None:
-        line["first_byte_ms"] = round(call.first_byte_s * 1e6) / 1000
-    if call.tokens is not None:
-        line["input_tokens"], line["output_tokens"], line["cached_input_tokens"] = call.tokens
-    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def traced_line_of(call: RequestReport | TracedReport) -> bytes:
-    """The same with `trace_id` and `span_id`, for a request that has a span."""
-    if not isinstance(call, TracedReport):
-        return line_of(call)
-    return line_of(call.report)[:-2] + b',"trace_id":"%b","span_id":"%b"}\n' % (
-        call.trace_id.encode(),
-        call.span_id.encode(),
-    )
+    known = {name: value for name, value in members.items() if value}
+    labels.encoded = orjson.dumps({"method": labels.method} | known)[1:-1] + b","
+    return labels.encoded
 
 
 @lru_cache(maxsize=4)
-def _timestamp(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+def _timestamp(second: int) -> bytes:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,7 +1,9 @@
 """A histogram's observations between two flushes."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 
 
 class HistogramCounts:
@@ -18,7 +20,11 @@ class HistogramCounts:
         self.sum = 0.0
 
     def observe(self, values: Sequence[float]) -> None:
-        counts, bounds = self.counts, self.bounds
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
+        """Count by bucket first: values that come together are mostly in a few buckets."""
+        for bucket, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
+            self.counts[bucket] += count
         self.sum += sum(values)
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Add counts by bucket. What they sum up to is added apart."""
+        self.counts = list(map(int.__add__, self.counts, counts))

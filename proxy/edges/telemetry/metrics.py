@@ -1,4 +1,4 @@
-"""Counts what one worker does and sends the counts to the supervisor within 100 ms.
+"""Counts what one worker does and sends the counts to the supervisor within 100 ms. Has ended calls logged meanwhile.
 
 Counts are dropped once they are sent, so a worker's memory does not grow with label values. The supervisor adds them
 up in `totals.py`. Decision 0005 says why these are not prometheus_client's multiprocess files.
@@ -7,7 +7,7 @@ up in `totals.py`. Decision 0005 says why these are not prometheus_client's mult
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
@@ -18,7 +18,7 @@ from proxy.stages.settle import RequestReport
 
 FLUSH_AFTER_S = 0.1
 COUNT_AFTER_CALLS = 64
-"""How many calls are queued before they are counted together, which is cheaper than one by one."""
+"""How many calls are queued before they are counted and logged together, which is cheaper than one by one."""
 
 DURATION_BOUNDS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0,
@@ -55,25 +55,28 @@ class LoadGauges(Protocol):
 
 
 class WorkerMetrics:
-    """Counts what happens in one worker. Calls are queued and counted several at a time. Every `FLUSH_AFTER_S` a
-    timer sends the counts, if there are any."""
+    """Counts what happens in one worker. Calls are queued, and counted and logged several at a time. Every
+    `FLUSH_AFTER_S` a timer sends the counts, if there are any."""
 
-    def __init__(self, sink: CountsSink) -> None:
+    def __init__(self, sink: CountsSink, log_calls: Callable[[Sequence[RequestReport]], None] | None = None) -> None:
+        """`log_calls`: writes the access log. None in a process that serves no calls."""
         self.async_requests = AsyncCounts()
         """What became of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
         """Returns what to send of traces; None while they are off."""
         self._sink = sink
+        self._log_calls = log_calls
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
         self._decided: list[LimitDecision] = []
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
         """Queues a decision: of a call, which is counted when it has finished."""
-        self._calls: dict[tuple[str, str, str, int], tuple[list[int], list[int]]] = {}
-        """By workspace, entity, slug and status: sums, and the buckets of workspace and slug."""
+        self._calls: dict[tuple[tuple[str, str, str], int], tuple[list[int], list[int]]] = {}
+        """By labels and status: sums, and the buckets in which times to first byte are counted."""
         self._first_bytes: dict[tuple[str, str], list[int]] = {}
-        """Buckets of times to first byte, of answers that are no errors, by workspace and slug."""
+        """Buckets of times to first byte, of answers that are no errors, by workspace and slug. Those of errors are in
+        `_histograms`, which gets these, too, when counts are sent."""
         self._decisions: Counter[LimitDecision] = Counter()
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
@@ -130,34 +133,48 @@ class WorkerMetrics:
         return self._capacity.in_flight if self._capacity is not None else 0
 
     def _count(self) -> None:
-        """Count the queued calls, round trips and decisions."""
+        """Count the queued calls, round trips and decisions, and log the calls."""
         self._decisions.update(self._decided)
         self._decided.clear()
-        ended, self._finished_calls = self._finished_calls, []
+        self._histograms["redis"].observe(self._round_trips)
+        self._round_trips.clear()
+        if ended := self._finished_calls:
+            self._finished_calls = []
+            self._count_calls(ended)
+            if self._log_calls is not None:
+                self._log_calls(ended)
+
+    def _count_calls(self, ended: list[RequestReport]) -> None:
         calls, histograms = self._calls, self._histograms
         for call in ended:
-            key = (call.workspace_id, call.external_entity_id, call.slug or call.model_id, call.status)
-            found = calls.get(key)
-            if found is None:  # the buckets are looked up here, once per flush, and not for each call
-                buckets = self._first_bytes.setdefault((key[0], key[2]), [0] * BUCKETS)
-                found = calls[key] = ([0, 0, 0, 0], buckets)
-            tally, buckets = found
-            tally[0] += 1
-            if (first_byte_s := call.first_byte_s) is not None and call.status < 400:
-                buckets[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
+            found = calls.get((call.labels.counted, call.status))
+            sums, first_bytes = found if found is not None else self._uncounted(call)
+            sums[0] += 1
             if (tokens := call.tokens) is not None:
-                tally[1] += tokens.input - tokens.cached_input
-                tally[2] += tokens.cached_input
-                tally[3] += tokens.output
+                inputs, outputs, cached_inputs = tokens
+                sums[1] += inputs - cached_inputs
+                sums[2] += cached_inputs
+                sums[3] += outputs
+            if (first_byte_s := call.first_byte_s) is not None:
+                first_bytes[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
         histograms["duration"].observe([call.duration_s for call in ended])
         histograms["overhead"].observe([call.ours_s for call in ended])
-        histograms["first_byte"].observe([call.first_byte_s for call in ended if call.first_byte_s is not None])
-        histograms["redis"].observe(self._round_trips)
-        self._round_trips.clear()
+        histograms["first_byte"].sum += sum([call.first_byte_s or 0.0 for call in ended])
+
+    def _uncounted(self, call: RequestReport) -> tuple[list[int], list[int]]:
+        """Where calls like this one are counted from now on."""
+        workspace_id, _entity_id, called = call.labels.counted
+        buckets = self._histograms["first_byte"].counts
+        if call.status < 400:
+            buckets = self._first_bytes.setdefault((workspace_id, called), [0] * BUCKETS)
+        counted = self._calls[call.labels.counted, call.status] = ([0, 0, 0, 0], buckets)
+        return counted
 
     def _take_counts(self) -> dict[str, Any]:
         calls, self._calls = self._calls, {}
         first_bytes, self._first_bytes = self._first_bytes, {}
+        for buckets in first_bytes.values():
+            self._histograms["first_byte"].add(buckets)
         decisions, self._decisions = self._decisions, Counter()
         unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
@@ -178,7 +195,7 @@ class WorkerMetrics:
             }
         self._in_flight_sent = gauges["in_flight"]
         counts = {
-            "calls": [[*key, *tally] for key, (tally, _buckets) in calls.items()],
+            "calls": [[*labels, status, *sums] for (labels, status), (sums, _buckets) in calls.items()],
             "first_bytes": [[*key, buckets] for key, buckets in first_bytes.items() if any(buckets)],
             "decisions": [[*key, count] for key, count in decisions.items()],
             "unreported": unreported,

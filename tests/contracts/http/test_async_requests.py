@@ -187,7 +187,7 @@ async def test_hundred_megabytes_are_refused_before_they_are_read(machine: Machi
     for _ in range(5):
         caller.send(chunk(b"x" * 65_536))
     assert (await caller.answer())[0] == 413
-    assert [call.status for call in machine.rigs[0].access_log.records] == [413, 413]
+    assert [call.status for call in machine.rigs[0].meters.calls] == [413, 413]
     await eventually(lambda: machine.rigs[0].pipeline._capacity.held_bytes == 0)
 
 
@@ -215,7 +215,7 @@ async def test_caller_who_leaves_within_the_body_queues_nothing(machine: Machine
     caller.send(request(SUBMIT, b'{"model_input', "content-length: 300\r\n"))
     await eventually(lambda: machine.rigs[0].pipeline._capacity.held_bytes > 0)
     caller.disconnect()
-    await eventually(lambda: [call.status for call in machine.rigs[0].access_log.records] == [499])
+    await eventually(lambda: [call.status for call in machine.rigs[0].meters.calls] == [499])
     assert await machine.queued() == 0
 
 
@@ -335,7 +335,7 @@ async def test_caller_who_leaves_before_the_201_may_have_queued_a_request(machin
         caller.send(request(SUBMIT, b'{"model_input": 1}'))
         await asyncio.sleep(0.3)
         caller.disconnect()
-        await eventually(lambda: [call.status for call in machine.rigs[0].access_log.records] == [499])
+        await eventually(lambda: [call.status for call in machine.rigs[0].meters.calls] == [499])
     finally:
         machine.queue_redis.resume()
     await machine.submit()

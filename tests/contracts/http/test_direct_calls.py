@@ -60,7 +60,7 @@ class Wire:
         return int(head.split(b" ")[1]), head, content
 
     async def until_logged(self, count: int = 1) -> None:
-        records = self.rig.access_log.records
+        records = self.rig.meters.calls
         await eventually(lambda: len(records) == count, lambda: f"{count} calls are logged: {records}")
         self.rig.check_settled()
         await eventually(lambda: not any(self.rig.replicas.in_flight().values()), "all calls have ended")
@@ -146,7 +146,7 @@ async def test_binary_body_reaches_the_replica_and_returns_unchanged(wire: Wire,
     assert received.header("content-type") == "application/x-msgpack"
     assert received.header("content-length") == str(size)
     await wire.until_logged()
-    assert wire.rig.access_log.records[0].response_bytes == size
+    assert wire.rig.meters.calls[0].response_bytes == size
 
 
 async def test_chunked_upload_reaches_the_replica_whole(wire: Wire) -> None:
@@ -171,7 +171,7 @@ async def test_body_of_90_mb_goes_through_and_leaves_no_memory_held() -> None:
             await caller.writer.drain()
         assert (await caller.answer())[2] == sent.hexdigest().encode()
         await wire.until_logged()
-        assert wire.rig.access_log.records[0].request_bytes == 90_000_000
+        assert wire.rig.meters.calls[0].request_bytes == 90_000_000
         assert wire.rig.pipeline._capacity.held_bytes == 0
 
 
@@ -232,7 +232,7 @@ async def test_replica_is_read_no_faster_than_the_caller_reads(wire: Wire) -> No
     assert sent < 40, "megabytes read ahead of a caller who does not read"
     caller.reset()
     await wire.until_logged()
-    assert wire.rig.access_log.records[0].status == 499
+    assert wire.rig.meters.calls[0].status == 499
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
@@ -330,7 +330,7 @@ async def test_answer_after_the_deadline_is_a_504() -> None:
         status, _, content = await wire.answer()
         assert (status, json.loads(content)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
         await wire.until_logged()
-        assert wire.rig.access_log.records[0].status == 504
+        assert wire.rig.meters.calls[0].status == 504
 
 
 async def test_answer_that_outlasts_the_deadline_is_cut() -> None:
@@ -340,7 +340,7 @@ async def test_answer_that_outlasts_the_deadline_is_cut() -> None:
         assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
         assert await caller.read_to_end() == b"1\r\na\r\n"
         await wire.until_logged()
-        assert wire.rig.access_log.records[0].status == 504
+        assert wire.rig.meters.calls[0].status == 504
 
 
 # Callers that leave.
@@ -352,7 +352,7 @@ async def test_caller_who_leaves_within_a_stream_cancels_it(wire: Wire) -> None:
     await caller.until(b"data: 1")
     caller.disconnect()
     await wire.until_logged()
-    assert wire.rig.access_log.records[0].status == 499
+    assert wire.rig.meters.calls[0].status == 499
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
@@ -364,7 +364,7 @@ async def test_caller_who_leaves_while_parked_is_noticed(wire: Wire, size: int) 
     assert wire.rig.pipeline._capacity.held_bytes == size
     caller.disconnect()
     await wire.until_logged()
-    assert wire.rig.access_log.records[0].status == 499
+    assert wire.rig.meters.calls[0].status == 499
     assert wire.rig.pipeline._capacity.held_bytes == 0
     assert not wire.upstream.received
 
@@ -448,7 +448,7 @@ async def test_absolute_form_names_the_model_and_the_host_field_does_not(wire: W
     status, _, _ = await wire.answer(f"POST http://{HOST}:80/production/predict?a", fields=f"host: {OTHER_HOST}\r\n")
     assert status == 200
     assert wire.upstream.received[0].target == "/predict?a"
-    assert wire.rig.access_log.records[0].model_id == MODEL
+    assert wire.rig.meters.calls[0].labels.model_id == MODEL
 
 
 async def test_escaped_line_breaks_stay_escaped(wire: Wire) -> None:

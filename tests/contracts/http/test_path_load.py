@@ -60,7 +60,7 @@ async def test_one_worker_serves_a_thousand_concurrent_streams() -> None:
             async with asyncio.timeout(60):
                 answers = await asyncio.gather(*(caller.reader.readuntil(b"0\r\n\r\n") for caller in callers))
             assert all(b"data: [DONE]" in answer and b"their-model" not in answer for answer in answers)
-            await eventually(lambda: len(rig.access_log.records) == STREAMS)
+            await eventually(lambda: len(rig.meters.calls) == STREAMS)
             rig.check_settled()
         await client.aclose()
     assert {closed.tokens for closed in rig.journal.closed} == {USED}
@@ -107,7 +107,7 @@ async def test_stalled_readers_take_bounded_memory() -> None:
             tracemalloc.stop()
             for caller in callers:
                 caller.reset()
-            await eventually(lambda: len(rig.access_log.records) == STALLED)
+            await eventually(lambda: len(rig.meters.calls) == STALLED)
             rig.check_settled()
         await client.aclose()
     assert held_bytes < STALLED * MAX_STALLED_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"

@@ -132,7 +132,10 @@ class CannedWorker:
         stack.callback(self._replica.close)
         self.publish(*rows(), reset=True)
         self.egress = CannedEgress(*reads)
-        self.meters = WorkerMetrics(NoSupervisor())
+        access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
+        access_log.start()
+        stack.callback(access_log.close)
+        self.meters = WorkerMetrics(NoSupervisor(), access_log.write)
         stack.callback(self.meters.close)
         self.journal_directory = scratch / "journal"
         self.journal = JournalWriter(self.journal_directory, "w1")
@@ -143,9 +146,6 @@ class CannedWorker:
             on_round_trip=self.meters.redis_round_trip, client=patient, before_settling=self.journal.write_now
         )
         self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
-        access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
-        access_log.start()
-        stack.callback(access_log.close)
         stamp = ReplicaStamp(stamp_path(path))
         dependencies = PipelineDependencies(
             directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),
@@ -156,7 +156,6 @@ class CannedWorker:
             dialects=Dialects(monotonic),
             output_estimates=OutputEstimates(),
             meters=self.meters,
-            access_log=access_log,
             dispatch=DispatchSettings({"VENDOR_B": "http://127.0.0.1:9999"}),
         )
         self.server = HttpServer(Pipeline(dependencies).handle)

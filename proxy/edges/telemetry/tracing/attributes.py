@@ -77,14 +77,15 @@ def of_report(report: RequestReport) -> Attributes:
         attributes["http.response.status_code"] = report.status
     if report.status >= SERVER_ERROR:
         attributes["error.type"] = report.cause or str(report.status)
+    labels = report.labels
     known = {
         "tollgate.cause": report.cause,
-        "tollgate.workspace": report.workspace_id,
-        "tollgate.group": report.group_id,
-        "tollgate.external_entity_id": report.external_entity_id,
-        "tollgate.key_prefix": report.key_prefix,
-        "tollgate.slug": report.slug,
-        "tollgate.model_id": report.model_id,
+        "tollgate.workspace": labels.workspace_id,
+        "tollgate.group": labels.group_id,
+        "tollgate.external_entity_id": labels.external_entity_id,
+        "tollgate.key_prefix": labels.key_prefix,
+        "tollgate.slug": labels.slug,
+        "tollgate.model_id": labels.model_id,
     }
     attributes.update({name: value for name, value in known.items() if value})
     if report.first_byte_s is not None:

@@ -1,19 +1,19 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from opentelemetry.trace import Tracer
 
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation
-from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.call_load import Load
+from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.edges.telemetry.access_log import TracedReport
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
@@ -43,8 +43,16 @@ class UpstreamClient(Protocol):
     async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
 
 
-class AccessLog(Protocol):
-    def record(self, call: Any) -> None: ...
+class Meters(Protocol):
+    """The metrics, as the pipeline uses them."""
+
+    def limit_decision(self, decision: LimitDecision) -> None: ...
+
+    def watch(self, capacity: Capacity) -> None: ...
+
+    def usage_not_reported(self, reason: str) -> None: ...
+
+    def finished(self, call: RequestReport) -> None: ...
 
 
 def current_call() -> CallTrace | None:
@@ -54,7 +62,7 @@ def current_call() -> CallTrace | None:
 
 
 def traced_handler(tracer: Tracer, handle: Handler) -> Handler:
-    """Serve requests by `handle`, each under a server span. `TracedAccessLog` ends it."""
+    """Serve requests by `handle`, each under a server span. `TracedMeters` ends it."""
 
     def serve(incoming: Incoming, outgoing: Outgoing) -> Awaitable[None]:
         CURRENT.set(CallTrace(tracer, incoming))  # the task is the connection's; its next request replaces this
@@ -181,20 +189,22 @@ class _TracedReplicaCall:
         self._call.end(ended)
 
 
-class TracedAccessLog:
-    """Ends the spans of a call when it is reported, and names them in its line and in the metrics' exemplars."""
+class TracedMeters:
+    """Ends the spans of a call when it is reported, and names them in its log line and in the metrics' exemplars."""
 
-    def __init__(self, access_log: AccessLog, exemplars: Exemplars) -> None:
-        self._access_log = access_log
+    def __init__(self, meters: Meters, exemplars: Exemplars) -> None:
+        self._finished = meters.finished
         self._exemplars = exemplars
+        self.watch = meters.watch
+        self.limit_decision = meters.limit_decision
+        self.usage_not_reported = meters.usage_not_reported
 
-    def record(self, call: RequestReport) -> None:
+    def finished(self, call: RequestReport) -> None:
         trace = current_call()
-        if trace is None:
-            self._access_log.record(call)
-            return
-        trace.finish(call)
-        CURRENT.set(None)
-        if trace.is_recorded:
-            self._exemplars.note(call, trace.ids.trace_id)
-        self._access_log.record(TracedReport(call, trace.ids.trace_id, trace.ids.span_id))
+        if trace is not None:
+            trace.finish(call)
+            CURRENT.set(None)
+            if trace.is_recorded:
+                self._exemplars.note(call, trace.ids.trace_id)
+            call.trace_id, call.span_id = trace.ids.trace_id, trace.ids.span_id
+        self._finished(call)

@@ -3,15 +3,22 @@
 import json
 import os
 import threading
+from dataclasses import fields, replace
 from typing import Any
 
+import pytest
+
 from policy.billing import Tokens
-from proxy.edges.telemetry.access_log import AccessLogWriter, line_of
+from proxy.call_labels import CallLabels
+from proxy.edges.telemetry import access_log
+from proxy.edges.telemetry.access_log import AccessLogWriter, lines_of
 from proxy.stages.settle import RequestReport
+
+LABELS = frozenset(field.name for field in fields(CallLabels) if field.init)
 
 
 def record(**changes: Any) -> RequestReport:
-    fields: dict[str, Any] = {
+    given: dict[str, Any] = {
         "ended_at_ms": 1_700_000_000_123,
         "request_id": "r-1",
         "method": "POST",
@@ -30,18 +37,19 @@ def record(**changes: Any) -> RequestReport:
         "ours_s": 0.001,
         "upstream_s": 0.499,
         "first_byte_s": 0.2,
-    }
-    return RequestReport(**fields | changes)
+    } | changes
+    labels = CallLabels(**{name: given.pop(name) for name in LABELS & given.keys()})
+    return RequestReport(labels=labels, **given)
 
 
 def test_line_of_a_direct_call_names_the_model() -> None:
-    line = json.loads(line_of(record(slug="", group_id="", tokens=None, model_id="mdl_1")))
+    line = json.loads(lines_of([record(slug="", group_id="", tokens=None, model_id="mdl_1")]))
     assert line["model_id"] == "mdl_1"
     assert not {"slug", "group", "input_tokens"} & set(line)
 
 
 def test_line_has_every_known_field_of_a_call() -> None:
-    assert json.loads(line_of(record())) == {
+    assert json.loads(lines_of([record()])) == {
         "time": "2023-11-14T22:13:20.123Z",
         "message": "request",
         "request_id": "r-1",
@@ -65,14 +73,32 @@ def test_line_has_every_known_field_of_a_call() -> None:
 
 
 def test_closed_connection_has_the_documented_message() -> None:
-    assert json.loads(line_of(record(status=499)))["message"] == "Client closed connection"
+    assert json.loads(lines_of([record(status=499)]))["message"] == "Client closed connection"
 
 
 def test_unknown_fields_are_left_out_and_any_path_fits_one_short_line() -> None:
-    line = line_of(record(slug="", tokens=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000))
+    line = lines_of([record(slug="", tokens=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000)])
     assert line.count(b"\n") == 1
     assert len(line) < 1000
     assert not {"slug", "input_tokens", "first_byte_ms"} & json.loads(line).keys()
+
+
+def test_texts_of_callers_are_escaped() -> None:
+    names = {"request_id": 'r"\\', "slug": 'a/"b\\', "cause": 'c"', "path": '/"\\%d%b'}
+    line = json.loads(lines_of([record(**names)]))
+    assert {name: line[name] for name in names} == names
+
+
+def test_calls_with_the_same_labels_have_lines_of_their_own() -> None:
+    first, other = record(), record(slug="acme/other")
+    second = replace(first, status=429, cause="limited", tokens=None, first_byte_s=None, request_id="r-2")
+    lines = [json.loads(line) for line in lines_of([first, second, other]).splitlines()]
+    told = [(line["request_id"], line["status"], line["slug"], line.get("cause")) for line in lines]
+    assert told == [
+        ("r-1", 200, "acme/chat", None),
+        ("r-2", 429, "acme/chat", "limited"),
+        ("r-1", 200, "acme/other", None),
+    ]
 
 
 def test_close_writes_all_lines() -> None:
@@ -80,7 +106,7 @@ def test_close_writes_all_lines() -> None:
     log = AccessLogWriter(writing)
     log.start()
     for number in range(100):
-        log.record(record(request_id=str(number)))
+        log.write([record(request_id=str(number))])
     log.close()
     os.close(writing)
     with os.fdopen(reading) as lines:
@@ -91,8 +117,8 @@ def test_blocked_reader_loses_counted_lines_and_blocks_no_request() -> None:
     reading, writing = os.pipe()
     log = AccessLogWriter(writing, max_pending=10)
     log.start()
-    for _ in range(3000):  # more than a pipe and the queue hold; `record` would block here if it waited
-        log.record(record())
+    for _ in range(3000):  # more than a pipe and the queue hold; `write` would block here if it waited
+        log.write([record()])
     got: list[bytes] = []
 
     def read_all() -> None:
@@ -109,12 +135,32 @@ def test_blocked_reader_loses_counted_lines_and_blocks_no_request() -> None:
     assert lost + sum(1 for line in got if b"r-1" in line) == 3000
 
 
+def test_lines_that_the_descriptor_refuses_are_counted_until_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    def refuse(fd: int, data: bytes) -> None:
+        if len(written) < 3:
+            written.append(b"")
+            raise OSError
+        written.append(data)
+
+    monkeypatch.setattr(access_log, "_write_all", refuse)
+    log = AccessLogWriter(-1)
+    for count in (2, 1, 3, 1):
+        log.write([record()] * count)
+        log._drain()
+    *lines, told = map(json.loads, written[-1].splitlines())
+    assert (len(lines), told["lines"]) == (1, 6)
+    log._drain()
+    assert written[-1] == b""
+
+
 def test_closed_descriptor_raises_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log = AccessLogWriter(writing)
     log.start()
-    log.record(record())
+    log.write([record()])
     log.close()
     os.close(writing)
     assert not log._thread.is_alive()

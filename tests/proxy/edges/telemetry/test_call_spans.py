@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.edges.telemetry.access_log import traced_line_of
+from proxy.edges.telemetry.access_log import lines_of
 from proxy.edges.telemetry.tracing.attributes import OPERATIONS
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import UpstreamCutError, UpstreamUnreachableError
@@ -196,7 +196,7 @@ async def test_an_unsampled_call_has_no_spans_but_passes_its_trace_on() -> None:
     _, sent = rig.upstream.calls
     _, trace_id, span_id, flags = sent.headers["traceparent"].split("-")
     assert (trace_id, flags) == (TRACE_ID, "00")
-    logged: Any = rig.access_log.records[-1]
+    logged: Any = rig.meters.calls[-1]
     assert (logged.trace_id, logged.span_id) == (TRACE_ID, span_id)
 
 
@@ -320,15 +320,14 @@ async def test_access_log_line_and_exemplars_name_the_span(rig: TracedRig) -> No
     rig.upstream.will(answer(completion()))
     await rig.serve(asking())
     trace_id, span_id = ids(rig.spans[SERVER])
-    logged: Any = rig.access_log.records[0]
-    line = json.loads(traced_line_of(logged))
+    logged: Any = rig.meters.calls[0]
+    line = json.loads(lines_of([logged]))
     assert (line["trace_id"], line["span_id"], line["status"]) == (trace_id, span_id, 200)
     noted = {name: (noted_id, seconds) for name, _, noted_id, seconds, _ in rig.exemplars.take()}
-    report = logged.report
     assert noted == {
-        "duration": (trace_id, report.duration_s),
-        "overhead": (trace_id, report.ours_s),
-        "first_byte": (trace_id, report.first_byte_s),
+        "duration": (trace_id, logged.duration_s),
+        "overhead": (trace_id, logged.ours_s),
+        "first_byte": (trace_id, logged.first_byte_s),
     }
     assert rig.exemplars.take() == []
 

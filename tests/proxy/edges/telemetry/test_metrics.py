@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Set
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
+from proxy.call_labels import CallLabels
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
@@ -42,19 +44,17 @@ def value(totals: MetricTotals, name: str, **labels: str) -> float | None:
     return samples(totals).get((name, tuple(sorted(labels.items()))))
 
 
-def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) -> RequestReport:
+def call(
+    entity: str = "acme", status: int = 200, tokens: Tokens | None = None, slug: str = "org/m", model_id: str = ""
+) -> RequestReport:
     return RequestReport(
+        labels=CallLabels(
+            method="", path="", workspace_id="ws", external_entity_id=entity, slug=slug, model_id=model_id
+        ),
         ended_at_ms=0,
         request_id="",
-        method="",
-        path="",
         status=status,
         cause="",
-        workspace_id="ws",
-        external_entity_id=entity,
-        group_id="",
-        key_prefix="",
-        slug="org/m",
         request_bytes=0,
         response_bytes=0,
         tokens=tokens,
@@ -81,6 +81,33 @@ async def test_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
     assert value(totals, requests, **where, status_code="429") == 1
     kinds = {kind: value(totals, spend, **where, kind=kind) for kind in ("uncached_input", "cached_input", "output")}
     assert kinds == {"uncached_input": 60, "cached_input": 40, "output": 7}
+
+
+async def test_calls_counted_together_count_as_one_by_one() -> None:
+    random = Random(7)
+    calls = [
+        replace(
+            call(random.choice("abc"), random.choice((200, 201, 429, 502)), slug=random.choice(("", "org/m", "org/n"))),
+            tokens=random.choice((None, Tokens(input=random.randrange(9, 99), output=7, cached_input=4))),
+            first_byte_s=random.choice((None, 0.01, random.uniform(0, 90))),
+            duration_s=random.uniform(0, 2000),
+            ours_s=random.choice((0.0, 0.0001, 0.3)),
+        )
+        for _ in range(500)
+    ]
+    seen = []
+    for together in (1, 64, 500):
+        totals = MetricTotals(100, lambda: ())
+        logged: list[RequestReport] = []
+        metrics = WorkerMetrics(Line(totals), logged.extend)
+        for number, one in enumerate(calls, 1):
+            metrics.finished(one)
+            if number % together == 0:
+                metrics.flush()
+        metrics.close()
+        assert logged == calls
+        seen.append({key: round(figure, 6) for key, figure in samples(totals).items()})
+    assert seen[0] == seen[1] == seen[2]
 
 
 async def test_every_metric_has_its_documented_name(totals: MetricTotals) -> None:
@@ -193,7 +220,7 @@ def test_one_workspace_cannot_use_up_the_labels() -> None:
 
 async def test_direct_call_is_counted_under_its_models_id(totals: MetricTotals) -> None:
     metrics = WorkerMetrics(Line(totals))
-    metrics.finished(replace(call(entity=""), slug="", model_id="mdl_1"))
+    metrics.finished(call(entity="", slug="", model_id="mdl_1"))
     metrics.close()
     where = {"workspace": "ws", "external_entity_id": "", "model_slug": "mdl_1"}
     assert value(totals, "platform_model_api_inference_requests_total", **where, status_code="200") == 1
@@ -244,7 +271,7 @@ async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: Metric
     assert line.sent == 0
     for _ in range(100):
         metrics.finished(call())
-    assert sum(tally[0] for tally, _buckets in metrics._calls.values()) + len(metrics._finished_calls) == 100
+    assert sum(sums[0] for sums, _buckets in metrics._calls.values()) + len(metrics._finished_calls) == 100
     async with asyncio.timeout(5):
         while not line.sent:
             await asyncio.sleep(0.01)

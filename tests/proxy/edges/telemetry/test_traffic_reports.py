@@ -7,6 +7,7 @@ import pytest
 
 from policy.billing import Tokens
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS, MINUTE_MS, TrafficRow
+from proxy.call_labels import CallLabels
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor import traffic_reports
@@ -99,10 +100,12 @@ async def test_statuses_tokens_and_first_bytes_are_added_by_minute_and_slug(worl
 
 
 def report(entity: str, status: int, **more: Any) -> RequestReport:
+    labels = CallLabels(
+        method="", path="", workspace_id=more.get("workspace", "ws"), external_entity_id=entity,
+        slug=more.get("slug", "acme/chat"), model_id=more.get("model_id", ""),
+    )  # fmt: skip
     return RequestReport(
-        ended_at_ms=0, request_id="", method="", path="", status=status, cause="",
-        workspace_id=more.get("workspace", "ws"), external_entity_id=entity, group_id="", key_prefix="",
-        slug=more.get("slug", "acme/chat"), model_id=more.get("model_id", ""), request_bytes=0, response_bytes=0,
+        labels=labels, ended_at_ms=0, request_id="", status=status, cause="", request_bytes=0, response_bytes=0,
         tokens=Tokens(input=100, output=7, cached_input=40), duration_s=0.3, ours_s=0.0004, upstream_s=0.2996,
         first_byte_s=0.02,
     )  # fmt: skip
