@@ -91,25 +91,22 @@ class Route:
             slug = unquote(path.removeprefix(MODELS_PATH)).removeprefix("/")
             self._slug_route(identified, slug)
             return model_listing.one_model_answer(incoming, slug)
-        slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
+        if key.group_id is None:
+            raise BadCredentialError
+        slugs = (slug for slug in self._directory.slugs(key.group_id) if self._endpoint(key, slug) is not None)
         return model_listing.list_models_answer(incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
-        group_id = _group(identified).id
-        route = self._directory.slug_route(group_id, slug)
-        if route is None and self._directory.group(group_id) is None:
+        key = identified.key
+        if key.group_id is None:
+            raise BadCredentialError  # slug paths are for federated keys, and those have a group
+        route = self._directory.slug_route(key.group_id, slug)
+        if route is None and self._directory.group(key.group_id) is None:
             raise BadCredentialError  # the group was deleted while the body came, and its keys with it
-        if route is None or route.endpoint.workspace_id != identified.key.workspace_id:
+        if route is None or route.endpoint.workspace_id != key.workspace_id:
             raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
         return route
 
     def _endpoint(self, key: KeyRow, slug: str) -> EndpointRow | None:
         endpoint = self._directory.endpoint(slug)
         return endpoint if endpoint is not None and endpoint.workspace_id == key.workspace_id else None
-
-
-def _group(identified: Identified) -> Group:
-    """Slug paths are for federated keys, and those have a group."""
-    if identified.group is None:
-        raise BadCredentialError
-    return identified.group
