@@ -104,5 +104,7 @@ class Admit:
             raise limit_refusal(plan, answer)
         context.rate_limit_lines = answer.lines or rate_limit_lines(answer.requests, answer.tokens)
         self._meters.limit_decision(ADMITTED)
+        # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
+        event_key = context.request_id if context.facts.request_id is None else self._ulids()
         estimate = Tokens(input=asked, output=reserved - asked)
-        return Admitted(identified=identified, route=route, taken=answer, event_key=self._ulids(), estimate=estimate)
+        return Admitted(identified=identified, route=route, taken=answer, event_key=event_key, estimate=estimate)
