@@ -40,11 +40,6 @@ class FakeIncoming:
         return self
 
     @property
-    def complete(self) -> bool:
-        """As of a body that came whole with its head. Of one that a test gives in pieces, never."""
-        return len(self.parts) == 1 and isinstance(self.parts[0], bytes) and len(self.parts[0]) == self.declared_bytes
-
-    @property
     def headers(self) -> Headers:
         return self.fields
 

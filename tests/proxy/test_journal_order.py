@@ -97,7 +97,7 @@ async def test_wait_for_the_journal_is_not_the_upstreams(rig: PathRig, journal: 
     await eventually(lambda: journal.closing)
     journal.closing[0].set_result(None)
     await serving
-    [report] = rig.access_log.records
+    [report] = rig.meters.calls
     assert report.upstream_s < 0.05 <= report.ours_s
 
 

@@ -201,7 +201,7 @@ async def test_passing_a_stream_on_is_the_gateways_time(rig: PathRig) -> None:
 
     rig.upstream.will(streamed(delta("a"), delta("b"), delta("c"), DONE))
     await rig.pipeline.handle(asking(stream=True), Slow())
-    [logged] = rig.access_log.records
+    [logged] = rig.meters.calls
     assert logged.ours_s >= 0.06
     assert logged.upstream_s < logged.duration_s - 0.06
 

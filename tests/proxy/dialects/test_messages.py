@@ -155,7 +155,7 @@ def test_deltas_that_arrive_whole_are_read_like_any_other(words: list[str], join
             at_once.append(b"")
     seen = []
     for pieces in (at_once, cut(b"".join(at_once), range(10_000))):
-        answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+        answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
         passed = b"".join(answer.feed(piece) for piece in pieces)
         seen.append((passed, answer.end(), answer.reported.tokens, answer.failed))
     assert seen[0] == seen[1]
