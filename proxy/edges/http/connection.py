@@ -25,6 +25,9 @@ MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
 """Reading pauses above this many bytes of parsed bodies that the pipeline has not read. Larger reads are parsed."""
+RECALL_EVERY = 32
+"""After this many heads in a row that were not recalled, only one read in as many is looked up, until one is recalled.
+Heads with a unique value, such as a trace's, then cost what they did without the look-up."""
 SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
@@ -76,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         "_rest_bytes",
         "_room",
         "_task",
+        "_unasked",
+        "_unrecalled",
         "reading_paused",
         "server",
         "transport",
@@ -98,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held = _NOTHING  # bytes read but not parsed yet
         self._rest_bytes = 0  # what is missing of the body that is arriving, if it is not parsed
         self.unread_bytes = 0  # parsed bodies that the pipeline has not read
+        self._unrecalled = 0  # heads in a row that were looked up in vain
+        self._unasked = 0  # reads to come that are not looked up
         self.reading_paused = False  # reading is paused
         self._ignoring = False  # drop all further bytes
         self._half_closed = False
@@ -173,8 +180,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ignoring:
             return
         parser, request_came = self._parser, self._request_came
-        if request_came is None or parser.in_head or parser.in_body or nbytes > MAX_UNREAD_BYTES:
+        if request_came is None or parser.in_head or parser.in_body or self._unasked or nbytes > MAX_UNREAD_BYTES:
             data = self.server.buffer[:nbytes]
+            if self._unasked:
+                self._unasked -= 1
             if not self._rest_bytes or (data := self._take_rest(data)):
                 self._parse(data)
             return
@@ -183,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is None:
             self._parse_one(server.buffer[:nbytes])
             return
+        self._unrecalled = 0
         self._exchange = HttpExchange(self, *request)
         self._request_came = None
         if not request_came.done():  # done: the task was cancelled
@@ -208,7 +218,10 @@ class Connection(asyncio.BufferedProtocol):
         self._react()
 
     def _parse_one(self, data: memoryview) -> None:
-        """Parse what begins with a request; remember its head if it is one whole request."""
+        """Parse what begins with a request and was looked up; remember its head if it is one whole request."""
+        self._unrecalled += 1
+        if self._unrecalled >= RECALL_EVERY:
+            self._unasked = RECALL_EVERY - 1
         self._parse(data)
         queue = self._queue
         if len(queue) == 1 and queue[0].complete and not self._parser.in_head:

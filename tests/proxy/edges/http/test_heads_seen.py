@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.edges.http import heads_seen, server
-from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, Connection, Handle
+from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, RECALL_EVERY, Connection, Handle
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
@@ -58,6 +58,18 @@ class Forgetful(HeadsSeen):
 
     def remember(self, data: memoryview, head: ParsedHead) -> None:
         """Keep nothing."""
+
+
+class CountedHeads(HeadsSeen):
+    """Counts how often it is asked, and with success."""
+
+    asked = recalled = 0
+
+    def recall(self, buffer: memoryview, nbytes: int) -> tuple[ParsedHead, bytes] | None:
+        found = super().recall(buffer, nbytes)
+        self.asked += 1
+        self.recalled += found is not None
+        return found
 
 
 def connect(handle: Handle, heads: HeadsSeen) -> tuple[Connection, SinkTransport]:
@@ -381,6 +393,24 @@ def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert asyncio.run(watch(keep_s=1e9))
     assert not asyncio.run(watch(keep_s=0.0))
+
+
+@pytest.mark.parametrize(("strange", "looked_up"), [(31, 31), (32, 32), (100, 34)])
+def test_connection_whose_heads_never_repeat_is_rarely_looked_up(strange: int, looked_up: int) -> None:
+    heads = CountedHeads()
+    reads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)) for number in range(strange)]
+    again = [REQUEST] * 4 * RECALL_EVERY
+    assert asyncio.run(meanings(reads, heads)) == asyncio.run(meanings(reads, Forgetful()))
+    assert heads.asked == looked_up
+    assert asyncio.run(meanings(reads + again, heads)) == asyncio.run(meanings(reads + again, Forgetful()))
+    assert heads.recalled > RECALL_EVERY - 1
+
+
+def test_connection_with_heads_of_both_kinds_is_always_looked_up() -> None:
+    heads = CountedHeads()
+    reads = [read for number in range(50) for read in (REQUEST, REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)))]
+    asyncio.run(meanings(reads, heads))
+    assert (heads.asked, heads.recalled) == (100, 48)
 
 
 def test_heads_that_never_repeat_displace_none(monkeypatch: pytest.MonkeyPatch) -> None:
