@@ -1,7 +1,8 @@
 """One connection of a caller: its HTTP/1.1 requests are answered one after the other, in order.
 
-httptools parses the bytes (`request_parser.py`). One task per connection passes each request to the pipeline; it is
-cancelled when the caller disconnects. Pipelined requests and unread bodies are bounded: above that reading pauses.
+httptools parses heads and chunked bodies (`request_parser.py`); bodies of known length are counted. One task per
+connection passes each request to the pipeline; it is cancelled when the caller disconnects. Pipelined requests and
+unread bodies are bounded: above that reading pauses.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
-"""Reading pauses above this many bytes of parsed bodies that the pipeline has not read. Larger reads are parsed."""
+"""Reading pauses above this many bytes of parsed bodies that the pipeline has not read. One recalled may be longer."""
 RECALL_EVERY = 32
 """After this many heads in a row that were not recalled, only one read in as many is looked up, until one is recalled.
 Heads with a unique value, such as a trace's, then cost what they did without the look-up."""
@@ -180,12 +181,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ignoring:
             return
         parser, request_came = self._parser, self._request_came
-        if request_came is None or parser.in_head or parser.in_body or self._unasked or nbytes > MAX_UNREAD_BYTES:
-            data = self.server.buffer[:nbytes]
+        if request_came is None or parser.in_head or parser.in_body or self._unasked:
             if self._unasked:
                 self._unasked -= 1
-            if not self._rest_bytes or (data := self._take_rest(data)):
-                self._parse(data)
+            self._parse(self.server.buffer[:nbytes])
             return
         server = self.server
         request = server.heads_seen.recall(server.buffer, nbytes)
@@ -209,6 +208,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _parse(self, data: memoryview) -> None:
+        if self._rest_bytes and not (data := self._take_rest(data)):
+            return
         if self._held:
             self._held = memoryview(bytes(self._held) + bytes(data))
         elif len(data) <= SLICE_BYTES and len(self._queue) < MAX_QUEUED:
@@ -218,14 +219,28 @@ class Connection(asyncio.BufferedProtocol):
         self._react()
 
     def _parse_one(self, data: memoryview) -> None:
-        """Parse what begins with a request and was looked up; remember its head if it is one whole request."""
+        """Take what begins with a request; remember its head if nothing else follows it but its body."""
+        heads, queue = self.server.heads_seen, self._queue
+        begun = heads.recall_begun(data)
+        if begun is not None:
+            self._unrecalled = 0
+            self._begin(*begun)
+            return
         self._unrecalled += 1
         if self._unrecalled >= RECALL_EVERY:
             self._unasked = RECALL_EVERY - 1
         self._parse(data)
-        queue = self._queue
-        if len(queue) == 1 and queue[0].complete and not self._parser.in_head:
-            self.server.heads_seen.remember(data, queue[0].head)
+        if len(queue) == 1 and (queue[0].complete or self._rest_bytes) and not self._parser.in_head:
+            heads.remember(data, queue[0].head, queue[0].received_bytes)
+
+    def _begin(self, head: ParsedHead, part: bytes, declared_bytes: int) -> None:
+        """A request came whose head was seen before; `part` is the beginning of its body."""
+        self.head_came(head)
+        self._queue[0].declared_bytes = declared_bytes
+        self._rest_bytes = declared_bytes - len(part)
+        if part:
+            self.body_came(part)
+        self._react()
 
     def _parse_slices(self, data: memoryview) -> memoryview:
         """Parse until `MAX_QUEUED` requests wait; returns the unparsed bytes."""
@@ -266,10 +281,10 @@ class Connection(asyncio.BufferedProtocol):
                 request_came.set_result(None)
         elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
-        arriving = self._arriving
-        if arriving is not None and arriving.head.is_plain and not self._held:
+        arriving, parser = self._arriving, self._parser
+        if parser.in_body and arriving is not None and arriving.head.is_plain and not self._held:
             self._rest_bytes = (arriving.declared_bytes or 0) - arriving.received_bytes
-            self._parser.skip_body()
+            parser.skip_body()
         self._pause_if_full()
 
     def _pause_if_full(self) -> None:

@@ -15,6 +15,8 @@ MAX_SEEN_ONCE = 4096
 _LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"
 _FIELD, _FIELD_END = b"\r\ncontent-length: ", b"ength: "
 """How the length's field begins; the end of it is searched for, as names come in either case."""
+_MOST_DIGITS = 9
+"""Of the length of a body that is still to come. More is no body that we take."""
 
 _Key = tuple[bytes, bytes]
 """A head without its length: what stands before `ength: `, and what follows the length's line."""
@@ -52,8 +54,28 @@ class HeadsSeen:
             return None
         return head, body
 
-    def remember(self, data: memoryview, head: ParsedHead) -> None:
-        """Keep `head` if it comes a second time. It was parsed from `data`: one whole request, just not recalled."""
+    def recall_begun(self, data: memoryview) -> tuple[ParsedHead, bytes, int] | None:
+        """The head, the bytes of the body that came with it, and the body's declared size, if more of it is to come.
+
+        `data` was just not recalled. None if it must be parsed.
+        """
+        key = self._missed
+        head = None if key is None else self._heads.get(key)
+        if key is None or head is None:
+            return None
+        read = bytes(data[:MAX_HEAD_BYTES])
+        end = read.find(_HEAD_END) + len(_HEAD_END)
+        length = read[len(key[0]) + len(_FIELD_END) : end].partition(_LINE_END)[0]
+        declared = int(length) if length.isdigit() and len(length) <= _MOST_DIGITS else 0
+        if declared <= len(data) - end or length != b"%d" % declared:
+            return None
+        return head, bytes(data[end:]), declared
+
+    def remember(self, data: memoryview, head: ParsedHead, body_bytes: int) -> None:
+        """Keep `head` if it comes a second time. It was parsed from `data`, which was just not recalled.
+
+        `body_bytes`: of the body in `data`, which holds nothing else after the head.
+        """
         key = self._missed
         if key is None:
             return
@@ -62,7 +84,7 @@ class HeadsSeen:
             if len(self._once) >= MAX_SEEN_ONCE:
                 self._once.clear()
             self._once.add(mark)
-        elif _is_plain(data, head):
+        elif _is_plain(data[: len(data) - body_bytes], head):
             size = len(key[0]) + len(key[1])
             if len(self._heads) >= MAX_HEADS or self._kept_bytes + size > MAX_KEPT_BYTES:
                 self.drop()
@@ -81,10 +103,9 @@ def _is_plain(data: memoryview, head: ParsedHead) -> bool:
 
     The parser has refused folded fields and a second length.
     """
-    length = head.declared_bytes
-    if length is None or not head.is_plain or "expect" in head.first:
+    if not head.is_plain or "expect" in head.first:
         return False
-    read = bytes(data[: len(data) - length])
+    read = bytes(data)
     field, _, rest = read.partition(_FIELD_END)
     digits = rest.partition(_LINE_END)[0]
     named = (field + _FIELD_END).lower().endswith(_FIELD)
