@@ -107,10 +107,13 @@ class Outline:
 
     def restored_text(self, text: bytes, max_bytes: int) -> bytes:
         """`restored_body` as bytes. Raises ValueError above `max_bytes` or `MAX_RESTORED_PLACEHOLDERS`."""
-        count, restored = text.count(self._spans.marker), self.restored_body(text)
+        count = text.count(self._spans.marker)
+        if not count and len(text) <= max_bytes:
+            return text
+        restored = self.restored_body(text)
         if count > MAX_RESTORED_PLACEHOLDERS or len(restored) > max_bytes:
             raise ValueError(f"more than {max_bytes} bytes or {MAX_RESTORED_PLACEHOLDERS} long strings")
-        return bytes(restored) if count else text
+        return bytes(restored)
 
     def restored_value(self, value: Any, max_bytes: int) -> Any:
         """`value` with its long strings restored. Raises ValueError as `restored_text` does."""
@@ -188,8 +191,13 @@ def _closing_quote(raw: bytes, start: int) -> int:
 
 def _is_plain(raw: bytes, start: int, end: int) -> bool:
     inside = memoryview(raw)[start:end]
-    pieces = range(PROBE_BYTES, len(inside), CHECKED_CHARS)
-    return is_plain(inside[:PROBE_BYTES]) and all(is_plain(inside[at : at + CHECKED_CHARS]) for at in pieces)
+    at, piece = PROBE_BYTES, inside[:PROBE_BYTES]
+    while piece:
+        if not is_plain(piece):
+            return False
+        piece = inside[at : at + CHECKED_CHARS]
+        at += CHECKED_CHARS
+    return True
 
 
 def _head_bytes(text: bytes) -> int:

@@ -1,5 +1,6 @@
 """A whole worker on canned wires, for counting: `python -m tests.proxy.budget.canned_worker CALLS`, of each caller.
 
+A second number says how often the prompt is repeated.
 Everything between the wires is the product's and works for real: policy replica, counters with three levels of groups,
 journal on disk, metrics, access log. Two numbers of calls and their difference give the cost of one.
 """
@@ -48,15 +49,20 @@ CALLERS = 8
 KEY = "tg_" + "k" * 40
 SLUG = "acme/chat"
 _SEALING_KEY = b"k" * 32
-_BODY = (
-    b'{"model":"%b","messages":[{"role":"user","content":"What does the quick brown fox do? What does the quick"}],'
-    b'"max_tokens":64}' % SLUG.encode()
-)
-REQUEST = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer %b\r\n"
-    b"content-type: application/json\r\naccept: application/json\r\nuser-agent: OpenAI/Python 2.8.1\r\n"
-    b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(_BODY), _BODY)
-)
+_PROMPT = b"What does the quick brown fox do? What does the quick"
+
+
+def request_of(prompt: bytes = _PROMPT) -> bytes:
+    """A chat completion."""
+    body = b'{"model":"%b","messages":[{"role":"user","content":"%b"}],"max_tokens":64}' % (SLUG.encode(), prompt)
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer %b\r\n"
+        b"content-type: application/json\r\naccept: application/json\r\nuser-agent: OpenAI/Python 2.8.1\r\n"
+        b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(body), body)
+    )
+
+
+REQUEST = request_of()
 _ANSWER_BODY = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1764000000,"model":"gpt","choices":[{"index":0,'
     b'"message":{"role":"assistant","content":"It jumps over the lazy dog, as it always does."},'
@@ -195,8 +201,9 @@ def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]
 
 
 def main(arguments: list[str]) -> None:
+    request = request_of((_PROMPT + b" ") * int(arguments[1])) if arguments[1:] else REQUEST
     with canned_worker() as (runner, worker):
-        runner.run(worker.serve(int(arguments[0])))
+        runner.run(worker.serve(int(arguments[0]), request))
 
 
 if __name__ == "__main__":

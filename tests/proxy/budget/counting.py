@@ -9,7 +9,7 @@ from shutil import which
 from subprocess import run
 from types import FrameType
 
-from tests.proxy.budget.canned_worker import CALLERS, canned_worker
+from tests.proxy.budget.canned_worker import CALLERS, REQUEST, canned_worker
 
 ROOT = Path(__file__).parents[3]
 WARM_CALLS, COUNTED_CALLS = 40, 200
@@ -38,7 +38,7 @@ Function = tuple[str, str]
 """A path below the root, and a function's qualified name."""
 
 
-def calls_by_function() -> dict[Function, float]:
+def calls_by_function(request: bytes = REQUEST) -> dict[Function, float]:
     """Python calls per governed call, of the event loop's thread: a coroutine counts once for each step."""
     counted: Counter[Function] = Counter()
     root = f"{ROOT}/"
@@ -50,10 +50,10 @@ def calls_by_function() -> dict[Function, float]:
         counted[code.co_filename.removeprefix(root), code.co_qualname] += 1
 
     with canned_worker() as (runner, worker):
-        runner.run(worker.serve(WARM_CALLS))
+        runner.run(worker.serve(WARM_CALLS, request))
         sys.setprofile(count)
         try:
-            runner.run(worker.serve(COUNTED_CALLS))
+            runner.run(worker.serve(COUNTED_CALLS, request))
         finally:
             sys.setprofile(None)
     served = CALLERS * COUNTED_CALLS
@@ -90,21 +90,21 @@ def _own_version() -> list[bytes]:
     return [b"%d" % number for number in sys.version_info[:2]]
 
 
-def instructions(few: int = 50, many: int = 100) -> float:
-    """User-space instructions per governed call, of all threads, canned wires included.
+def instructions(few: int = 50, many: int = 100, *more: str) -> float:
+    """User-space instructions per governed call, of all threads, canned wires included. `more`: other arguments.
 
     Counted by valgrind on Debian's Python with the packages of this environment, as the difference of two runs.
     """
     argv = [str(DEBIANS_PYTHON), "-m", "compileall", "-q", *("proxy", "policy", "runtime", "tests/proxy/budget")]
     run(argv, check=True, cwd=ROOT)  # else the first run would also compile what has changed
-    return (_instructions_of(many) - _instructions_of(few)) / (CALLERS * (many - few))
+    return (_instructions_of(many, *more) - _instructions_of(few, *more)) / (CALLERS * (many - few))
 
 
-def _instructions_of(calls: int) -> int:
+def _instructions_of(calls: int, *more: str) -> int:
     packages = sysconfig.get_path("purelib")
     with tempfile.TemporaryDirectory() as scratch:
         argv = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}/out", f"--log-file={scratch}/log"]
-        argv += [str(DEBIANS_PYTHON), "-m", "tests.proxy.budget.canned_worker", str(calls)]
+        argv += [str(DEBIANS_PYTHON), "-m", "tests.proxy.budget.canned_worker", str(calls), *more]
         env = {"PYTHONPATH": f"{ROOT}:{packages}", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
         run(argv, check=True, cwd=ROOT, env=env, timeout=300)
         line = next(line for line in Path(scratch, "out").read_text().splitlines() if line.startswith("totals:"))
