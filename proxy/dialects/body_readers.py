@@ -6,6 +6,7 @@ Pure. Of a body above `MAX_BODY_BYTES`, or with too many values, only both ends 
 import re
 from collections.abc import Generator
 from itertools import accumulate
+from typing import Any
 
 import orjson
 
@@ -13,8 +14,7 @@ from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
-from proxy.json_text.json_edit import edit_member, edit_members, last_object_named
-from proxy.json_text.large_json import Outline
+from proxy.json_text.json_edit import edit_member, edit_members, edit_only_occurrence, last_object_named
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
@@ -74,9 +74,12 @@ class BodyReader:
         # All of it is parsed, though only two members are wanted: to find them by searching would be as safe only in
         # valid JSON, which only a parser can tell.
         try:
-            return bytes(self._renamed_body(data, orjson.loads(data), None))
+            answer = orjson.loads(data)
         except orjson.JSONDecodeError:
             return data
+        if not self._observe(answer):
+            return data
+        return edit_only_occurrence(data, "model", self._slug) or edit_member(data, answer, "model", self._slug)
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -92,7 +95,9 @@ class BodyReader:
         raw = yield from SegmentedBody(*self._held).join_in_slices()
         self._held.clear()
         try:
-            result = self._renamed_body(raw, *(yield from parse_in_slices(raw)))
+            answer, outline = yield from parse_in_slices(raw)
+            changes = {"model": self._slug} if self._observe(answer) else {}
+            result = edit_members(raw, answer, changes, outline)
         except TooManyValuesError:
             head, tail = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]), self._read_tail(raw[-ENDS_BYTES:])
             result = SegmentedBody(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
@@ -108,16 +113,13 @@ class BodyReader:
         raw = b"".join(self._held)
         return self._read_tail(raw) if self._passing else self.whole(raw)
 
-    def _renamed_body(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
+    def _observe(self, answer: Any) -> bool:
+        """Read usage and failure. Returns whether there is a model to rename."""
         if not isinstance(answer, dict):
-            return raw
+            return False
         self.reported.observe(answer)
         self.failed = not answer.get("choices") and is_failure(answer)
-        if "model" not in answer:
-            return raw
-        if outline is None:
-            return edit_member(raw, answer, "model", self._slug)
-        return edit_members(raw, answer, {"model": self._slug}, outline)
+        return "model" in answer
 
     def _pass_on(self) -> bytes:
         """Pass on all but the last `ENDS_BYTES`. A long body is copied only once."""

@@ -98,7 +98,10 @@ class Relay:
                 context.delivered = self._dialects.delivered_counter(context, reader)
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
             _free(context)
-        return self._ended(context, answering, reader, head)
+        if reader.failed or context.delivered is not None:
+            return self._ended(context, answering, reader, head)
+        context.answered = True
+        return head
 
     async def _pass_on(
         self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
