@@ -44,8 +44,17 @@ class DeltaPattern(NamedTuple):
         return text if texts is not None and INSIDE_STRING.fullmatch(text) else None
 
     def _texts(self, deltas: bytes) -> list[bytes] | None:
-        texts = deltas[self.start : self.end]
-        return texts.split(self.suffix + self.prefix) if self.prefix + texts + self.suffix == deltas else None
+        """Cut the texts out of their lines, and compare the deltas that have these texts with what is there.
+
+        To split at suffix and prefix would be simpler, but to look for long bytes takes `bytes.split` a preparation.
+        """
+        if self is MATCHES_NOTHING:
+            return None
+        prefix, suffix = self.prefix, self.suffix
+        between = suffix + prefix
+        start, end = self.start - prefix.rfind(b"\n") - 1, -suffix.find(b"\n")
+        texts = [line[start:end] for line in deltas.split(b"\n")[prefix.count(b"\n") : -1 : between.count(b"\n")]]
+        return texts if prefix + between.join(texts) + suffix == deltas else None
 
 
 MATCHES_NOTHING = DeltaPattern(b"\0", b"", b"\0", b"", 0, -1)
@@ -59,7 +68,7 @@ def learn_from(frame: bytes, sent: bytes, known: int, known_sent: int) -> DeltaP
     the end of the text.
     """
     match = _TEXT.search(frame, known)
-    if match is None:
+    if match is None or not frame.endswith(b"\n"):
         return None
     start, end = match.span(1)
     shift = known_sent - known
