@@ -4,7 +4,7 @@ from tests.proxy.budget.canned_worker import CALLERS, SLUG, canned_worker
 from tests.proxy.budget.stream_counting import ENDING, REQUEST, calls_by_function, reads, report
 
 MOST_CALLS = 5.2
-"""Of the connection, relay, reader, its pattern and the caller's exchange, and a fraction for what is put off."""
+"""Of the connection, relay, reader and the caller's exchange, and a fraction for what is put off."""
 
 
 def test_canned_stream_is_a_governed_stream() -> None:
