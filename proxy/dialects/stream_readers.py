@@ -74,23 +74,21 @@ class StreamReader:
     def feed(self, data: bytes) -> bytes:
         prefix, prefix_sent, suffix, suffix_sent, start, end = pattern = self._expected
         text = data[start:end]
-        if (
-            prefix + text + suffix == data  # nearly all reads
-            and LF not in text
-            and CR not in text
-            and (QUOTE not in text or INSIDE_STRING.fullmatch(text))
-        ):
-            return prefix_sent + text + suffix_sent
-        sent = pattern.rewritten(data)
-        if sent is None:
-            sent = self._feed_other(data)
-            self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
+        if prefix + text + suffix == data:  # nearly all reads
+            if LF not in text and CR not in text and (QUOTE not in text or INSIDE_STRING.fullmatch(text)):
+                return prefix_sent + text + suffix_sent
+            several = pattern.rewritten(data)
+            if several is not None:
+                return several
+        sent = self._feed_other(data)
+        self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
         return sent
 
     def _feed_other(self, data: bytes) -> bytes:
         """Read what is not deltas of the pattern alone."""
         if self._framer.at_boundary and sse.is_one_frame(data):
-            return self._passed(data, sse.FRAME)
+            frame = self._frame(data)
+            return frame if self._held is None else self._hold(frame)
         return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
 
     def end(self) -> bytes:
@@ -124,7 +122,7 @@ class StreamReader:
                 frame = _without_last_member(frame, at)
         if frame.startswith(opening) and frame.find(b'"model"', len(opening)) < 0:
             sent = self._opening_as_slug + frame[len(opening) :]
-            return self._learned(received, sent, len(opening), len(self._opening_as_slug))
+            return self._learned(received, sent, len(opening)) if self._lessons else sent
         if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame, 0, HEAD_BYTES)):
             start, end = match.span(1)
             opening, as_slug = frame[:end], frame[:start] + self._slug
@@ -157,14 +155,15 @@ class StreamReader:
                 del event["usage"]
         return frame[:start] + self._renamed(payload, event) + frame[end:]
 
-    def _learned(self, frame: bytes, sent: bytes, known: int = 0, known_sent: int = 0) -> bytes:
+    def _learned(self, frame: bytes, sent: bytes, opening_bytes: int = 0) -> bytes:
         """Returns `sent`, as which a frame passes that was not parsed. The first ones teach the pattern of the others.
 
         Whatever was looked for in the frame is not in the text of another that matches, where quotes are escaped.
         """
         if self._lessons:
             self._lessons -= 1
-            self._pattern = learn_from(frame, sent, known, known_sent) or self._pattern
+            opening_sent_bytes = len(self._opening_as_slug) if opening_bytes else 0
+            self._pattern = learn_from(frame, sent, opening_bytes, opening_sent_bytes) or self._pattern
         return sent
 
     def _note_final_frame(self, frame: bytes) -> None:
