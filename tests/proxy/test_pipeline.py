@@ -249,6 +249,18 @@ async def test_valid_request_id_is_kept_and_an_invalid_one_replaced(rig: PathRig
         assert rig.upstream.calls[-1].headers["x-request-id"] == shown
 
 
+async def test_each_call_has_an_event_key_of_its_own_though_callers_repeat_request_ids(rig: PathRig) -> None:
+    rig.upstream.will(*(answer(completion()) for _ in range(3)))
+    shown = (await rig.serve(asking())).header("x-request-id")
+    for _ in range(2):
+        incoming = asking()
+        incoming.fields.append(("x-request-id", shown or ""))
+        await rig.serve(incoming)
+    first, *repeated = (call.event_key for call in rig.journal.opened)
+    assert first == shown
+    assert len({first, *repeated}) == 3
+
+
 async def test_refusal_has_a_request_id(rig: PathRig) -> None:
     outgoing = await rig.serve(FakeIncoming(authorization=None))
     assert len(outgoing.header("x-request-id") or "") == 26
@@ -463,6 +475,8 @@ async def test_413_names_both_sizes() -> None:
     declared.declared_bytes = 101
     outgoing = await rig.serve(declared)
     assert outgoing.status == 413
+    assert outgoing.json["error"] == "payload size of 101 bytes exceeds maximum size of 100 bytes"
+    outgoing = await rig.serve(FakeIncoming().saying(b" " * 101))
     assert outgoing.json["error"] == "payload size of 101 bytes exceeds maximum size of 100 bytes"
     streaming = FakeIncoming()
     streaming.parts.extend([b"x" * 60, b"x" * 60, AssertionError("read on")])
