@@ -258,6 +258,15 @@ async def test_header_names_what_was_left_out_within_a_bound(rig: PathRig) -> No
         assert (outgoing.header("x-tollgate-left-out") or "").endswith(ending)
 
 
+async def test_header_names_what_the_second_dialect_left_out(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION))
+    function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    body = {"model": SLUG, "input": "hi", "tools": [function, {"type": "web_search"}]}
+    outgoing = await rig.serve(FakeIncoming(RESPONSES_PATH).saying(body))
+    assert paths(rig) == [RESPONSES_PATH, CHAT_PATH]
+    assert outgoing.header("x-tollgate-left-out") == "tools.1 (web_search)"
+
+
 async def test_caller_is_told_that_the_target_does_not_think(rig: PathRig) -> None:
     rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
     function = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
