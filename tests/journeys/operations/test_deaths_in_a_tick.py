@@ -21,6 +21,7 @@ OUTPUT_TOKENS = 10
 JOURNAL, SOCKETS = "pwrite64", "write,writev,sendto,sendmsg"
 MOMENTS = [(JOURNAL, 1), (JOURNAL, 3), (SOCKETS, 12), (SOCKETS, 40)]
 STRACE = shutil.which("strace")
+STRACE_ENDS_S = 10
 
 
 @contextmanager
@@ -36,6 +37,10 @@ def killed_at(pid: int, calls: str, number: int) -> Iterator[None]:
             yield
         finally:
             tracer.terminate()
+            try:
+                tracer.wait(STRACE_ENDS_S)
+            except subprocess.TimeoutExpired:  # it can hang while its tracee dies
+                tracer.kill()
 
 
 async def asked(stage: Stage, key: str) -> str:
