@@ -57,11 +57,12 @@ class Delivery:
     async def open(self) -> None:
         await in_thread(self._shipped.open)
 
-    async def post(self, events: Sequence[bytes]) -> None:
-        """Return when control has committed these events and they are kept for a resend."""
+    async def post(self, events: list[bytes]) -> None:
+        """Send these events. Each leaves the list once control has committed it and it is kept for a resend."""
         for part in self._split(events):
             for committed in await self._post(part):
                 await in_thread(self._shipped.keep, committed)
+            del events[: len(part)]
 
     async def look_back(self, interval_s: float) -> None:
         """Send one batch of a resend, if one is due.

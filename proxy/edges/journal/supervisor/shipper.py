@@ -52,6 +52,10 @@ class SettlementReplayer(Protocol):
 class ShipperOptions:
     batch_events: int = 4000
     batch_bytes: int = 1_500_000
+    """The most events, and about the most bytes of events, in one request."""
+    round_events: int = 8000
+    """The most events that a round reads. If journals hold more, the rest is counted first, which is half of the work
+    of reading it. Eight thousand take about 8 MB."""
     poll_interval_s: float = 0.5
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0
@@ -293,7 +297,7 @@ class Shipper:
     def _next_batch(self) -> list[bytes]:
         """Take an equal share from each journal, so that none starves another."""
         batch: list[bytes] = []
-        share = max(1, self._options.batch_events // max(1, len(self._readers)))
+        share = max(1, self._options.round_events // max(1, len(self._readers)))
         for name, reader in self._readers.items():
             batch += join_events(reader.read(share))
             self._damage.update((name, *place) for place in reader.damage)
@@ -303,10 +307,7 @@ class Shipper:
         return batch
 
     async def _post_batch(self) -> bool:
-        if not await self._delivered(self._delivery.post(self._unsent)):
-            return False
-        self._unsent = []
-        return True
+        return await self._delivered(self._delivery.post(self._unsent))
 
     async def _look_back(self) -> bool:
         """Send one batch of a resend, if one is due. Return whether more of it is left."""

@@ -5,6 +5,7 @@ import errno
 import shutil
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,14 @@ from policy.limits.settlement import Settlement
 from proxy.accounting.journal_records import Kind, frames
 from proxy.accounting.recovery import Halves
 from proxy.edges.journal.supervisor import journal_reader as journal_reader
-from proxy.edges.journal.supervisor.delivery import in_thread
+from proxy.edges.journal.supervisor.delivery import IngestUnavailableError, in_thread
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
-from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME
+from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, events_of, names_in, records_in
 from proxy.edges.journal.supervisor.shipper import RESERVE_NAME, Shipper, ShipperOptions
 from proxy.edges.journal.writer import JournalWriter
 from tests.proxy.edges.journal.journals import (
     EAGER,
+    KEEPING,
     OPENED_AT_MS,
     SMALL,
     FakeCounters,
@@ -63,12 +65,37 @@ async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) ->
     assert names(tmp_path) == []
 
 
+async def test_round_of_several_requests_continues_after_a_failure(tmp_path: Path) -> None:
+    """What control has committed of it is neither sent nor kept again."""
+    sizes: list[int] = []
+
+    class Ingest(FakeIngest):
+        async def post(self, body: bytes) -> None:
+            sizes.append(body.count(b'"idempotency_key"'))
+            if len(sizes) == 2:
+                raise IngestUnavailableError("away")
+            await super().post(body)
+
+    journal, ingest = JournalWriter(tmp_path, "w1", SMALL), Ingest()
+    write_calls(journal, *range(80))
+    options = replace(EAGER, batch_events=20, round_events=50, shipped=KEEPING)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), options)
+    shipper.start(lambda: {"w1"}, all_settled)
+    await eventually(lambda: len(ingest.events) == 80)
+    journal.stop()
+    assert await shipper.drain(10)
+    assert [size for size in sizes if size] == [20, 20, 20, 10, 20, 10]
+    files = [tmp_path / DIRECTORY_NAME / name for name in names_in(tmp_path / DIRECTORY_NAME)]
+    kept = [event for file in files for record in records_in(file) for event in events_of(record)]
+    assert len(kept) == len(set(kept)) == 80
+
+
 async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path: Path) -> None:
     """A batch costs control as much as a hundred events, so there is at most one per interval."""
     ingest, interval_s, time_s = FakeIngest(), 0.1, asyncio.get_running_loop().time
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(500))
-    piled_up = Shipper(tmp_path, ingest, FakeCounters(), ShipperOptions(batch_events=10, poll_interval_s=1000))
+    piled_up = Shipper(tmp_path, ingest, FakeCounters(), ShipperOptions(round_events=10, poll_interval_s=1000))
     piled_up.start(lambda: {"w1"}, all_settled)
     await eventually(lambda: len(ingest.events) == 500)
     await piled_up.drain(0)
