@@ -22,7 +22,7 @@ from proxy.exchange import Admitted, RequestContext
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 1.0
-MAX_LABELS = 64
+MAX_LABELS = 16
 """Most labels that are kept with a key."""
 
 
