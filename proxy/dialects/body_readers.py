@@ -13,6 +13,7 @@ import orjson
 from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import UsageMeter
+from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
 from proxy.json_text.json_edit import edit_member, edit_members, edit_only_occurrence, last_object_named
 from proxy.json_text.segmented_body import SegmentedBody
@@ -63,7 +64,7 @@ class BodyReader:
         self._limit = limit
         self._passing = False
         self._renamed = False
-        self._slug = orjson.dumps(slug)
+        self._slug = encoded_name(slug)
         self.reported = meter
         self._result: bytes | None = None
         self.failed = False

@@ -8,7 +8,7 @@ See docs/reference/inference.md#dialects.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 import orjson
 
@@ -35,6 +35,7 @@ from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter
 from proxy.exchange import Headers, Received
+from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
@@ -145,7 +146,7 @@ class Dialects:
         """The body of `build_request`, of a call that passes unchanged."""
         model = target.target_model
         if model is not None and not request.streaming and len(request.body) < LONG_BYTES:  # only the name changes
-            renamed = edit_only_occurrence(request.body, "model", _json_text(model))
+            renamed = edit_only_occurrence(request.body, "model", encoded_name(model))
             if renamed is not None:
                 return renamed
         return _body(request, target, attempt)
@@ -255,11 +256,6 @@ def _upstream_request(request: Received, target: Target, credential: str | None,
     if config is None:
         return UpstreamRequest(path, headers, body)
     return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
-
-
-@lru_cache(maxsize=4096)
-def _json_text(model: str) -> bytes:
-    return orjson.dumps(model)
 
 
 def _body(request: Received, target: Target, attempt: Attempt) -> RequestBody:

@@ -14,6 +14,7 @@ from proxy.accounting.metering import Reported
 from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
 from proxy.dialects.usage import UsageMeter
+from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import is_surely_within_bounds
 from proxy.json_text.json_edit import Json, edit_member, find_member, last_object_named, remove_member
 
@@ -59,7 +60,7 @@ class StreamReader:
     def __init__(self, shape: StreamFormat, slug: str, meter: UsageMeter, *, drop_usage: bool = False) -> None:
         self.failed = False
         self._shape = shape
-        self._slug = orjson.dumps(slug)
+        self._slug = encoded_name(slug)
         self.reported: Reported = meter
         self._meter = meter
         self._drop_usage = drop_usage

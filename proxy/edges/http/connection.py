@@ -8,7 +8,6 @@ unread bodies are bounded: above that reading pauses.
 import asyncio
 import logging
 import select
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
@@ -98,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._room: asyncio.Future[None] | None = None  # set while the answer waits for the caller to read
         self._task: asyncio.Task[None] | None = None
         self._request_came: asyncio.Future[None] | None = None  # set while the task waits for a request
-        self._queue: deque[HttpExchange] = deque()
+        self._queue: list[HttpExchange] = []  # at most a few: a deque takes ten times as much memory
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
         self._held = _NOTHING  # bytes read but not parsed yet
@@ -365,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
                 await request_came
             exchange = self._exchange
             if exchange is None:  # it was parsed
-                self._exchange = exchange = queue.popleft()
+                self._exchange = exchange = queue.pop(0)
                 if queue:
                     await asyncio.sleep(0)  # let other connections run between pipelined requests
             try:

@@ -62,8 +62,8 @@ class RequestParser:
         self._listener = listener
         self._names = names
         self._limits = limits
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._data = memoryview(b"")  # the bytes being parsed
+        self._parser: httptools.HttpRequestParser | None = None  # made when needed: heads seen before need none
+        self._data = _NOTHING  # the bytes being parsed
         self._line: bytes | None = b""
         """The bytes of the request line before `_data`; None if the line began at an unknown offset."""
         self._url = b""
@@ -90,12 +90,13 @@ class RequestParser:
 
     def skip_body(self) -> None:
         """What is missing of a body of known length will not be parsed: the next byte begins a request."""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = None
         self._line, self.in_body = b"", False
 
     def _feed(self, data: memoryview) -> memoryview:
         """Returns the unparsed rest of `data`."""
-        assert self._parser is not None  # it is not closed
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         self._data = data
         try:
             self._parser.feed_data(data)

@@ -135,7 +135,7 @@ def _encoded(labels: CallLabels) -> bytes:
     return labels.encoded
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def _timestamp(second: int) -> bytes:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
 

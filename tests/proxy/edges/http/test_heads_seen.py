@@ -4,6 +4,7 @@ import asyncio
 import re
 from typing import Any
 
+import httptools
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -122,6 +123,15 @@ def remembering(*requests: bytes) -> HeadsSeen:
     for request in requests:
         asyncio.run(meanings([request] * 2, heads))
     return heads
+
+
+def test_connection_that_sends_only_known_heads_makes_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of open streams each would hold one, with its callbacks."""
+    heads, made = remembering(REQUEST), list[object]()
+    monkeypatch.setattr(httptools, "HttpRequestParser", made.append)
+    seen, written = asyncio.run(meanings([REQUEST] * 2, heads))
+    assert len(seen) == 2 == written.count(b"200 OK")
+    assert not made
 
 
 def agree(reads: list[bytes]) -> None:
