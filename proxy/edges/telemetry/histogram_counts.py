@@ -1,9 +1,7 @@
 """A histogram's observations between two flushes."""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
-from itertools import repeat
 
 
 class HistogramCounts:
@@ -20,9 +18,9 @@ class HistogramCounts:
         self.sum = 0.0
 
     def observe(self, values: Sequence[float]) -> None:
-        """Count by bucket first: values that come together are mostly in a few buckets."""
-        for bucket, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
-            self.counts[bucket] += count
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
         self.sum += sum(values)
 
     def add(self, counts: Sequence[int]) -> None:
