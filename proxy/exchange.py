@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from policy.billing import Tokens
-from policy.groups import Group
 from policy.hosts import Reach
-from policy.limits.effective import Plan
-from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
-from proxy.call_labels import CallLabels
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
+from proxy.directory_values import Identified, Shape, SlugRoute
 from proxy.forms.upload import Upload
 from proxy.head_facts import HeadFacts
 from proxy.json_text.large_json import Outline
@@ -181,67 +178,6 @@ class UpstreamAnswer(Protocol):
     def close(self) -> None:
         """Return the connection to the pool if the body was read to its end, else cancel the exchange. Idempotent."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Identified:
-    """The caller is known: a live key of a kind that may use this path, in a workspace that may call.
-
-    Of its key holder, so all calls of a key share it. Only `authenticate` gives it to a call.
-    """
-
-    key: KeyRow
-    workspace: WorkspaceRow
-    group: Group | None
-    """The key's group. Federated keys have one, so it is set on all slug paths."""
-    turn: str
-    """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
-    labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
-    """What reports say of the caller, by slug, method and path."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyHolder:
-    """What policy says about the holder of a key."""
-
-    key: KeyRow
-    workspace: WorkspaceRow | None
-    """None if the workspace was deleted."""
-    group: Group | None
-    """None if the group was deleted, or if keys of this kind have none."""
-    identified: Identified | None = field(init=False, compare=False, repr=False)
-    """None without a workspace."""
-
-    def __post_init__(self) -> None:
-        workspace, turn = self.workspace, self.key.group_id or self.key.digest
-        identified = None if workspace is None else Identified(self.key, workspace, self.group, turn)
-        object.__setattr__(self, "identified", identified)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the calls with one head and one route have in common on their way upstream."""
-
-    attempt: Attempt
-    identified: Identified
-    """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
-    payer: bytes
-    """Who pays, as the billing event says it."""
-    credential: str | None
-    url: str
-    reach: Reach
-    headers: Mapping[str, str]
-    """All but `x-request-id`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlugRoute:
-    """Where a slug leads for a group, and the limits that bind its calls there."""
-
-    endpoint: EndpointRow
-    plan: Plan
-    shapes: dict[HeadFacts, Shape] = field(default_factory=dict, compare=False, repr=False)
-    """Of heads that repeat. Dropped with the route, when policy changes."""
 
 
 class Received(Protocol):

@@ -18,7 +18,8 @@ from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.exchange import Answered, CallerGoneError, Identified, Incoming, Outgoing, RequestContext
+from proxy.directory_values import Identified
+from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, RequestContext
 from proxy.head_facts import Purpose
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath

@@ -12,7 +12,8 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.exchange import Admitted, CountersUnavailableError, Identified, RequestContext
+from proxy.directory_values import Identified
+from proxy.exchange import Admitted, CountersUnavailableError, RequestContext
 from proxy.head_facts import Purpose
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal

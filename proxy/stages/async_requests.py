@@ -24,7 +24,8 @@ from proxy.async_requests.queues import ParkedRequestError, QueueFullError, Queu
 from proxy.async_requests.requests import Cancellation, DeploymentRef, NewRequest
 from proxy.async_requests.states import Status
 from proxy.async_requests.submission import WEBHOOK_ENDPOINT, parse_submission
-from proxy.exchange import Answered, CountersUnavailableError, Identified, RequestContext
+from proxy.directory_values import Identified
+from proxy.exchange import Answered, CountersUnavailableError, RequestContext
 from proxy.http_rules.async_answers import accepted_answer, cancellation_answer, figures_answer, state_answer
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
-from proxy.exchange import Identified, Incoming, KeyHolder, RequestContext
+from proxy.directory_values import Identified, KeyHolder
+from proxy.exchange import Incoming, RequestContext
 from proxy.head_facts import Purpose
 from proxy.refusals import (
     AmbiguousCredentialError,

@@ -18,17 +18,9 @@ from policy.hosts import Reach
 from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.directory_values import Shape
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
-from proxy.exchange import (
-    Admitted,
-    Answering,
-    OpenRecord,
-    Received,
-    RequestContext,
-    Shape,
-    UpstreamAnswer,
-    UpstreamCall,
-)
+from proxy.exchange import Admitted, Answering, OpenRecord, Received, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.http_rules.headers import forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES

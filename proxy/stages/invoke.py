@@ -15,8 +15,9 @@ from policy.endpoints import Target
 from policy.hosts import Reach
 from policy.snapshot import ModelRow
 from proxy.answer_head import begin
+from proxy.directory_values import Identified
 from proxy.error_bodies import read_error
-from proxy.exchange import Answered, Headers, Identified, RequestContext, UpstreamAnswer, UpstreamCall
+from proxy.exchange import Answered, Headers, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.http_rules import model_paths
 from proxy.http_rules.headers import (
     DIRECT_FORWARDED_FIELDS,

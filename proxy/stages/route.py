@@ -13,7 +13,8 @@ from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
 from proxy.dialects.attempt import Attempt
-from proxy.exchange import MODELS_PATH, Answered, Identified, Received, RequestContext, SlugRoute
+from proxy.directory_values import Identified, SlugRoute
+from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 from proxy.time_slices import Slices

@@ -10,7 +10,8 @@ from policy.groups import Enforcement, Group
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
-from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
+from proxy.directory_values import KeyHolder, SlugRoute
+from proxy.exchange import PolicyUnavailableError
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
 WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"

@@ -10,9 +10,9 @@ from policy.endpoints import Target
 from policy.snapshot import Row, WorkspaceRow
 from proxy.accounting.journal_records import Kind, frames
 from proxy.dialects.middle.sealing import MARK, seal
+from proxy.directory_values import SlugRoute
 from proxy.edges.http.connection import Connection
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.exchange import SlugRoute
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (
     KEY,

@@ -63,29 +63,9 @@ class Connection(asyncio.BufferedProtocol):
     """The transport's protocol, and the task that serves its requests."""
 
     __slots__ = (
-        "_arriving",
-        "_closing_since",
-        "_exchange",
-        "_half_closed",
-        "_head_since",
-        "_held",
-        "_idle_since",
-        "_ignoring",
-        "_lingering",
-        "_loop",
-        "_parser",
-        "_queue",
-        "_request_came",
-        "_rest_bytes",
-        "_room",
-        "_task",
-        "_unasked",
-        "_unrecalled",
-        "reading_paused",
-        "server",
-        "transport",
-        "unread_bytes",
-        "writing_paused",
+        *("_arriving", "_closing_since", "_exchange", "_half_closed", "_head_since", "_held", "_idle_since"),
+        *("_ignoring", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room", "_task"),
+        *("_unasked", "_unrecalled", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
     )
 
     def __init__(self, server: Server) -> None:

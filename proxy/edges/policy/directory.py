@@ -18,8 +18,9 @@ from policy.groups import MAX_DEPTH, Group
 from policy.limits.effective import Plan, plan_for
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, RowKind, SecretRow, WorkspaceRow, group_from_wire
+from proxy.directory_values import KeyHolder, SlugRoute
 from proxy.edges.policy.replica_file import connect_readonly
-from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
+from proxy.exchange import PolicyUnavailableError
 
 CACHE_WEIGHT = 6_000_000
 """How much a worker caches, in bytes of encoded rows. Compiled rows take a few times as much memory."""

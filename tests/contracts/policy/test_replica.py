@@ -17,10 +17,11 @@ from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from proxy.directory_values import KeyHolder
 from proxy.edges.policy.directory import BoundedCache, SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
-from proxy.exchange import KeyHolder, PolicyUnavailableError
+from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 KEYS = (b"k" * 32,)
