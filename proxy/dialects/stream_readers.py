@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.accounting.metering import Reported
 from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
 from proxy.dialects.usage import UsageMeter
@@ -51,7 +50,7 @@ class StreamReader:
     """Reads a stream: each frame passes as soon as it is complete; from the final one on, frames wait for `end`."""
 
     __slots__ = (
-        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
+        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_shape", "_slug", "_tail"),
         *("_lessons", "_opening", "_opening_as_slug", "failed", "reported"),
     )
 
@@ -61,8 +60,7 @@ class StreamReader:
         self.failed = False
         self._shape = shape
         self._slug = encoded_name(slug)
-        self.reported: Reported = meter
-        self._meter = meter
+        self.reported = meter
         self._drop_usage = drop_usage
         self._framer = sse.Framer()
         self._held: bytes | None = None
@@ -146,7 +144,7 @@ class StreamReader:
             return frame
         if not isinstance(event, dict):
             return frame
-        self._meter.observe(event)
+        self.reported.observe(event)
         self.failed = self.failed or failures.reports_failure(event, self._shape.holder)
         if self._drop_usage and "usage" in event:
             if event["usage"] is not None and event.get("choices") == []:
@@ -193,7 +191,7 @@ class StreamReader:
         if kind == sse.TAIL:
             usage = last_object_named(self._tail, b"usage")
             if usage is not None:
-                self._meter.observe_usage(usage)
+                self.reported.observe_usage(usage)
             self._tail = b""
         return piece
 

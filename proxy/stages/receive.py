@@ -154,16 +154,12 @@ class Receive:
         declared = incoming.declared_bytes
         if declared is not None and declared > max_bytes:
             raise BodyTooLargeError(declared, max_bytes)
-        body, incoming.whole = incoming.whole, None  # held by the load from here on
-        if body is not None:
-            load.hold(len(body))
-        else:
-            if declared is not None and declared > SMALL_BYTES:
-                load.expect(declared)
-            body = await incoming.read()
-            load.hold(len(body))
-            if len(body) != declared:  # most bodies arrive at once
-                body = await _joined(load, incoming, body, max_bytes)
+        if declared is not None and declared > SMALL_BYTES:
+            load.expect(declared)
+        body = await incoming.read()
+        load.hold(len(body))
+        if len(body) != declared:  # most bodies arrive at once
+            body = await _joined(load, incoming, body, max_bytes)
         context.request_bytes = len(body)
         return body
 

@@ -52,6 +52,9 @@ class FakeIncoming:
     async def read(self, at_least: int = 1) -> bytes:
         self.reads += 1
         await asyncio.sleep(0)  # the real one may suspend anywhere
+        if self.whole is not None:
+            whole, self.whole = self.whole, None
+            return whole
         while self.parts:
             part = self.parts.popleft()
             if isinstance(part, asyncio.Event):

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
+from proxy.edges.http.connection import Handle
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.server import READ_BYTES
 from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import SlowBodyError
-from tests.fakes.front import listening
+from tests.fakes.front import echo, listening
 
 BOTH_LOOPS = True
 NEXT_REQUEST = b"POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -79,18 +80,6 @@ async def test_stalled_long_body_is_a_408() -> None:
         assert b"connection: close" in head_bytes
 
 
-async def test_slow_long_body_is_a_408() -> None:
-    options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
-    async with listening(options=options) as front:
-        caller = await front.caller()
-        caller.send(head(400_000))
-        answer = asyncio.create_task(caller.answer())
-        while not answer.done():
-            caller.send(b"x")
-            await asyncio.wait([answer], timeout=0.02)
-        assert (await answer)[0] == 408
-
-
 async def in_large_reads(incoming: Incoming, outgoing: Outgoing) -> None:
     """Answer with the sizes of the reads."""
     sizes, status = [], 200
@@ -137,9 +126,10 @@ async def test_each_byte_of_a_large_read_restarts_its_idle_time() -> None:
         assert 1.2 < asyncio.get_running_loop().time() - started < 1.7
 
 
-async def test_large_read_that_trickles_in_is_a_408() -> None:
+@pytest.mark.parametrize("handle", [echo, in_large_reads])
+async def test_long_body_that_trickles_in_is_a_408(handle: Handle) -> None:
     options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
-    async with listening(in_large_reads, options) as front:
+    async with listening(handle, options) as front:
         caller = await front.caller()
         caller.send(head(400_000))
         answer = asyncio.create_task(caller.answer())
