@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.hosts import Reach
+from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
@@ -111,18 +112,15 @@ class Outgoing(Protocol):
         """Send the last bytes and end the message."""
         ...
 
-    def abort(self) -> None:
-        """Close the transport, so that the caller notices the cut response."""
+    def finish_later(self, record: UnwrittenRecord, finish: GoOn, size: int) -> bool:
+        """Have `finish` send the last bytes, up to `size`, when the call's close record is written or refused.
+
+        The handling task may go; the next request waits. False: there may be no room, so wait for record and room.
+        """
         ...
 
-
-class OpenRecord(Protocol):
-    """The open record of a call, which the journal writes in a moment."""
-
-    is_written: bool
-
-    def then(self, go_on: Callable[[Exception | None], None]) -> None:
-        """Call `go_on`, which must not raise, once the record is written, or refused for that reason. One at a time."""
+    def abort(self) -> None:
+        """Close the transport, so that the caller notices the cut response."""
         ...
 
 
@@ -143,7 +141,7 @@ class UpstreamCall:
     reach: Reach
     upload: Upload | None = None
     """If set, it is the body, in place of `body`."""
-    record: OpenRecord | None = None
+    record: JournaledCall | None = None
     """If set, the client must not send a byte before it is written."""
     waiting_since: float = 0.0
     """Since when the call waits for its upstream. The client sets it anew if it waited for `record` last."""
@@ -285,8 +283,8 @@ class RequestContext:
     """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the dispatch."""
     rate_limit_lines: str = ""
     """The `x-ratelimit-*` fields, encoded."""
-    journaled: bool = False
-    """The journal has the call's open record."""
+    journaled: JournaledCall | None = None
+    """Set once the journal has, or is about to write, the call's open record."""
     dispatched: bool = False
     """A byte of the request was written upstream, so it counts as a request. So does a token count answered here."""
     ended: bool = False

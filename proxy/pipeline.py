@@ -2,21 +2,23 @@
 
 The HTTP server calls `Pipeline.handle` once per request, in a task that it cancels when the caller disconnects.
 `settle` runs in any case. Every admitted call is journaled as ended before its last byte leaves, and logged and counted
-after that.
+after that. The last bytes leave with the journal's write, which may come after `handle` (decision 0059).
 """
 
 import logging
 import secrets
-from asyncio import CancelledError
+from asyncio import CancelledError, Future, get_running_loop
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter, time_ns
 from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
+from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
-from proxy.answer_head import begin
+from proxy.answer_head import finish
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.directory_values import Identified
 from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, RequestContext
@@ -105,14 +107,21 @@ class Pipeline:
         self._settle = settle.Settle(_settle_dependencies(given))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
-        """Serve one request to its end: take the steps, journal the call's end, then send the last bytes."""
+        """Serve one request: take the steps, journal the call's end, then send the last bytes.
+
+        If only the journal is to be waited for, `_finish` sends them, and this returns before.
+        """
         context = self._receive.head(incoming, outgoing)
+        finishes_later = False
         try:
             try:
                 answered = await self._steps(context)
                 context.status = answered.status
-                if (recorded := self._settle.journal_end(context)) is not None:
-                    await recorded
+                if (waiting := self._settle.journal_end(context)) is not None:
+                    last = partial(self._finish, context, answered)
+                    if finishes_later := outgoing.finish_later(waiting, last, len(answered.final)):
+                        return
+                    await _written(waiting)
             except CallerGoneError:
                 raise
             # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table
@@ -122,13 +131,27 @@ class Pipeline:
                 if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
                     outgoing.abort()
                     return
-            final = answered.final
-            if not (outgoing.finish(final) if outgoing.started else begin(context, answered, final)):
+            if not finish(context, answered):
                 await outgoing.room()
         except (CancelledError, CallerGoneError) as gone:
             _mark(context, CallerGoneError())
             if isinstance(gone, CancelledError):
                 raise
+        finally:
+            if not finishes_later:
+                self._end(context)
+
+    def _finish(self, context: RequestContext, answered: Answered, refused: Exception | None) -> None:
+        """Send the last bytes of a call after `handle`: the journal has its end, or `refused` it."""
+        try:
+            if refused is not None:
+                answered = self._refusal(context, refused)
+            if refused is not None and context.outgoing.started:
+                context.outgoing.abort()
+            else:
+                finish(context, answered)
+        except CallerGoneError as gone:
+            _mark(context, gone)
         finally:
             self._end(context)
 
@@ -184,12 +207,16 @@ class Pipeline:
         return await requests.submit(context, call)  # 400 429 503
 
     async def _refused(self, context: RequestContext, error: Exception) -> Answered:
+        answered = self._refusal(context, error)
+        if (waiting := self._settle.journal_end(context)) is not None:
+            await _written(waiting)
+        return answered
+
+    def _refusal(self, context: RequestContext, error: Exception) -> Answered:
         request_id = context.request_id
         if row_of(error) is BUG:
             log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
         _mark(context, error)
-        if (recorded := self._settle.journal_end(context)) is not None:
-            await recorded
         return render(error, request_id)
 
     def _end(self, context: RequestContext) -> None:
@@ -207,6 +234,22 @@ class Pipeline:
             if context.load is not None:
                 context.load.leave()
             self._settle.report(context)
+
+
+async def _written(record: UnwrittenRecord) -> None:
+    """Wait until the journal has the record. Raises why it was refused."""
+    written: Future[None] = get_running_loop().create_future()
+
+    def go_on(refused: Exception | None) -> None:
+        if written.done():  # this call was cancelled
+            return
+        if refused is None:
+            written.set_result(None)
+        else:
+            written.set_exception(refused)
+
+    record.then(go_on)
+    await written
 
 
 def _mark(context: RequestContext, error: Exception) -> None:

@@ -21,6 +21,7 @@ from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation
 from policy.sealing import parse_keys
+from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.reservations import LimitDecision, Taken
@@ -67,8 +68,10 @@ class NoCounters:
 class NoJournal:
     """Writes nothing."""
 
-    def open(self, event_key: str, record: bytes) -> None:
-        pass
+    def open(self, record: bytes) -> JournaledCall:
+        call = JournaledCall()
+        call.is_written = True
+        return call
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         pass
@@ -76,7 +79,7 @@ class NoJournal:
     def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         pass
 
-    def close(self, event_key: str, record: bytes) -> None:
+    def close(self, call: JournaledCall, record: bytes) -> None:
         pass
 
 

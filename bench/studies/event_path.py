@@ -86,10 +86,10 @@ class Scene:
         self.written += 1
         now_ms, key = time.time_ns() // 1_000_000, self.ulids()
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
-        journal.open(key, opened.record)
+        journaled = journal.open(opened.record)
         tokens = Tokens(input=100, output=50)
         journal.answered(key, Tokens(input=100), now_ms)
-        journal.close(key, close_record(event_key=key, status=200, tokens=tokens, ended_at_ms=now_ms))
+        journal.close(journaled, close_record(event_key=key, status=200, tokens=tokens, ended_at_ms=now_ms))
 
     def list_events(self) -> int:
         """Read all pages; every event must be there once."""

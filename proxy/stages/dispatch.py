@@ -15,12 +15,13 @@ from policy.billing import event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import Target
 from policy.hosts import Reach
+from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Shape
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
-from proxy.exchange import Admitted, Answering, OpenRecord, Received, RequestContext, UpstreamAnswer, UpstreamCall
+from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.http_rules.headers import forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
@@ -44,8 +45,8 @@ class Directory(Protocol):
 class Journal(Protocol):
     """Records a call before it is dispatched."""
 
-    def open(self, event_key: str, record: bytes) -> OpenRecord | None:
-        """Returns None if the call is recorded; else nothing of it may be sent before the record is written.
+    def open(self, record: bytes) -> JournaledCall:
+        """Nothing of the call may be sent before what this returns is written.
 
         Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
         """
@@ -241,7 +242,7 @@ class Dispatch:
         The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
         """
         parts = self._parts
-        if not context.journaled:
+        if context.journaled is None:
             outbound.record = self._record(context, admitted, _payer(admitted))
         outbound.waiting_since = started = perf_counter()
         if not context.dispatched:
@@ -252,11 +253,10 @@ class Dispatch:
             context.upstream_s += perf_counter() - outbound.waiting_since
             context.dispatched = context.dispatched or outbound.written
 
-    def _record(self, context: RequestContext, admitted: Admitted, payer: bytes) -> OpenRecord | None:
+    def _record(self, context: RequestContext, admitted: Admitted, payer: bytes) -> JournaledCall:
         """Journal the call. Nothing of it may be sent before what this returns is written."""
-        event_key = admitted.event_key
         start = event_start(
-            idempotency_key=event_key,
+            idempotency_key=admitted.event_key,
             payer=payer,
             request_id=context.request_id,
             request_metadata=context.metadata,
@@ -267,9 +267,8 @@ class Dispatch:
             estimate=admitted.estimate,
             reservations=admitted.taken.reservations,
         )
-        waiting = self._parts.journal.open(event_key, record)
-        context.journaled = True
-        return waiting
+        context.journaled = journaled = self._parts.journal.open(record)
+        return journaled
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall

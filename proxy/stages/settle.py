@@ -1,12 +1,12 @@
 """Step 7: journal and settle the call, then report it. Runs once per request, however the request ended.
 
 `journal_end` runs before the last byte leaves: it writes the close record and settles the reservations. `report` runs
-after, for metrics and access log. Neither awaits, because both also run in cancelled tasks; who sends the last bytes
-does.
+after, for metrics and access log. Neither awaits, because both also run in cancelled tasks, and `report` within the
+journal's write.
 """
 
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter, time_ns
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation
+from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import close_record
 from proxy.accounting.reservations import Taken
 from proxy.call_labels import CallLabels
@@ -29,8 +30,8 @@ MAX_LABELS = 16
 class Journal(Protocol):
     """Records the end of a call."""
 
-    def close(self, event_key: str, record: bytes) -> Awaitable[None] | None:
-        """Returns None if the end is recorded; else await it before the last bytes leave. Never lost if cancelled."""
+    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
+        """Returns None if the end is recorded; else the last bytes may leave once what this returns is written."""
         ...
 
 
@@ -114,10 +115,10 @@ class Settle:
         self._meters = dependencies.meters
         self._rejections = _Rejections()
 
-    def journal_end(self, context: RequestContext) -> Awaitable[None] | None:
+    def journal_end(self, context: RequestContext) -> UnwrittenRecord | None:
         """Journal how an admitted call ended, and settle what it reserved. Does nothing the second time.
 
-        Returns what must be awaited before the last bytes leave, if anything. The record is written without that, too.
+        Returns the close record if the last bytes must wait for it. It is written also if nobody waits.
         """
         admitted = context.admitted
         if admitted is None or context.ended:
@@ -128,18 +129,17 @@ class Settle:
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
-        recorded = None
+        waiting = None
         try:
-            if context.journaled:
-                event_key = admitted.event_key
+            if context.journaled is not None:
                 record = close_record(
-                    event_key=event_key,
+                    event_key=admitted.event_key,
                     status=context.status,
                     tokens=tokens,
                     ended_at_ms=time_ns() // 1_000_000,
                     numbers=numbers,
                 )
-                recorded = self._journal.close(event_key, record)
+                waiting = self._journal.close(context.journaled, record)
         finally:
             if context.dispatched:
                 total = tokens.total
@@ -150,7 +150,7 @@ class Settle:
         if reported is not None:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
-        return recorded
+        return waiting
 
     def _unreported(self, context: RequestContext, admitted: Admitted) -> Tokens:
         """What to bill without a plausible usage report: what was delivered, else zero."""
@@ -181,7 +181,7 @@ class Settle:
             cause=context.cause,
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=outgoing.sent_bytes,
-            tokens=context.billed if context.journaled else None,
+            tokens=context.billed if context.journaled is not None else None,
             duration_s=duration_s,
             ours_s=ours_s if ours_s > 0.0 else 0.0,
             upstream_s=upstream_s,

@@ -15,6 +15,7 @@ from proxy.edges.telemetry.tracing.traced_parts import (
     Handler,
     TracedCounters,
     TracedDialects,
+    TracedJournal,
     TracedMeters,
     TracedReplicas,
     TracedUpstream,
@@ -54,6 +55,7 @@ def traced_pipeline(tracer: Tracer, dependencies: PipelineDependencies, exemplar
     parts = replace(
         given,
         counters=TracedCounters(given.counters),
+        journal=TracedJournal(given.journal),
         upstream=TracedUpstream(given.upstream),
         replicas=TracedReplicas(given.replicas),
         dialects=TracedDialects(monotonic),

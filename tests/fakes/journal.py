@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from policy.billing import Tokens, event_start, payer_members
 from policy.limits.settlement import Reservation
 from proxy.accounting.journal_records import HEAD_BYTES
+from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import close_record, open_record
-from proxy.exchange import JournalUnavailableError, OpenRecord
+from proxy.exchange import JournalUnavailableError
 
 
 @dataclass(kw_only=True)
@@ -98,15 +99,19 @@ class FakeJournal:
     entries: list[str] = field(default_factory=list)
     open_records: list[bytes] = field(default_factory=list)
     full: bool = False
+    calls: dict[JournaledCall, str] = field(default_factory=dict)
+    """Event keys of the open calls."""
 
-    def open(self, event_key: str, record: bytes) -> OpenRecord | None:
+    def open(self, record: bytes) -> JournaledCall:
         if self.full:
             raise JournalUnavailableError
         self.opened.append(OpenedCall.of(record))
-        assert self.opened[-1].event_key == event_key
         self.entries.append("open")
         self.open_records.append(record)
-        return None
+        call = JournaledCall()
+        call.tell()
+        self.calls[call] = self.opened[-1].event_key
+        return call
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         self.progressed.append((event_key, tokens))
@@ -116,14 +121,14 @@ class FakeJournal:
         self.progressed.append((event_key, tokens))
         self.entries.append("progress")
 
-    def close(self, event_key: str, record: bytes) -> Awaitable[None] | None:
+    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
         self.closed.append(ClosedCall.of(record))
-        assert self.closed[-1].event_key == event_key
+        assert self.calls.pop(call) == self.closed[-1].event_key
         self.entries.append("close")
         return None
 
 
-def written(record: OpenRecord) -> asyncio.Future[None]:
+def written(record: UnwrittenRecord) -> asyncio.Future[None]:
     """Done when the journal has the record, or with why it was refused."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

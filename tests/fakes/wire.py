@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from proxy.accounting.journaled_call import GoOn, UnwrittenRecord
 from proxy.exchange import CallerGoneError, Headers
 from tests.fakes.directory import KEY, SLUG
 
@@ -117,6 +118,11 @@ class FakeOutgoing:
     def finish(self, data: bytes = b"") -> bool:
         self._send("finish", data)
         self.finished = True
+        return self.room_left.is_set()
+
+    def finish_later(self, record: UnwrittenRecord, finish: GoOn, size: int) -> bool:
+        if self.room_left.is_set():
+            record.then(finish)
         return self.room_left.is_set()
 
     def abort(self) -> None:

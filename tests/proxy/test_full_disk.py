@@ -5,11 +5,18 @@ import os
 
 import pytest
 
+from proxy.accounting.journal_records import Kind
 from tests.proxy.budget.canned_worker import CannedWorker, canned_worker
+
+PWRITE = os.pwrite
 
 
 def refuse(fd: int, data: bytes, offset: int) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def refuse_closes(fd: int, data: bytes, offset: int) -> int:
+    return refuse(fd, data, offset) if Kind.CLOSE.magic in data else PWRITE(fd, data, offset)
 
 
 def statuses(served: list[bytes]) -> set[bytes]:
@@ -36,4 +43,19 @@ def test_calls_of_a_tick_whose_write_fails_are_503_and_send_nothing(
         worker.journal._retry_write_at = 0.0
         assert statuses(runner.run(answers(worker, 2))) == {b"200"}
         assert worker.egress.connected == connected, "the connections were not kept"
+        assert worker.journal.troubles == ()
+
+
+def test_calls_whose_close_is_refused_are_502_and_do_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their opens stay in the journal: they are billed as calls whose worker died."""
+    with canned_worker() as (runner, worker):
+        assert statuses(runner.run(answers(worker, 5))) == {b"200"}
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", refuse_closes)
+            assert b"502" in statuses(runner.run(answers(worker, 1)))
+        assert "cannot be written: No space left on device" in caplog.text
+        worker.journal._retry_write_at = 0.0
+        assert statuses(runner.run(answers(worker, 2))) == {b"200"}
         assert worker.journal.troubles == ()

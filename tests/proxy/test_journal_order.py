@@ -1,14 +1,13 @@
 """What waits for the journal: nothing of a request leaves before its open is written, no last byte before its close."""
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import pytest
 
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.edges.journal.waiting_record import WaitingOpen
-from proxy.exchange import JournalUnavailableError
+from proxy.accounting.journaled_call import JournaledCall
+from proxy.exchange import JournalUnavailableError, UpstreamResetError
 from tests.fakes.journal import FakeJournal
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, answer
@@ -23,18 +22,22 @@ FRAMES = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":
 class HeldJournal(FakeJournal):
     """Its records are written when a test says so."""
 
-    opening: list[WaitingOpen] = field(default_factory=list)
-    closing: list[asyncio.Future[None]] = field(default_factory=list)
+    opening: list[JournaledCall] = field(default_factory=list)
+    closing: list[JournaledCall] = field(default_factory=list)
 
-    def open(self, event_key: str, record: bytes) -> WaitingOpen:
-        super().open(event_key, record)
-        self.opening.append(WaitingOpen(event_key, record))
-        return self.opening[-1]
+    def open(self, record: bytes) -> JournaledCall:
+        call = super().open(record)
+        call.is_written = False
+        self.opening.append(call)
+        return call
 
-    def close(self, event_key: str, record: bytes) -> Awaitable[None]:
-        super().close(event_key, record)
-        self.closing.append(asyncio.get_running_loop().create_future())
-        return self.closing[-1]
+    def close(self, call: JournaledCall, record: bytes) -> JournaledCall | None:
+        super().close(call, record)
+        if call.refused is not None:
+            return None
+        call.is_written = False
+        self.closing.append(call)
+        return call
 
 
 @pytest.fixture
@@ -66,12 +69,15 @@ async def test_request_waits_for_its_open_and_last_bytes_for_the_close(
     assert not rig.upstream.calls
     journal.opening[0].tell()
     await eventually(lambda: journal.closing)
-    await asyncio.sleep(0.01)
+    await serving  # the write of the record does the rest
     assert b"[DONE]" not in outgoing.body if streaming else not outgoing.started
-    assert not serving.done()
-    journal.closing[0].set_result(None)
-    await serving
+    assert not rig.meters.calls
+    assert rig.pipeline._capacity.in_flight == 1
+    journal.closing[0].tell()
     assert outgoing.body.endswith(b"[DONE]\n\n") if streaming else outgoing.status == 200
+    [report] = rig.meters.calls
+    assert (report.status, report.response_bytes) == (200, len(outgoing.body))
+    assert rig.pipeline._capacity.in_flight == 0
 
 
 async def test_call_whose_open_is_refused_late_is_503_and_takes_nothing(rig: PathRig, journal: HeldJournal) -> None:
@@ -79,8 +85,6 @@ async def test_call_whose_open_is_refused_late_is_503_and_takes_nothing(rig: Pat
     serving = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
     await eventually(lambda: journal.opening)
     journal.opening[0].tell(JournalUnavailableError("the disk is full"))
-    await eventually(lambda: journal.closing)
-    journal.closing[0].set_result(None)
     await serving
     assert outgoing.status == 503
     assert not rig.upstream.calls
@@ -95,26 +99,115 @@ async def test_wait_for_the_journal_is_not_the_upstreams(rig: PathRig, journal: 
     await asyncio.sleep(0.05)
     journal.opening[0].tell()
     await eventually(lambda: journal.closing)
-    journal.closing[0].set_result(None)
+    journal.closing[0].tell()
     await serving
     [report] = rig.meters.calls
     assert report.upstream_s < 0.05 <= report.ours_s
 
 
-@pytest.mark.parametrize("waits_for", ["opening", "closing"])
-async def test_caller_that_leaves_while_the_journal_writes_is_closed_once(
-    rig: PathRig, journal: HeldJournal, waits_for: str
-) -> None:
-    rig.upstream.will(answer(ANSWER))
+async def call_that_waits_for_its_end(
+    rig: PathRig, journal: HeldJournal, outgoing: FakeOutgoing, streaming: bool = False, body: bytes = ANSWER
+) -> asyncio.Task[None]:
+    """The task of a call whose close record is the last thing that it waits for, besides the caller."""
+    rig.upstream.will(answer(headers=SSE, pieces=FRAMES) if streaming else answer(body))
+    serving = asyncio.create_task(rig.pipeline.handle(asking(stream=streaming), outgoing))
+    await eventually(lambda: journal.opening)
+    journal.opening[0].tell()
+    await eventually(lambda: journal.closing)
+    await asyncio.sleep(0.01)
+    return serving
+
+
+async def test_caller_that_leaves_before_the_open_is_written_is_closed_once(rig: PathRig, journal: HeldJournal) -> None:
     serving = asyncio.create_task(rig.pipeline.handle(asking(), FakeOutgoing()))
     await eventually(lambda: journal.opening)
-    if waits_for == "closing":
-        journal.opening[0].tell()
-        await eventually(lambda: journal.closing)
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
     rig.check_settled()
+    [closed] = journal.closed
+    assert (closed.tokens.total, requests_used(rig)) == (0, 0)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_caller_that_leaves_before_the_close_is_written_is_billed_and_logged_as_gone(
+    rig: PathRig, journal: HeldJournal, streaming: bool
+) -> None:
+    outgoing = FakeOutgoing()
+    await (await call_that_waits_for_its_end(rig, journal, outgoing, streaming))
+    sent = outgoing.sent_bytes
+    outgoing.gone = True
+    journal.closing[0].tell()
+    rig.check_settled()
+    [closed] = journal.closed
+    [report] = rig.meters.calls
+    assert (closed.status, report.status, report.response_bytes) == (200, 499, sent)
+    assert requests_used(rig) == 1
+    assert closed.tokens.total == (5 if not streaming else 2)
+    assert rig.pipeline._capacity.in_flight == 0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_refused_close_is_a_502_or_cuts_the_stream(
+    rig: PathRig, journal: HeldJournal, streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    outgoing = FakeOutgoing()
+    await (await call_that_waits_for_its_end(rig, journal, outgoing, streaming))
+    journal.closing[0].tell(OSError("No space left on device"))
+    assert outgoing.aborted if streaming else outgoing.status == 502
+    assert outgoing.finished is not streaming
+    assert b"[DONE]" not in outgoing.body
+    [report] = rig.meters.calls
+    assert report.status == 502
     assert len(journal.closed) == 1
-    assert requests_used(rig) == (1 if waits_for == "closing" else 0)
-    assert journal.closed[0].tokens.total == (5 if waits_for == "closing" else 0)
+    assert requests_used(rig) == 1
+    assert rig.pipeline._capacity.in_flight == 0
+    assert "No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_task_waits_for_the_close_if_the_caller_is_slow(
+    rig: PathRig, journal: HeldJournal, refused: bool
+) -> None:
+    outgoing = FakeOutgoing()
+    outgoing.room_left.clear()
+    serving = await call_that_waits_for_its_end(rig, journal, outgoing)
+    assert not outgoing.started
+    journal.closing[0].tell(OSError("No space left on device") if refused else None)
+    await outgoing.waiting.wait()
+    assert outgoing.status == (502 if refused else 200)
+    assert not rig.meters.calls
+    outgoing.room_left.set()
+    await serving
+    assert [report.status for report in rig.meters.calls] == [502 if refused else 200]
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_slow_caller_that_leaves_is_closed_once(rig: PathRig, journal: HeldJournal, told: bool) -> None:
+    outgoing = FakeOutgoing()
+    outgoing.room_left.clear()
+    serving = await call_that_waits_for_its_end(rig, journal, outgoing)
+    if told:
+        journal.closing[0].tell()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    if not told:
+        journal.closing[0].tell()
+    rig.check_settled()
+    assert not outgoing.started
+    assert [report.status for report in rig.meters.calls] == [499]
+
+
+async def test_error_response_waits_for_the_close(rig: PathRig, journal: HeldJournal) -> None:
+    rig.upstream.will(UpstreamResetError("reset"))
+    outgoing = FakeOutgoing()
+    serving = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
+    await eventually(lambda: journal.opening)
+    journal.opening[0].tell()
+    await eventually(lambda: journal.closing)
+    await asyncio.sleep(0.01)
+    assert not outgoing.started
+    journal.closing[0].tell()
+    await serving
+    assert outgoing.status == journal.closed[0].status == 502

@@ -1,8 +1,8 @@
 """One connection of a caller: its HTTP/1.1 requests are answered one after the other, in order.
 
 httptools parses heads and chunked bodies (`request_parser.py`); bodies of known length are counted. One task per
-connection passes each request to the pipeline; it is cancelled when the caller disconnects. Pipelined requests and
-unread bodies are bounded: above that reading pauses.
+connection passes each request to the pipeline; it is cancelled when the caller disconnects. An answer may be finished
+after that, by the journal. Pipelined requests and unread bodies are bounded: above that reading pauses.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from proxy.edges.http.heads_seen import HeadsSeen
-from proxy.edges.http.http_exchange import AnswerOpenings, HttpExchange
+from proxy.edges.http.http_exchange import OUTSIDE, AnswerOpenings, HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
@@ -48,7 +48,6 @@ class Server(Protocol):
     buffer: memoryview
     """The read buffer that all connections share: copy what must outlive the current read."""
     draining: bool
-
     openings: AnswerOpenings
     heads_seen: HeadsSeen
 
@@ -63,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     """The transport's protocol, and the task that serves its requests."""
 
     __slots__ = (
-        *("_arriving", "_closing_since", "_exchange", "_half_closed", "_head_since", "_held", "_idle_since"),
+        *("_arriving", "_closing_since", "_coming", "_exchange", "_half_closed", "_head_since", "_held", "_idle_since"),
         *("_ignoring", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room", "_task"),
         *("_unasked", "_unrecalled", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
     )
@@ -76,7 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writing_paused = False
         self._room: asyncio.Future[None] | None = None  # set while the answer waits for the caller to read
         self._task: asyncio.Task[None] | None = None
-        self._request_came: asyncio.Future[None] | None = None  # set while the task waits for a request
+        self._coming: asyncio.Future[None]  # what the task waits for between two requests
+        self._request_came: asyncio.Future[None] | None = None  # the same, once the answer before is complete
         self._queue: list[HttpExchange] = []  # at most a few: a deque takes ten times as much memory
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
@@ -139,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport lacks the base class
         self._idle_since = self._loop.time()
+        self._request_came = self._coming = self._loop.create_future()
         self._task = self._loop.create_task(self._serve())
         self.server.opened(self, self._task)
 
@@ -235,9 +236,8 @@ class Connection(asyncio.BufferedProtocol):
         if arriving is None:
             end = bytes(data[:SLICE_BYTES]).find(_HEAD_END)
             return end + len(_HEAD_END) if end >= 0 else SLICE_BYTES
-        if arriving.declared_bytes is None:
-            return SLICE_BYTES
-        return arriving.declared_bytes - arriving.received_bytes
+        size = arriving.declared_bytes
+        return SLICE_BYTES if size is None else size - arriving.received_bytes
 
     def _take_rest(self, data: memoryview) -> memoryview:
         """Take what belongs to the arriving body; returns what follows it."""
@@ -331,43 +331,48 @@ class Connection(asyncio.BufferedProtocol):
     # --- serving ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Answer the requests one after the other, until one ends the connection."""
-        server, loop, parser, queue = self.server, self._loop, self._parser, self._queue
+        """Answer the requests one after the other, until the connection is lost."""
+        handle, loop, queue = self.server.handle, self._loop, self._queue
         while True:
-            if self.reading_paused:
-                self.read_on()
-            if not queue:
-                self._idle_since = loop.time()
-                if parser.in_head:
-                    self._head_since = self._idle_since
-                self._request_came = request_came = loop.create_future()
-                await request_came
+            await self._coming
             exchange = self._exchange
             if exchange is None:  # it was parsed
                 self._exchange = exchange = queue.pop(0)
                 if queue:
                     await asyncio.sleep(0)  # let other connections run between pipelined requests
+            self._coming = loop.create_future()
             try:
-                await server.handle(exchange, exchange)
+                await handle(exchange, exchange)
             except asyncio.CancelledError:
                 self.abort()
                 raise
             except Exception:
-                # The pipeline answers and logs its own failures; one that escapes it is logged here.
-                log.exception("Request failed outside the pipeline, which is a bug; closing its connection.")
-                break
-            if not exchange.keep_alive:
-                break
-            self._exchange = None
-            if self.unread_bytes:
-                exchange.drop_body()
-        self._close_after(exchange)
+                log.exception(OUTSIDE)
+                exchange.keep_alive = exchange.finishes_later = False
+            if not exchange.finishes_later:
+                self.ended(exchange)
+
+    def ended(self, exchange: HttpExchange) -> None:
+        """The answer is complete: close, or wake the task with the next request."""
+        if not exchange.keep_alive:
+            self._close_after(exchange)  # the task is cancelled when the connection is lost
+            return
+        self._exchange = None
+        if self.unread_bytes:
+            exchange.drop_body()
+        if self.reading_paused:
+            self.read_on()
+        if not self._queue:
+            self._request_came, self._idle_since = self._coming, self._loop.time()
+            if self._parser.in_head:
+                self._head_since = self._idle_since
+        elif not self._coming.done():  # done: the task was cancelled
+            self._coming.set_result(None)
 
     def _close_after(self, exchange: HttpExchange) -> None:
         """Close at once if all bytes received were read. Otherwise send FIN and keep reading for `lingering_s`: closing
         with unread bytes resets the connection, and the caller could lose the answer (RFC 9112 9.6)."""
-        transport = self.transport
-        self._exchange = None
+        self._exchange, transport = None, self.transport
         if transport is None or transport.is_closing():
             return
         if exchange.complete and not self._ignoring and not self._held and not self._queue:
@@ -381,7 +386,6 @@ class Connection(asyncio.BufferedProtocol):
 
 def _peer_left(transport: asyncio.Transport) -> bool:
     """Whether the peer has closed its side; needed while reading is paused."""
-    sock = transport.get_extra_info("socket")
     poll = select.poll()
-    poll.register(sock.fileno(), select.POLLRDHUP)
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))

@@ -5,14 +5,17 @@ and so is each piece of a stream. Nothing here interprets a request.
 """
 
 import asyncio
+import logging
 import re
 import socket
 import struct
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from time import gmtime, perf_counter, strftime
 from typing import Any, Protocol
 
+from proxy.accounting.journaled_call import GoOn, UnwrittenRecord
 from proxy.edges.http.limits import ExchangeLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.exchange import CallerGoneError, Headers
@@ -27,7 +30,14 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BODILESS = frozenset((204, 304))
 _NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
 MAX_REASON_CHARS = 200
+OUTSIDE = "Request failed outside the pipeline, which is a bug; closing its connection."
+"""The pipeline answers and logs its own failures; one that escapes it is logged here."""
+MAX_LATER_BYTES = 32_768
+"""Most last bytes that leave without waiting for room. A caller who is slower than that has the task wait."""
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+log = logging.getLogger(__name__)
 
 
 class ExchangeConnection(Protocol):
@@ -48,6 +58,10 @@ class ExchangeConnection(Protocol):
 
     async def room(self) -> None:
         """Wait until the transport accepts more bytes."""
+        ...
+
+    def ended(self, exchange: "HttpExchange") -> None:
+        """The answer is complete: go on to the next request, or close."""
         ...
 
 
@@ -100,6 +114,7 @@ class HttpExchange:
         "complete",
         "declared_bytes",
         "fault",
+        "finishes_later",
         "head",
         "keep_alive",
         "kept",
@@ -124,7 +139,7 @@ class HttpExchange:
         self.received_at = perf_counter()
         self.body_wait_s = self.room_wait_s = 0.0
         self.sent_bytes = 0
-        self.keep_alive = self.started = self._aborted = False
+        self.keep_alive = self.started = self._aborted = self.finishes_later = False
         self._parts: list[bytes] = []
         self.whole = whole
         if whole is not None:
@@ -312,6 +327,24 @@ class HttpExchange:
             parts = [data]
         self._write(parts, len(data))
         return not self._connection.writing_paused
+
+    def finish_later(self, record: UnwrittenRecord, finish: GoOn, size: int) -> bool:
+        connection = self._connection
+        if connection.writing_paused or size > MAX_LATER_BYTES:
+            return False
+        self.finishes_later = True
+        record.then(partial(self._finish, finish))
+        return True
+
+    def _finish(self, finish: GoOn, refused: Exception | None) -> None:
+        """The journal calls this, after the handler. A failure must not reach the other calls of the same write."""
+        self.finishes_later = False
+        try:
+            finish(refused)
+            self._connection.ended(self)
+        except Exception:
+            log.exception(OUTSIDE)
+            self.abort()
 
     def abort(self) -> None:
         """Cut the answer visibly: without a last chunk, after sending what was written, or by a reset in HTTP/1.0."""

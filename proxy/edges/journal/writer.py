@@ -18,6 +18,7 @@ from pathlib import Path
 
 from policy.billing import Tokens
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
+from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.segment_files import (
     SEGMENT_SUFFIX,
@@ -28,7 +29,6 @@ from proxy.edges.journal.segment_files import (
     write_at,
 )
 from proxy.edges.journal.troubles import Troubles
-from proxy.edges.journal.waiting_record import WaitingClose, WaitingOpen, WaitingRecord, record_of
 from proxy.exchange import JournalUnavailableError
 
 END_ROOM_BYTES = 512
@@ -88,9 +88,9 @@ class JournalWriter:
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
-        self._group: list[WaitingRecord] = []  # the tick's opens and closes; they fit into the current segment
+        self._group: list[JournaledCall] = []  # calls that opened or ended in this tick
+        self._records: list[bytes] = []  # theirs, in the same order; they fit into the current segment
         self._left = 0  # room in the current segment, once the group is written
-        self._refused = set[str]()  # calls whose open was refused with its group, until they end
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
         self._retry_write_at = 0.0
@@ -116,10 +116,10 @@ class JournalWriter:
         """Start the thread that syncs records to disk."""
         self._thread.start()
 
-    def open(self, event_key: str, record: bytes) -> WaitingOpen | None:
-        """Record a call before dispatch. The call must be closed, unless this raises `JournalUnavailableError`.
+    def open(self, record: bytes) -> JournaledCall:
+        """Record a call before dispatch. Nothing of it may be sent before `is_written`.
 
-        Returns None if the record is written. Else nothing of the call may be sent before what this returns says so.
+        The call must be closed, unless this raises `JournalUnavailableError`.
         """
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
@@ -127,14 +127,14 @@ class JournalWriter:
             self._refuse_if_troubled()
         if size + self._reserved + END_ROOM_BYTES > self._left:
             self._make_room(size)
-        waiting = None
+        call = JournaledCall()
         if self._reserved or self._group:
-            waiting = WaitingOpen(event_key, record)
-            self._join(waiting, size)
+            self._join(call, record, size)
         else:  # no other call is open: there is nobody to share a write with
             self._append_new(record)
+            call.is_written = True
         self._reserved += END_ROOM_BYTES
-        return waiting
+        return call
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """Record that the answer's first bytes are about to leave. An orphan is then billed its last progress."""
@@ -152,21 +152,25 @@ class JournalWriter:
                 return
         self._append(record)
 
-    def close(self, event_key: str, record: bytes) -> asyncio.Future[None] | None:
-        """Record the end of a call: `close_record`. Its last bytes may leave when the future is done; None: at once."""
-        if event_key in self._refused:
-            self._refused.remove(event_key)
-            return None
-        written = None
+    def close(self, call: JournaledCall, record: bytes) -> JournaledCall | None:
+        """Record the end of a call: `close_record`. Its last bytes may leave at once if this returns None.
+
+        Else they may leave when the call `is_written` again. Raises OSError if the disk refuses a record at once.
+        """
+        if not call.is_written:
+            if call.refused is None:  # it ended before its open was written
+                self.write_now()
+            if call.refused is not None:
+                return None
         if self._group or self._reserved > END_ROOM_BYTES:
             if (size := len(record)) > self._left:
                 self._rotate()
-            written = self._loop.create_future()
-            self._join(WaitingClose(event_key, record, written), size)
+            call.is_written, call.ends = False, True
+            self._join(call, record, size)
         else:
             self._append(record)
         self._reserved -= END_ROOM_BYTES
-        return written
+        return None if call.is_written else call
 
     def stop(self) -> None:
         """Sync everything and release the lock. The supervisor then treats the journal as that of a dead worker."""
@@ -188,58 +192,54 @@ class JournalWriter:
         """Kept, because to ask for it is a system call in Python 3.11."""
         return asyncio.get_running_loop()
 
-    def _join(self, waiting: WaitingRecord, size: int) -> None:
+    def _join(self, call: JournaledCall, record: bytes, size: int) -> None:
         """Add a record to the tick's group. The first one has the group written at the end of the tick."""
         if not self._group:
             self._loop.call_soon(self.write_now)
-        self._group.append(waiting)
+        self._group.append(call)
+        self._records.append(record)
         self._left -= size
 
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
-        group = self._group
+        group, records = self._group, self._records
         if not group:
             return
-        self._group = []
-        taken, failure = self._write(b"".join(map(record_of, group)))
+        self._group, self._records = [], []
+        taken, failure = self._write(b"".join(records))
         if failure is not None:
-            self._write_after_failure(group, taken, failure)
+            self._write_failed(failure)
+            self._keep(taken, group, records)
             return
         self._advance(taken)
-        for one in group:
-            one.tell()
+        for call in group:
+            call.tell()
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
-    def _write_after_failure(self, group: list[WaitingRecord], taken: int, failure: OSError) -> None:
-        """Keep the whole records among the `taken` bytes, refuse the other opens, and try the other closes alone."""
-        self._write_failed(failure)
-        for one in group:
-            if (size := len(one.record)) <= taken:
+    def _keep(self, taken: int, group: list[JournaledCall], records: list[bytes]) -> None:
+        """The disk took only `taken` bytes: keep whole records, refuse the other opens, try the other closes alone."""
+        for call, record in zip(group, records, strict=True):
+            if (size := len(record)) <= taken:
                 taken -= size
                 self._advance(size)
-                one.tell()
+                call.tell()
                 continue
             taken = 0
             self._left += size
-            if isinstance(one, WaitingOpen):
+            if not call.ends:
                 self._erase(size)
-                self._refused.add(one.event_key)
                 self._reserved -= END_ROOM_BYTES
-                one.tell(JournalUnavailableError(*self.troubles))
-            elif one.event_key in self._refused:  # cancelled while it waited for its open
-                self._refused.remove(one.event_key)
-                self._reserved += END_ROOM_BYTES
-                one.tell()
+                call.tell(JournalUnavailableError(*self.troubles))
+                continue
+            try:
+                self._append(record)
+            except OSError as error:
+                self._erase(size)
+                call.tell(error)
             else:
-                try:
-                    self._append(one.record)
-                except OSError as error:
-                    self._erase(size)
-                    one.tell(error)
-                else:
-                    one.tell()
+                call.tell()
 
     def _append(self, record: bytes) -> None:
         """Write one record now. Raises OSError."""

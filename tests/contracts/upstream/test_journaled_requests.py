@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from policy.hosts import EgressRules, Reach
-from proxy.edges.journal.waiting_record import WaitingOpen
+from proxy.accounting.journaled_call import JournaledCall
 from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
@@ -42,15 +42,11 @@ async def client(upstream: ScriptedUpstream) -> AsyncIterator[HttpUpstream]:
     await client.aclose()
 
 
-def call(upstream: ScriptedUpstream, record: WaitingOpen | None, upload: FakeUpload | None = None) -> UpstreamCall:
+def call(upstream: ScriptedUpstream, record: JournaledCall | None, upload: FakeUpload | None = None) -> UpstreamCall:
     deadline = time.perf_counter() + 20
     return UpstreamCall(
         upstream.url, "POST", {}, b"{}", deadline, 20, Reach.OPERATOR, upload, record, time.perf_counter()
     )
-
-
-def waiting() -> WaitingOpen:
-    return WaitingOpen("01JD0000000000000000000001", b"")
 
 
 async def read(answer: HttpAnswer) -> bytes:
@@ -70,7 +66,7 @@ async def sending(client: HttpUpstream, asked: UpstreamCall) -> asyncio.Task[Htt
 
 
 async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    record = waiting()
+    record = JournaledCall()
     asked = call(upstream, record)
     began = asked.waiting_since
     task = await sending(client, asked)
@@ -83,7 +79,7 @@ async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstr
 
 
 async def test_written_record_delays_nothing(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    record = waiting()
+    record = JournaledCall()
     record.tell()
     asked = call(upstream, record)
     began = asked.waiting_since
@@ -94,7 +90,7 @@ async def test_written_record_delays_nothing(upstream: ScriptedUpstream, client:
 async def test_refused_record_sends_nothing_and_frees_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
-    record = waiting()
+    record = JournaledCall()
     asked = call(upstream, record)
     task = await sending(client, asked)
     record.tell(REFUSED)
@@ -106,7 +102,7 @@ async def test_refused_record_sends_nothing_and_frees_the_connection(
 
 
 async def test_record_that_was_refused_before_sends_nothing(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    record = waiting()
+    record = JournaledCall()
     record.tell(REFUSED)
     with pytest.raises(JournalUnavailableError):
         await client.send(call(upstream, record))
@@ -117,7 +113,7 @@ async def test_record_that_was_refused_before_sends_nothing(upstream: ScriptedUp
 async def test_caller_that_leaves_sends_nothing_and_frees_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
-    record = waiting()
+    record = JournaledCall()
     asked = call(upstream, record)
     task = await sending(client, asked)
     task.cancel()
@@ -143,7 +139,7 @@ async def test_connection_that_is_lost_meanwhile_is_replaced(upstream: ScriptedU
     upstream.plan(behave, OK)
     client = HttpUpstream(Egress(EgressRules(), 5.0))
     await client.send(call(upstream, None))
-    record = waiting()
+    record = JournaledCall()
     asked = call(upstream, record)
     task = await sending(client, asked)
     close.set()
@@ -157,7 +153,7 @@ async def test_connection_that_is_lost_meanwhile_is_replaced(upstream: ScriptedU
 
 
 async def test_upload_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    record, upload = waiting(), FakeUpload([b"some", b"more"], length=8)
+    record, upload = JournaledCall(), FakeUpload([b"some", b"more"], length=8)
     task = await sending(client, call(upstream, record, upload))
     assert not upload.reads
     record.tell()
@@ -183,8 +179,9 @@ async def test_second_replica_waits_for_the_same_record(
     assert not upstream.received
     [opened] = journal.opening
     opened.tell(REFUSED if refused else None)
-    await eventually(lambda: journal.closing)
-    journal.closing[0].set_result(None)
+    if not refused:
+        await eventually(lambda: journal.closing)
+        journal.closing[0].tell()
     await serving
     assert outgoing.status == (503 if refused else 200)
     assert len(upstream.received) == (0 if refused else 1)
@@ -195,7 +192,7 @@ async def test_request_that_cannot_be_sent_fails_in_its_own_task(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
     """The journal goes on to the other calls."""
-    record = waiting()
+    record = JournaledCall()
     asked = call(upstream, record)
     task = await sending(client, asked)
     asked.body = None  # type: ignore[assignment]

@@ -1,13 +1,16 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import copy_context
 from typing import Protocol
 
 from opentelemetry.trace import Tracer
 
+from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation
+from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity
@@ -37,6 +40,18 @@ class Counters(Protocol):
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None: ...
 
     def give_back(self, taken: Taken) -> None: ...
+
+
+class Journal(Protocol):
+    """The journal of calls, as the pipeline uses it."""
+
+    def open(self, record: bytes) -> JournaledCall: ...
+
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None: ...
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None: ...
+
+    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None: ...
 
 
 class UpstreamClient(Protocol):
@@ -105,6 +120,29 @@ def _outcome(answer: Taken | LimitHit) -> Mapping[str, str]:
         "tollgate.limit.type": limit.type.value,
         "tollgate.limit.unit": limit.unit.value,
     }
+
+
+class TracedJournal:
+    """Has what follows a call's close record run in the call's context, as its task would."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._close = journal.close
+        self.open = journal.open
+        self.answered = journal.answered
+        self.progress = journal.progress
+
+    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
+        unwritten = self._close(call, record)
+        return None if unwritten is None else _InContext(unwritten)
+
+
+class _InContext:
+    def __init__(self, record: UnwrittenRecord) -> None:
+        self._record = record
+
+    def then(self, go_on: GoOn) -> None:
+        context = copy_context()
+        self._record.then(lambda refused: context.run(go_on, refused))
 
 
 class TracedUpstream:

@@ -3,15 +3,16 @@
 import asyncio
 import os
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import orjson
 
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation, Settlement
+from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
-from proxy.edges.journal.waiting_record import WaitingOpen
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.exchange import CountersUnavailableError
 from tests.fakes.journal import ClosedCall, OpenedCall
@@ -64,14 +65,19 @@ def end(number: int, output: int = 7) -> ClosedCall:
     )
 
 
-def start(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> WaitingOpen | None:
+_OPEN: WeakKeyDictionary[JournalWriter, dict[int, JournaledCall]] = WeakKeyDictionary()
+
+
+def start(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> JournaledCall:
     """Open a call."""
-    return journal.open(key(number), call(number, metadata=metadata).record)
+    opened = journal.open(call(number, metadata=metadata).record)
+    _OPEN.setdefault(journal, {})[number] = opened
+    return opened
 
 
-def finish(journal: JournalWriter, number: int) -> asyncio.Future[None] | None:
-    """Close a call."""
-    return journal.close(key(number), end(number).record)
+def finish(journal: JournalWriter, number: int) -> UnwrittenRecord | None:
+    """Close a call that was opened by `start`."""
+    return journal.close(_OPEN[journal].pop(number), end(number).record)
 
 
 def open_call(journal: JournalWriter, number: int, *, metadata: dict[str, str] | None = None) -> None:

@@ -23,7 +23,7 @@ FIRST, OTHERS = 0, range(1, 9)
 def journal(tmp_path: Path) -> JournalWriter:
     """A journal with one open call, so that others have somebody to share a write with."""
     made = JournalWriter(tmp_path, "w1", SMALL)
-    assert start(made, FIRST) is None
+    assert start(made, FIRST).is_written
     return made
 
 
@@ -52,13 +52,12 @@ def failing_after(count: int) -> Callable[..., int]:
 
 
 def open_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
-    records = [start(journal, number) for number in numbers]
-    return [written(record) for record in records if record is not None]
+    return [written(start(journal, number)) for number in numbers]
 
 
 def close_all(journal: JournalWriter, *numbers: int) -> list[asyncio.Future[None]]:
-    futures = [finish(journal, number) for number in numbers]
-    return [future for future in futures if future is not None]
+    records = [finish(journal, number) for number in numbers]
+    return [written(record) for record in records if record is not None]
 
 
 async def outcomes(futures: list[asyncio.Future[None]]) -> list[type[BaseException] | None]:
@@ -139,20 +138,27 @@ async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
     assert journal.pending == 2
 
 
-async def test_cancelled_call_whose_open_was_refused_has_no_close(
+async def test_call_whose_open_was_refused_has_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends in the same group, or after it."""
-    first, second = open_all(journal, 1, 2)
-    first.cancel()
-    close_all(journal, 1)
+    """It ends before its open was written, or after that."""
+    waiting = open_all(journal, 1, 2)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
-        assert await outcomes([second]) == [JournalUnavailableError]
+        assert finish(journal, 1) is None
+        assert await outcomes(waiting) == [JournalUnavailableError] * 2
     assert finish(journal, 2) is None
     assert kinds(tmp_path) == []
     assert journal.pending == 1
-    assert not journal._refused
+
+
+async def test_call_that_ends_before_its_open_is_written_has_both(tmp_path: Path, journal: JournalWriter) -> None:
+    waiting = open_all(journal, 1)
+    waiting += close_all(journal, 1)
+    assert kinds(tmp_path) == [Kind.OPEN]
+    assert await outcomes(waiting) == [None, None]
+    assert kinds(tmp_path) == [Kind.OPEN, Kind.CLOSE]
+    assert journal.pending == 1
 
 
 async def test_close_that_fails_with_its_group_is_written_alone(

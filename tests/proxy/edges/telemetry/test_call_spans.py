@@ -28,7 +28,9 @@ from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.proxy.test_journal_order import HeldJournal
 from tests.proxy.test_pipeline import DONE, USAGE, completion, delta, frame
+from tests.waiting import eventually
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{CALLERS_SPAN}-01"
@@ -73,6 +75,27 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
     context = span.get_span_context()
     assert context is not None
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
+
+
+async def test_call_that_the_journal_ends_is_reported_under_its_own_span() -> None:
+    """The write of a group runs in the context of another call."""
+    journal = HeldJournal()
+    rig = TracedRig(journal=journal)
+    rig.upstream.will(answer(completion()), answer(completion()))
+
+    async def serve(number: int) -> None:
+        serving = asyncio.create_task(rig.serve(asking()))
+        await eventually(lambda: len(journal.opening) == number)
+        journal.opening[-1].tell()
+        await serving
+
+    await serve(1)
+    await serve(2)
+    for record in journal.closing:
+        record.tell()
+    servers = [ids(span) for span in rig.ended.get_finished_spans() if span.name == SERVER]
+    assert [(call.trace_id, call.span_id) for call in rig.meters.calls] == servers
+    assert len(set(servers)) == 2
 
 
 async def test_call_has_a_server_span_with_admission_and_upstream_below_it(rig: TracedRig) -> None:
