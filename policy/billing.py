@@ -22,6 +22,9 @@ MAX_COUNT = 2**53 - 1
 MAX_REPORTED_TOKENS = 4_000_000
 """The largest accepted figure of a provider's usage report, unless a setting says otherwise."""
 
+EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}'
+"""The second half of an event's JSON, how the call ended: UTC milliseconds, status, `Tokens`."""
+
 PAYERS_KEPT = 4096
 """(key, slug) pairs whose shared members stay encoded, at about 300 bytes each."""
 
@@ -70,7 +73,7 @@ class BillingEvent(NamedTuple):
             request_id=self.request_id,
             request_metadata=self.request_metadata,
         )
-        end = event_end(ended_at_ms=self.ended_at_ms, status=self.status, tokens=self.tokens)
+        end = EVENT_END % (self.ended_at_ms, self.status, *self.tokens)
         wire: dict[str, Any] = orjson.loads(join_event(start, end))
         return wire
 
@@ -146,11 +149,6 @@ def payer_members(
         "model_slug": model_slug,
     }
     return orjson.dumps(shared)[1:-1]
-
-
-def event_end(*, ended_at_ms: int, status: int, tokens: Tokens) -> bytes:
-    """The second half of an event's JSON: how the call ended."""
-    return b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}' % (ended_at_ms, status, *tokens)
 
 
 def join_event(start: bytes, end: bytes) -> bytes:

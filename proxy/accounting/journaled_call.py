@@ -18,24 +18,24 @@ class UnwrittenRecord(Protocol):
 class JournaledCall:
     """At most one record of a call waits to be written: it is closed only once its open is written or refused."""
 
-    __slots__ = ("_go_on", "ends", "is_written", "refused")
+    __slots__ = ("ends", "go_on", "is_written", "refused")
 
     def __init__(self) -> None:
         self.is_written = False
         self.refused: Exception | None = None
         self.ends = False  # the record is its close
-        self._go_on: GoOn | None = None
+        self.go_on: GoOn | None = None
 
     def then(self, go_on: GoOn) -> None:
         """See `UnwrittenRecord`."""
         if self.is_written or self.refused is not None:
             go_on(self.refused)
         else:
-            self._go_on = go_on
+            self.go_on = go_on
 
     def tell(self, refused: Exception | None = None) -> None:
         """The record is written, or `refused`."""
         self.is_written, self.refused = refused is None, refused
-        go_on, self._go_on = self._go_on, None  # it refers to the call, which refers to this
+        go_on, self.go_on = self.go_on, None  # it refers to the call, which refers to this
         if go_on is not None:
             go_on(refused)

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import orjson
 
-from policy.billing import Tokens, event_end, join_event
+from policy.billing import EVENT_END, Tokens, join_event
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
@@ -29,6 +29,7 @@ Halves = tuple[bytes, bytes]
 
 _OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # an enum look-up costs as much as a checksum
 _OPEN_MAGIC, _OPEN_SEED, _CLOSE_MAGIC, _CLOSE_SEED = _OPEN.magic, _OPEN.seed, _CLOSE.magic, _CLOSE.seed
+_CLOSE_LINES = b"%b\n" + EVENT_END + b"\n%b"
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -45,7 +46,7 @@ def open_record(
     reservations. Reading relies on the key's length, that of a ULID.
     """
     # `default`: orjson does not encode named tuples.
-    payload = b"%b\n%b" % (start, orjson.dumps((opened_at_ms, estimate, reservations), default=tuple))
+    payload = start + b"\n" + orjson.dumps((opened_at_ms, estimate, reservations), default=tuple)
     return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
 
@@ -62,8 +63,7 @@ def close_record(
 
     Three lines: the key, the rest of the event, the numbers.
     """
-    end = event_end(ended_at_ms=ended_at_ms, status=status, tokens=tokens)
-    payload = b"%b\n%b\n%b" % (event_key.encode(), end, orjson.dumps(numbers))
+    payload = _CLOSE_LINES % (event_key.encode(), ended_at_ms, status, *tokens, orjson.dumps(numbers))
     return pack_head(_CLOSE_MAGIC, len(payload), crc32(payload, _CLOSE_SEED)) + payload
 
 

@@ -124,7 +124,8 @@ class Settle:
         if admitted is None or context.ended:
             return None
         context.ended = True
-        reported = context.reader.reported.tokens if context.reader is not None else None
+        reader = context.reader
+        reported = reader.reported.tokens if reader is not None else None
         context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.

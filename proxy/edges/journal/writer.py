@@ -180,8 +180,7 @@ class JournalWriter:
         if self._thread.ident is not None:
             self._thread.join()
         self._sync()
-        fds = (self._lock_fd, self._current.fd, -1 if self._spare is None else self._spare.fd)
-        for fd in fds:
+        for fd in (self._lock_fd, self._current.fd, -1 if self._spare is None else self._spare.fd):
             if fd >= 0:
                 os.close(fd)
 
@@ -213,8 +212,11 @@ class JournalWriter:
             self._keep(taken, group, records)
             return
         self._advance(taken)
-        for call in group:
-            call.tell()
+        for call in group:  # `tell`, without a call for each record
+            call.is_written = True
+            if (go_on := call.go_on) is not None:
+                call.go_on = None
+                go_on(None)
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
@@ -293,8 +295,7 @@ class JournalWriter:
         self.write_now()
         if self._spare is None:
             self._make_spare()
-        following = self._spare
-        if following is None:
+        if (following := self._spare) is None:
             raise JournalUnavailableError(*self.troubles)
         if self._current.fd >= 0:
             write_at(self._current.fd, _END, self._current.used)
