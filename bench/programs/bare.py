@@ -9,6 +9,7 @@ there is no supervisor. The rest is as in the product: the answer's `model` is t
 import asyncio
 import socket
 import sys
+from collections.abc import Awaitable
 from itertools import repeat
 from pathlib import Path
 from time import monotonic
@@ -24,7 +25,7 @@ from policy.sealing import parse_keys
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
-from proxy.accounting.reservations import LimitDecision, Taken
+from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader
@@ -55,6 +56,12 @@ class NoCounters:
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken:
         return _TAKEN
+
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self.take(plan, estimate_tokens, tier)
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        pass
 
     numbers = repeat(1)
 

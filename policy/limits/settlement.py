@@ -42,7 +42,3 @@ class Settlement(NamedTuple):
     number: int
     actual_tokens: int
     given_back: bool = False
-
-
-SettlementFigures = tuple[Reservation, int, int, bool]
-"""A `Settlement`, or a bare tuple of the same: each call queues one."""

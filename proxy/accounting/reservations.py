@@ -3,6 +3,7 @@
 See docs/reference/limits.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policy.limits.effective import Bound
@@ -29,18 +30,34 @@ class LimitStatus:
     bound: int = field(default=0, compare=False)  # its index in the plan
 
 
+Tightest = tuple[LimitStatus | None, LimitStatus | None]
+"""Of the REQUEST and of the TOKEN limits. None for a type without a limit."""
+
+
+def no_limits() -> Tightest:
+    return None, None
+
+
 @dataclass(slots=True)
 class Taken:
     """A take that succeeded."""
 
     reservations: tuple[Reservation, ...] = ()
     """Tokens held until the call is settled; empty if no TOKEN limit binds."""
-    requests: LimitStatus | None = None
-    tokens: LimitStatus | None = None
     returnable: tuple[Reservation, ...] = ()
     """Everything that was taken, requests included. Returned if the call is never dispatched."""
     lines: str = ""
-    """The `x-ratelimit-*` lines, if they were written once for all calls of a batch."""
+    """The `x-ratelimit-*` lines."""
+    tightest: Callable[[], Tightest] = field(default=no_limits, compare=False, repr=False)
+    """The figures in `lines`. Most calls do not need them apart."""
+
+    @property
+    def requests(self) -> LimitStatus | None:
+        return self.tightest()[0]
+
+    @property
+    def tokens(self) -> LimitStatus | None:
+        return self.tightest()[1]
 
 
 @dataclass(frozen=True, slots=True)

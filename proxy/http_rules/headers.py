@@ -124,24 +124,18 @@ def is_encoded(upstream: Headers) -> bool:
     return answer_fields(upstream)[1]
 
 
+def rate_limit_template(kind: str, limit: int) -> str:
+    """The `x-ratelimit-*` lines of a limit, with CRLF. They lack what remains, and `duration_text` of the reset."""
+    return f"x-ratelimit-limit-{kind}: {limit}\r\nx-ratelimit-remaining-{kind}: %d\r\nx-ratelimit-reset-{kind}: %s\r\n"
+
+
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
-    """The `x-ratelimit-*` lines, with CRLF, for the tightest limit of each type; none for a type without a limit."""
-    lines = ""
-    if requests is not None:
-        remaining = requests.remaining
-        lines = (
-            f"x-ratelimit-limit-requests: {requests.limit}\r\n"
-            f"x-ratelimit-remaining-requests: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-requests: {duration_text(requests.reset_ms)}\r\n"
-        )
-    if tokens is not None:
-        remaining = tokens.remaining
-        lines += (
-            f"x-ratelimit-limit-tokens: {tokens.limit}\r\n"
-            f"x-ratelimit-remaining-tokens: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-tokens: {duration_text(tokens.reset_ms)}\r\n"
-        )
-    return lines
+    """These lines for the tightest limit of each type; none for a type without a limit."""
+    return "".join(
+        rate_limit_template(kind, status.limit) % (max(0, status.remaining), duration_text(status.reset_ms))
+        for kind, status in (("requests", requests), ("tokens", tokens))
+        if status is not None
+    )
 
 
 @lru_cache(maxsize=16)

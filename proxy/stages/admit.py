@@ -3,7 +3,8 @@
 Nothing else constructs `Admitted`.
 """
 
-from collections.abc import Mapping
+from asyncio import CancelledError
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from policy.billing import MAX_COUNT, Tokens
@@ -27,11 +28,15 @@ MAX_TIER_PLANS = 10_000
 class Counters(Protocol):
     """The limits' counters."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
-        """Take everything or nothing, the workspace's `tier` included. Raises `CountersUnavailableError`.
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
 
-        A cancelled take returns by itself whatever Redis still takes for it.
+        Awaiting it raises `CountersUnavailableError`.
         """
+        ...
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        """Awaiting it was cancelled: return whatever it took or still takes."""
         ...
 
 
@@ -88,24 +93,28 @@ class Admit:
             tier = self._tiers.plan(identified.workspace)
         # Request bytes / 4 + expected output, but never more than an event can report.
         # See docs/reference/limits.md#estimates.
-        asked = expected = 0
+        size = expected = 0
         if context.facts.purpose is not _COUNT:
-            asked = -(-len(context.body) // BYTES_PER_TOKEN)
+            size = -(-len(context.body) // BYTES_PER_TOKEN)
             expected = self._output_estimates.expected_output(plan.group_id, plan.slug, context.output_cap)
-        reserved = min(asked + expected, MAX_COUNT)
+        reserved = min(size + expected, MAX_COUNT)
+        asked = self._counters.ask(plan, reserved, tier)
         try:
-            answer = await self._counters.take(plan, reserved, tier)
+            answer = await asked
         except CountersUnavailableError:
             self._meters.limit_decision(UNAVAILABLE)
+            raise
+        except CancelledError:
+            self._counters.abandon(asked)
             raise
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit
             self._meters.limit_decision(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
-        context.rate_limit_lines = answer.lines or rate_limit_lines(answer.requests, answer.tokens)
+        context.rate_limit_lines = answer.lines
         self._meters.limit_decision(ADMITTED)
         # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
-        estimate = Tokens(input=asked, output=reserved - asked)
+        estimate = Tokens(input=size, output=reserved - size)
         return Admitted(identified=identified, route=route, taken=answer, event_key=event_key, estimate=estimate)

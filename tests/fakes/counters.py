@@ -1,6 +1,6 @@
 """The counters in memory, on `policy/limits/admission.py`: passes the same contract suite as the real ones."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 
 from policy.limits.admission import CounterHash, Decision, Tightest, admit, settle
@@ -11,6 +11,7 @@ from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.exchange import CountersUnavailableError
+from proxy.http_rules.headers import rate_limit_lines
 
 
 class FakeCounters:
@@ -27,6 +28,12 @@ class FakeCounters:
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self.take(plan, estimate_tokens, tier)
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        """A take here takes no time, so it is never cancelled."""
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         ceiling = self._take(tier, estimate_tokens) if tier is not None else Taken()
@@ -45,11 +52,11 @@ class FakeCounters:
                     ),
                 )
             return granted
-        return Taken(
+        return _taken(
             ceiling.reservations + granted.reservations,
+            ceiling.returnable + granted.returnable,
             _tighter(ceiling.requests, granted.requests),
             _tighter(ceiling.tokens, granted.tokens),
-            ceiling.returnable + granted.returnable,
         )
 
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
@@ -84,13 +91,23 @@ class FakeCounters:
         reservations = _reservations(plan, plan.bounds, decision, estimate_tokens)
         settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
         kept = [bound for bound in plan.bounds if bound.counting_group in settled]
-        return Taken(_reservations(plan, kept, decision, estimate_tokens), requests, tokens, reservations)
+        return _taken(_reservations(plan, kept, decision, estimate_tokens), reservations, requests, tokens)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
 
     def _book(self, key: str) -> CounterHash:
         return self.books.setdefault(key, CounterHash(self._lease_ms))
+
+
+def _taken(
+    reservations: tuple[Reservation, ...],
+    returnable: tuple[Reservation, ...],
+    requests: LimitStatus | None,
+    tokens: LimitStatus | None,
+) -> Taken:
+    lines = rate_limit_lines(requests, tokens)
+    return Taken(reservations, returnable, lines, lambda: (requests, tokens))
 
 
 def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:

@@ -6,48 +6,64 @@ See docs/reference/limits.md#admission.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
+from operator import methodcaller
 from typing import Any
 
 from policy.limits.counter_layout import TOKEN_KINDS, kind_mask
 from policy.limits.effective import Plan
-from policy.limits.limit import Limit
+from policy.limits.limit import Limit, LimitType
 from policy.limits.settlement import Reservation
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
-from proxy.http_rules.headers import rate_limit_lines
+from proxy.http_rules.headers import duration_text, rate_limit_template
 from runtime.redis.slots import slot_of
 
 HARD_REFUSAL_MAX_MS = 1000
 SOFT_REFUSAL_MAX_MS = 100
 
 
-AdmissionRequest = tuple["asyncio.Future[Taken | LimitHit]", int]
-"""One call that asks for admission: the future that its caller awaits, and its estimate. A bare tuple, because a class
-of ours would cost each call a frame."""
+Answer = asyncio.Future[Taken | LimitHit]
+"""What the caller of one call awaits."""
+_is_done = methodcaller("done")
 
 
 class Take(RedisCommand):
-    """One call of take.lua, for one request or more of one plan. What it took is returned even if the reply is late.
+    """One call of take.lua, for all requests of one plan in one tick. What it took is returned even if the reply is
+    late.
 
-    `node`: the server that it was sent to. `number`: see `pending_takes.py`.
+    `answers` and `estimates`: of each request. `node`: the server that it was sent to. `number`: see
+    `pending_takes.py`.
     """
 
-    __slots__ = ("compiled", "node", "number", "requests")
+    __slots__ = ("answers", "compiled", "estimates", "node", "number")
 
     node: Node
     number: int
 
-    def __init__(
-        self, compiled: "CompiledPlan", requests: Sequence[AdmissionRequest], on_reply: "Callable[[Take, Any], None]"
-    ) -> None:
+    def __init__(self, compiled: "CompiledPlan", on_reply: "Callable[[Take, Any], None]") -> None:
         self.compiled = compiled
-        self.requests = requests
+        self.answers: list[Answer] = []
+        self.estimates: list[int] = []
         self.on_reply = on_reply
         self.expires_at = NEVER  # the other attributes of a command are set when it is sent
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a caller still waits for its answer."""
+        return not all(map(_is_done, self.answers))
+
+    def forget_cancelled(self) -> None:
+        """Leave out the callers that do not wait any more. Only before it is sent."""
+        if any(map(_is_done, self.answers)):
+            waiting = [not answer.done() for answer in self.answers]
+            self.estimates = list(compress(self.estimates, waiting))
+            self.answers = list(compress(self.answers, waiting))
 
     def on_late_reply(self, reply: Any) -> None:
         if isinstance(reply, list):
@@ -68,24 +84,24 @@ class TakeTemplate:
 
 
 class CompiledPlan:
-    """A plan encoded for Redis, the requests that wait for the flush, and the last refusal while it is repeated."""
+    """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_thresholds",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_lines",
                  "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
-                 "template", "waiting")  # fmt: skip
+                 "take", "template")  # fmt: skip
 
     def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
         self.plan = plan
         self.slot = slot_of(plan.key.encode())
         self.template = template
         self.is_tier = is_tier
-        self.waiting: list[AdmissionRequest] = []
+        self.take: Take | None = None
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
         self._buckets = _all_buckets(plan)
         self._token_buckets = _token_buckets(self._buckets)
-        self._thresholds = (0, *(bound.limit.threshold for bound in plan.bounds))
+        self._lines = ("", *(_lines_template(bound.limit) for bound in plan.bounds))
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         stamp = b"\0" * STAMP_BYTES
         layout, values, *names = take_template(plan.bounds, template.lease_ms, template.incarnation, stamp)
@@ -95,19 +111,19 @@ class CompiledPlan:
         self._after_stamp = b"\r\n" + b"".join(map(encode_argument, names))
         self._by_sha = encode_argument(b"EVALSHA") + encode_argument(template.script.sha)
 
-    def encode(self, requests: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
+    def encode(self, estimates: Sequence[int], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
         script = self._by_sha
         if with_text:
             script = encode_argument(b"EVAL") + encode_argument(self.template.script.text)
-        estimates = b"".join([b"$%d\r\n%d\r\n" % (len(str(estimate)), estimate) for _, estimate in requests])
-        return b"*%d\r\n%b%b%b%b%b" % (
-            self._argument_count + len(requests),
+        digits = len(str(max(estimates)))  # leading zeros make all of one length: one format for any number of them
+        return (b"*%d\r\n%b%b%b%b" + b"$%d\r\n%%0%dd\r\n" % (digits, digits) * len(estimates)) % (
+            self._argument_count + len(estimates),
             script,
             self._before_stamp,
             stamp,
             self._after_stamp,
-            estimates,
+            *estimates,
         )
 
     def reservation(self, admitted_at_ms: int, estimate: int) -> Reservation:
@@ -116,34 +132,38 @@ class CompiledPlan:
             key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
         )
 
-    def taken(self, reply: list[int], requests: Sequence[AdmissionRequest]) -> dict[int, Taken]:
-        """What these requests took, by their estimate. All of them get the limits' figures after the last one."""
-        now, tightest = reply[0], self._tightest(reply)
-        lines = rate_limit_lines(*tightest)
+    def taken(self, reply: list[int], estimates: Iterable[int]) -> dict[int, Taken]:
+        """What a request of each of these estimates took. All get the limits' figures after the last one."""
+        lines, tightest = self._lines_of(reply), partial(self.tightest, reply)
         taken: dict[int, Taken] = {}
-        for _, estimate in requests:
-            if estimate in taken:
-                continue
-            everything = self.reservation(now, estimate)
-            settled: tuple[Reservation, ...] = (everything,)
-            returnable = settled
+        for estimate in set(estimates):
+            everything = self.reservation(reply[0], estimate)
+            returnable: tuple[Reservation, ...] = (everything,)
+            settled = returnable
             if self._token_buckets is not self._buckets:
                 settled = (everything._replace(buckets=self._token_buckets),) if self._token_buckets else ()
-            taken[estimate] = Taken(settled, *tightest, returnable, lines)
+            taken[estimate] = Taken(settled, returnable, lines, tightest)
         return taken
 
-    def _tightest(self, reply: list[int]) -> tuple[LimitStatus | None, LimitStatus | None]:
+    def _lines_of(self, reply: list[int]) -> str:
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
-        thresholds = self._thresholds
-        return (
-            LimitStatus(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
-            LimitStatus(thresholds[token_place], tokens, tokens_ms) if token_place else None,
-        )
+        lines = self._lines[request_place] % (requests, duration_text(requests_ms)) if request_place else ""
+        return lines + self._lines[token_place] % (tokens, duration_text(tokens_ms)) if token_place else lines
+
+    def tightest(self, reply: list[int]) -> Tightest:
+        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
+        return self._status(request_place, requests, requests_ms), self._status(token_place, tokens, tokens_ms)
+
+    def _status(self, place: int, remaining: int, reset_ms: int) -> LimitStatus | None:
+        """`place`: of the bound, from 1; 0: there is none."""
+        if not place:
+            return None
+        return LimitStatus(self.plan.bounds[place - 1].limit.threshold, remaining, reset_ms, place - 1)
 
     def limit_hit(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
         bound = self.plan.bounds[refused_by - 1]
-        return LimitHit(bound, retry_ms, *self._tightest(reply), counted_retry_ms, hard_retry_ms)
+        return LimitHit(bound, retry_ms, *self.tightest(reply), counted_retry_ms, hard_retry_ms)
 
     def cached_refusal(self, now: float) -> LimitHit | None:
         """The last refusal with its waits as of `now`. None if Redis has to be asked."""
@@ -182,6 +202,10 @@ def _token_buckets(buckets: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int
     """The buckets that a dispatched call settles: those with TOKEN limits. Its request stays counted."""
     token_buckets = tuple(bucket for bucket in buckets if bucket[1] & TOKEN_KINDS)
     return buckets if token_buckets == buckets else token_buckets
+
+
+def _lines_template(limit: Limit) -> str:
+    return rate_limit_template("requests" if limit.type is LimitType.REQUEST else "tokens", limit.threshold)
 
 
 def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:

@@ -1,7 +1,7 @@
 """The counters in Redis: `take` admits a call against all its limits in one round trip, `settle` corrects it later.
 
-Requests of one tick of the event loop leave in one write; three or more of one plan as one command. A refusal that
-nothing can lift early is repeated from memory. Without Redis: 503 (`closed`), or this worker's share (`local`).
+Requests of one tick of the event loop leave in one write, those of one plan as one command. A refusal that nothing can
+lift early is repeated from memory. Without Redis: 503 (`closed`), or this worker's share (`local`).
 
 See docs/reference/limits.md#admission.
 """
@@ -9,7 +9,7 @@ See docs/reference/limits.md#admission.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -18,9 +18,10 @@ import hiredis
 
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
+from policy.limits.take_numbers import NO_DEADLINE_MS
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take, TakeTemplate
+from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -30,12 +31,12 @@ from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
+from proxy.http_rules.headers import rate_limit_lines
 from runtime.redis.slots import slot_of
 from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 
-BATCH_FROM = 3
 PLANS_KEPT = 2_500
 """As many as the directory keeps; about 6 MB with four limits each. When more groups call than the directory can keep,
 it drops plans all the time. This cache keeps the dropped plans alive until it is cleared."""
@@ -80,7 +81,7 @@ class RedisCounters:
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}
-        self._plans_with_requests: list[CompiledPlan] = []
+        self._takes_to_send: list[Take] = []
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
         self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
@@ -134,25 +135,42 @@ class RedisCounters:
         `tier`: the workspace's limits for the model API (policy/limits/tiers.py), in another hash. Taken first, and
         given back if the plan refuses. A plan without bounds needs no Redis.
         """
+        asked = self.ask(plan, estimate_tokens, tier)
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            self.abandon(asked)
+            raise
+
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        """Begin a take. Await what this returns at once; if that is cancelled, `abandon` it."""
         if tier is not None:
-            return await self._take_with_tier(tier, plan, estimate_tokens)
+            return self._take_with_tier(tier, plan, estimate_tokens)
+        answer: Answer = self._loop.create_future()
         if not plan.bounds:
-            return Taken()
+            answer.set_result(Taken())
+            return answer
         compiled = self._plans.get(id(plan))
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
         if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
-            return refusal
-        answer: asyncio.Future[Taken | LimitHit] = self._loop.create_future()
-        if not compiled.waiting:
-            self._plans_with_requests.append(compiled)
+            answer.set_result(refusal)
+            return answer
+        take = compiled.take
+        if take is None:
+            take = compiled.take = Take(compiled, self._on_reply)
+            self._takes_to_send.append(take)
             self._nodes.schedule_flush()
-        compiled.waiting.append((answer, estimate_tokens))
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self._give_back_undelivered(answer)
-            raise
+        take.answers.append(answer)
+        take.estimates.append(estimate_tokens)
+        return answer
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        """Its caller was cancelled. What was taken is given back, also if the answer has come in the same tick."""
+        if isinstance(asked, asyncio.Future) and asked.done() and not asked.cancelled() and asked.exception() is None:
+            taken = asked.result()
+            if isinstance(taken, Taken):
+                self.give_back(taken)
 
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it.
@@ -197,13 +215,6 @@ class RedisCounters:
                 self.give_back(ceiling)
         return _combined(ceiling, granted) if isinstance(granted, Taken) else granted
 
-    def _give_back_undelivered(self, answer: "asyncio.Future[Taken | LimitHit]") -> None:
-        """The caller was cancelled after the answer was set and before it ran again."""
-        if answer.done() and not answer.cancelled() and answer.exception() is None:
-            taken = answer.result()
-            if isinstance(taken, Taken):
-                self.give_back(taken)
-
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
         """Plans are cached by identity: the directory makes a new plan when policy has changed."""
         if len(self._plans) >= PLANS_KEPT:
@@ -212,22 +223,25 @@ class RedisCounters:
         return compiled
 
     def _flush(self) -> None:
-        """Encode the requests of this tick. Settlements go first, so that they make room for the requests."""
+        """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
-        plans, self._plans_with_requests = self._plans_with_requests, []
-        if not plans:
+        takes, self._takes_to_send = self._takes_to_send, []
+        if not takes:
             return
         deadline_s = time.monotonic() + self._options.client.deadline_s
-        for compiled in plans:
-            requests = [request for request in compiled.waiting if not request[0].done()]
-            compiled.waiting = []
-            node = self._nodes.of(compiled.slot)
-            deadline_ms = node.clock.at_most(deadline_s)
-            for together in (requests,) if len(requests) >= BATCH_FROM else zip(requests):
-                take = Take(compiled, together, self._on_reply)
-                take.encoded = compiled.encode(together, self._takes.stamp(take, node, deadline_ms))
-                node.client.enqueue(take)
+        for take in takes:
+            take.compiled.take = None
+            take.forget_cancelled()
+            if take.answers:
+                node = self._nodes.of(take.compiled.slot)
+                self._send(take, node, node.clock.at_most(deadline_s))
+
+    def _send(self, take: Take, node: Node, deadline_ms: int = NO_DEADLINE_MS, *, with_text: bool = False) -> None:
+        """A take that is sent again has not run. It gets a new number, because later ones may have left meanwhile."""
+        stamp = self._takes.stamp(take, node, deadline_ms)
+        take.encoded = take.compiled.encode(take.estimates, stamp, with_text=with_text)
+        node.client.enqueue(take)
 
     def _on_reply(self, take: Take, reply: Any) -> None:
         """The reply to a take, whose requests are admitted in order until a limit refuses. None if none came in time.
@@ -238,26 +252,29 @@ class RedisCounters:
             self._on_failure(take, reply)
             return
         self._on_answer(take, reply[0])
-        compiled, requests, admitted, local = take.compiled, take.requests, reply[1], self._local
+        answers, admitted = take.answers, reply[1]
         if admitted:
-            accepted = requests[:admitted]
-            by_estimate = compiled.taken(reply, accepted)
-            for answer, estimate in accepted:
-                taken = by_estimate[estimate]
-                if answer.done():
-                    for reservation in taken.returnable:
-                        self._give_back_in_redis(reservation)
-                    continue
-                answer.set_result(taken)
-                if local is not None:
-                    local.record_admission(compiled.plan, estimate, taken.requests)
+            self._admit(take, reply, admitted)
         if reply[2]:
-            hit = self._refused(compiled, reply, take.sent_at)
-            for answer, _ in requests[admitted:]:
+            hit = self._refused(take.compiled, reply, take.sent_at)
+            for answer in answers[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
-        elif not admitted:
-            self._retry_if_waiting(take)
+        elif not admitted and take.is_awaited:  # refused as late, and it was not: Redis' clock was estimated wrongly
+            self._send(take, take.node)
+
+    def _admit(self, take: Take, reply: list[int], admitted: int) -> None:
+        compiled, local, estimates = take.compiled, self._local, take.estimates[:admitted]
+        by_estimate = compiled.taken(reply, estimates)
+        for answer, estimate in zip(take.answers, estimates, strict=False):
+            taken = by_estimate[estimate]
+            if answer.done():
+                for reservation in taken.returnable:
+                    self._give_back_in_redis(reservation)
+                continue
+            answer.set_result(taken)
+            if local is not None:
+                local.record_admission(compiled.plan, estimate, taken.requests)
 
     def _on_answer(self, take: Take, redis_ms: int) -> None:
         """The script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
@@ -267,17 +284,6 @@ class RedisCounters:
             take.node.clock.learn(redis_ms, take.sent_at)
         if self._on_round_trip is not None:
             self._on_round_trip(elapsed_s)
-
-    def _retry_if_waiting(self, take: Take) -> None:
-        """The take refused itself as late. If a caller still waits, the estimate of Redis' clock was wrong: send the
-        take again, without a deadline."""
-        if not all(answer.done() for answer, _ in take.requests):
-            self._send_again(take, take.node, with_text=False)
-
-    def _send_again(self, take: Take, node: Node, *, with_text: bool) -> None:
-        """Send a take that has not run under a new number, because later takes may have been sent meanwhile."""
-        take.encoded = take.compiled.encode(take.requests, self._takes.stamp(take, node), with_text=with_text)
-        node.client.enqueue(take)
 
     def _refused(self, compiled: CompiledPlan, reply: list[int], sent_at: float) -> LimitHit:
         """Read a refusal, and cache it (see `CompiledPlan.cache_refusal`)."""
@@ -292,18 +298,18 @@ class RedisCounters:
         """Redis replied with an error, or not in time."""
         if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, str(reply)):
             return
-        for request in take.requests:
-            if not request[0].done():
-                self._decide_without_redis(take.compiled.plan, request)
+        for answer, estimate in zip(take.answers, take.estimates, strict=True):
+            if not answer.done():
+                self._decide_without_redis(take.compiled.plan, answer, estimate)
 
     def _sent_elsewhere(self, take: Take, error: str) -> bool:
         """Whether the take was sent again at once: with its script, or to another server. It has not run."""
         if error.startswith("NOSCRIPT"):
-            self._send_again(take, take.node, with_text=True)
+            self._send(take, take.node, with_text=True)
             return True
         node = self._nodes.redirected(take.compiled.slot, error)
         if node is not None:  # with its script: ASKING holds for one command, so a NOSCRIPT could not be answered
-            self._send_again(take, node, with_text=True)
+            self._send(take, node, with_text=True)
             return True
         code = error.split(" ", 1)[0]
         if code != self._logged_error:  # once per cause, not once per call
@@ -315,8 +321,7 @@ class RedisCounters:
             )  # fmt: skip
         return False
 
-    def _decide_without_redis(self, plan: Plan, request: AdmissionRequest) -> None:
-        answer, estimate = request
+    def _decide_without_redis(self, plan: Plan, answer: Answer, estimate: int) -> None:
         if self._local is None:
             answer.set_exception(CountersUnavailableError())
             return
@@ -358,11 +363,12 @@ class RedisCounters:
 
 
 def _combined(ceiling: Taken, granted: Taken) -> Taken:
+    requests, tokens = map(_tighter, ceiling.tightest(), granted.tightest())
     return Taken(
         ceiling.reservations + granted.reservations,
-        _tighter(ceiling.requests, granted.requests),
-        _tighter(ceiling.tokens, granted.tokens),
         ceiling.returnable + granted.returnable,
+        rate_limit_lines(requests, tokens),
+        lambda: (requests, tokens),
     )
 
 

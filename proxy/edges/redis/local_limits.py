@@ -20,6 +20,7 @@ from policy.limits.windows import day_of, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
+from proxy.http_rules.headers import rate_limit_lines
 
 _LONGEST_WINDOW_MS = 60_000
 _SLICE_MS = 20
@@ -145,7 +146,8 @@ class LocalLimits:
         reservation = Reservation(
             key=plan.key, buckets=_buckets(plan), admitted_at_ms=decision.now_ms, reserved_tokens=estimate, local=True
         )
-        return Taken((reservation,), requests, tokens, (reservation,))
+        own = (reservation,)
+        return Taken(own, own, rate_limit_lines(requests, tokens), lambda: (requests, tokens))
 
     def _hash(self, key: str, share: Share) -> CounterHash:
         counters = self._hashes.get(key)

@@ -14,10 +14,10 @@ import hiredis
 
 from policy.limits.settlement import Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
-from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take
+from proxy.edges.redis.admission_requests import CompiledPlan, Take
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes
-from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
+from proxy.edges.redis.scripts import Script, pack_stamp, takes_field
 from runtime.redis.slots import slot_of
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class _LostTake(NamedTuple):
     number: int
     compiled: CompiledPlan
-    requests: Sequence[AdmissionRequest]
+    estimates: Sequence[int]
 
 
 class _Revocation(RedisCommand):
@@ -65,7 +65,7 @@ class PendingTakes:
         """
         take.node = node
         self._number = take.number = self._number + 1
-        return stamp_bytes(self._number, node.answered_through, deadline_ms)
+        return pack_stamp(deadline_ms, self._number, node.answered_through)
 
     def answered(self, take: Take) -> None:
         """A take was answered, in time or late. A server replies in order: all earlier takes that it got were answered
@@ -75,7 +75,7 @@ class PendingTakes:
 
     def connection_lost(self, take: Take) -> None:
         """The connection was lost before this take was answered."""
-        lost = _LostTake(take.number, take.compiled, take.requests)
+        lost = _LostTake(take.number, take.compiled, take.estimates)
         self._lost.setdefault(take.compiled.plan.key, []).append(lost)
 
     def redis_is_back(self) -> None:
@@ -103,9 +103,9 @@ class PendingTakes:
             )  # fmt: skip
             return
         ran = {number: (at_ms, admitted) for at_ms, number, admitted in zip(*[iter(reply)] * 3, strict=True)}
-        for number, compiled, requests in lost:
+        for number, compiled, estimates in lost:
             at_ms, admitted = ran.get(number, (0, 0))
-            for _, estimate in requests[:admitted]:
+            for estimate in estimates[:admitted]:
                 self._give_back(compiled.reservation(at_ms, estimate))
 
     def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:

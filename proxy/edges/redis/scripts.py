@@ -13,11 +13,13 @@ from importlib import resources
 
 from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
 from policy.limits.effective import Bound
-from policy.limits.settlement import SettlementFigures
+from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
 from proxy.edges.redis.nodes.connection import encode_argument
 
-_WITHOUT_REDIS, _GIVEN_BACK = 1, 2
+Buckets = tuple[tuple[str, int], ...]
+"""See `policy.limits.settlement.Reservation`."""
+
 _CLOCK = "redis.call('TIME')"
 
 
@@ -56,16 +58,15 @@ class Scripts:
 
 _STAMP = struct.Struct("<QQQ")
 STAMP_BYTES = _STAMP.size
-
-
-def stamp_bytes(number: int, answered_through: int, deadline_ms: int) -> bytes:
-    """The part that differs in each take (`policy.limits.take_numbers.TakeStamp`): the end of its packed values."""
-    return _STAMP.pack(deadline_ms, number, answered_through)
+pack_stamp = _STAMP.pack
+"""The part that differs in each take (`policy.limits.take_numbers.TakeStamp`), the end of its packed values: deadline
+(ms), number, answered through."""
 
 
 def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """The arguments of take.lua up to the estimates."""
-    return take_template(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
+    packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
+    return take_template(bounds, lease_ms, stamp.incarnation, packed)
 
 
 def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
@@ -81,53 +82,67 @@ def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stam
 
 _SETTLEMENT = struct.Struct("<QQQQBB")
 _SETTLEMENT_FORMAT = b"I8I8I8I8BB"
+WITHOUT_REDIS, GIVEN_BACK = 1, 2
+pack_settlement = _SETTLEMENT.pack
+"""A settlement without its buckets: number, admission time (ms), reserved tokens, actual tokens, flags (the sum of the
+two above that apply), number of its buckets."""
 
 
-def settle_arguments(settlements: Sequence[SettlementFigures], incarnation: str, lease_ms: int) -> list[bytes]:
-    """The arguments of settle.lua for a batch of one key, as many as `first_batch` allows."""
-    places = _places(group for settlement in settlements for group, _ in settlement[0].buckets)
-    formats, values = [b"<I6"], [_six_bytes(lease_ms)]
-    for settlement, figures in zip(settlements, _figures(settlements), strict=True):
-        buckets = settlement[0].buckets
-        formats.append(_SETTLEMENT_FORMAT + b"HH" * len(buckets))
-        values.append(figures)
-        values += [struct.pack("<HH", places[group], mask) for group, mask in buckets]
-    return [b"".join(formats), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
+def number_of(packed: bytes) -> int:
+    """The number of a packed settlement."""
+    return int.from_bytes(packed[:8], "little")
+
+
+def packed(settlement: Settlement) -> bytes:
+    reservation = settlement.reservation
+    flags = WITHOUT_REDIS * reservation.local + GIVEN_BACK * settlement.given_back
+    return pack_settlement(
+        settlement.number,
+        reservation.admitted_at_ms,
+        reservation.reserved_tokens,
+        settlement.actual_tokens,
+        flags,
+        len(reservation.buckets),
+    )
+
+
+def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
+    """The arguments of settle.lua for a batch of one key, as many as `batch_size` allows."""
+    buckets = [settlement.reservation.buckets for settlement in settlements]
+    return batch_arguments(list(map(packed, settlements)), buckets, incarnation, lease_ms)
+
+
+def batch_arguments(
+    settlements: Sequence[bytes], buckets: Sequence[Buckets], incarnation: str, lease_ms: int
+) -> list[bytes]:
+    """The same for packed settlements and their buckets."""
+    places = _places(group for own in buckets for group, _ in own)
+    layout, values = [b"<I6"], [_six_bytes(lease_ms)]
+    for settlement, own in zip(settlements, buckets, strict=True):
+        layout.append(_SETTLEMENT_FORMAT + b"HH" * len(own))
+        values += [settlement, *(struct.pack("<HH", places[group], mask) for group, mask in own)]
+    return [b"".join(layout), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
 
 
 class SettleTemplate:
     """What all batches of one key and incarnation have in common if their settlements have the same buckets. Such a
-    batch is joined from prepared pieces; a batch of one settlement has three."""
+    batch is joined from prepared pieces."""
 
-    def __init__(
-        self, script: Script, key: str, incarnation: str, buckets: Sequence[tuple[str, int]], lease_ms: int
-    ) -> None:
+    def __init__(self, script: Script, key: str, incarnation: str, buckets: Buckets, lease_ms: int) -> None:
         places = _places(group for group, _ in buckets)
         command = (b"EVALSHA", script.sha, b"1", key.encode())
+        self.buckets = buckets
         self._command = b"*%d\r\n%b" % (len(command) + 3 + len(places), b"".join(map(encode_argument, command)))
         self._format = _SETTLEMENT_FORMAT + b"HH" * len(buckets)
         self._lease = _six_bytes(lease_ms)
-        self._buckets = b"".join([struct.pack("<HH", places[group], mask) for group, mask in buckets])
+        self._packed_buckets = b"".join([struct.pack("<HH", places[group], mask) for group, mask in buckets])
         self._end = b"\r\n" + b"".join(map(encode_argument, [*map(str.encode, places), _marker(incarnation)]))
-        self._single_head = self._head(1)
 
-    def encode_batch(self, batch: Sequence[SettlementFigures]) -> bytes:
-        head = self._single_head if len(batch) == 1 else self._head(len(batch))
-        return b"%b%b%b%b" % (head, self._buckets.join(_figures(batch)), self._buckets, self._end)
-
-    def _head(self, count: int) -> bytes:
-        """Everything before the figures of `count` settlements."""
-        size = len(self._lease) + count * (_SETTLEMENT.size + len(self._buckets))
-        return b"%b%b$%d\r\n%b" % (self._command, encode_argument(b"<I6" + self._format * count), size, self._lease)
-
-
-def _figures(batch: Iterable[SettlementFigures]) -> list[bytes]:
-    """Each settlement without its buckets, packed."""
-    packed, pack = [], _SETTLEMENT.pack
-    for (_, buckets, admitted_at_ms, reserved_tokens, local), number, actual_tokens, given_back in batch:
-        flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
-        packed.append(pack(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets)))
-    return packed
+    def encode_batch(self, settlements: Sequence[bytes]) -> bytes:
+        """The command for packed settlements."""
+        layout, own = b"<I6" + self._format * len(settlements), self._packed_buckets
+        values = b"%b%b%b" % (self._lease, own.join(settlements), own)
+        return b"%b$%d\r\n%b\r\n$%d\r\n%b%b" % (self._command, len(layout), layout, len(values), values, self._end)
 
 
 def _marker(incarnation: str) -> bytes:
@@ -139,22 +154,26 @@ def takes_field(incarnation: str) -> bytes:
     return _marker(incarnation + TAKES_SUFFIX)
 
 
-_SETTLE_VALUES_MAX = 4000
+_VALUES_MAX = 4000
 """In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
+BATCH_MAX = _VALUES_MAX // 8
+"""Most settlements of a batch: one with a single bucket is eight values."""
 
 
-def first_batch(settlements: Sequence[SettlementFigures]) -> tuple[Sequence[SettlementFigures], bool]:
-    """The oldest settlements, as many as one call of the script can take; whether all have the same buckets."""
-    if len(settlements) == 1:
-        return settlements, True
-    buckets, is_uniform, values = settlements[0][0].buckets, True, 0
-    for count, settlement in enumerate(settlements):
-        own = settlement[0].buckets
+def batch_size(buckets: Sequence[Buckets]) -> tuple[int, bool]:
+    """How many of the oldest settlements one call of the script can take; whether they all have the same buckets.
+
+    `buckets`: those of all settlements that wait, oldest first.
+    """
+    first, oldest = buckets[0], buckets[:BATCH_MAX]
+    if oldest.count(first) == len(oldest):
+        return min(len(oldest), max(1, _VALUES_MAX // (6 + 2 * len(first)))), True
+    values = 0
+    for count, own in enumerate(oldest):
         values += 6 + 2 * len(own)
-        if values > _SETTLE_VALUES_MAX and count:
-            return settlements[:count], is_uniform
-        is_uniform = is_uniform and (own is buckets or own == buckets)
-    return settlements, is_uniform
+        if values > _VALUES_MAX and count:
+            return count, oldest[:count].count(first) == count
+    return len(oldest), False
 
 
 def _places(groups: Iterable[str]) -> dict[str, int]:

@@ -10,15 +10,27 @@ See docs/reference/limits.md#settlement.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import hiredis
 
-from policy.limits.settlement import Reservation, Settlement, SettlementFigures
+from policy.limits.settlement import Reservation, Settlement
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes, execute
-from proxy.edges.redis.scripts import Script, SettleTemplate, first_batch, settle_arguments
+from proxy.edges.redis.scripts import (
+    BATCH_MAX,
+    GIVEN_BACK,
+    WITHOUT_REDIS,
+    Buckets,
+    Script,
+    SettleTemplate,
+    batch_arguments,
+    batch_size,
+    number_of,
+    pack_settlement,
+    settle_arguments,
+)
 from proxy.exchange import CountersUnavailableError
 from runtime.redis.slots import slot_of
 
@@ -37,12 +49,12 @@ class _Queue:
         self.key = key
         self.slot = slot_of(key.encode())
         self.incarnation = incarnation
-        self.settlements: list[SettlementFigures] = []
+        self.settlements: list[bytes] = []  # packed
+        self.buckets: list[Buckets] = []  # of each of them
         self.in_flight = False
         self.awaits_retry = False  # the last batch failed; the retry timer sends it again
         self.waiters: list[asyncio.Future[None]] = []
-        self.buckets: tuple[tuple[str, int], ...] | None = None
-        self.template: SettleTemplate | None = None  # for `buckets`, those of the last batch
+        self.template: SettleTemplate | None = None  # for the buckets of the last batch
 
     def wake_waiters(self) -> None:
         """Redis has confirmed everything."""
@@ -91,7 +103,7 @@ class SettlementSender:
     def oldest_pending(self, incarnation: str) -> int | None:
         """The lowest unconfirmed number of this incarnation. None if all are confirmed."""
         queues = [queue for queue in self._queues.values() if queue.incarnation == incarnation and queue.settlements]
-        return min((queue.settlements[0][1] for queue in queues), default=None)
+        return min((number_of(queue.settlements[0]) for queue in queues), default=None)
 
     def add(
         self, incarnation: str, reservation: Reservation, *, number: int, actual_tokens: int, given_back: bool = False
@@ -101,14 +113,17 @@ class SettlementSender:
         A caller that has read its answer may call again at once. It must not be refused for tokens that it did not use,
         so the settlement does not wait for a later tick.
         """
-        key = reservation.key
+        key, buckets, admitted_at_ms, reserved_tokens, local = reservation
         queue = self._queues.get((key, incarnation))
         if queue is None:
             queue = self._add_queue(key, incarnation)
-        queue.settlements.append((reservation, number, actual_tokens, given_back))
-        if len(queue.settlements) == 1:
+        flags = (WITHOUT_REDIS if local else 0) | (GIVEN_BACK if given_back else 0)
+        settlement = pack_settlement(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
+        if not queue.settlements:
             self.ready.append(queue)
             self._nodes.schedule_flush()
+        queue.settlements.append(settlement)
+        queue.buckets.append(buckets)
 
     def send_ready(self) -> None:
         """Enqueue this tick's batches at the client, just before it writes."""
@@ -127,8 +142,8 @@ class SettlementSender:
             by_key.setdefault(settlement.reservation.key, []).append(settlement)
         for key, left in by_key.items():
             while left:
-                batch, _ = first_batch(left)
-                left = left[len(batch) :]
+                count, _ = batch_size([settlement.reservation.buckets for settlement in left[:BATCH_MAX]])
+                batch, left = left[:count], left[count:]
                 await self._replay_batch(key, settle_arguments(batch, incarnation, self._lease_ms))
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
@@ -177,33 +192,36 @@ class SettlementSender:
         """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
         overtaken by later commands."""
         self._before_sending()
-        batch, is_uniform = first_batch(queue.settlements)
-        node, buckets = self._nodes.of(queue.slot), batch[0][0].buckets
+        node, buckets = self._nodes.of(queue.slot), queue.buckets[0]
+        count, is_uniform = batch_size(queue.buckets)
         if not (node.has_settle and is_uniform):
-            encoded = self._encode_any(queue, batch, with_text=not node.has_settle)
+            encoded = self._encode_any(queue, count, with_text=not node.has_settle)
         else:
-            if queue.template is None or (queue.buckets is not buckets and queue.buckets != buckets):
-                queue.buckets = buckets
-                queue.template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
-            encoded = queue.template.encode_batch(batch)
+            template = queue.template
+            if template is None or template.buckets != buckets:
+                template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
+                queue.template = template
+            encoded = template.encode_batch(queue.settlements[:count])
         queue.in_flight = True
-        self._send_to(node, _Batch(encoded, queue, len(batch), self._on_reply))
+        self._send_to(node, _Batch(encoded, queue, count, self._on_reply))
 
     def _send_to(self, node: Node, batch: _Batch) -> None:
         batch.node = node
         node.client.enqueue(batch)
 
-    def _encode_any(self, queue: _Queue, batch: Sequence[SettlementFigures], *, with_text: bool) -> bytes:
+    def _encode_any(self, queue: _Queue, count: int, *, with_text: bool) -> bytes:
         """The command for a batch whose settlements have different buckets, or that has to bring the script."""
         script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
-        return encode(*script, b"1", queue.key.encode(), *settle_arguments(batch, queue.incarnation, self._lease_ms))
+        batch, buckets = queue.settlements[:count], queue.buckets[:count]
+        arguments = batch_arguments(batch, buckets, queue.incarnation, self._lease_ms)
+        return encode(*script, b"1", queue.key.encode(), *arguments)
 
     def _on_reply(self, batch: _Batch, reply: Any) -> None:
         queue = batch.queue
         queue.in_flight = False
         if isinstance(reply, int):
             batch.node.has_settle, self._logged_error = True, ""
-            del queue.settlements[: batch.count]
+            del queue.settlements[: batch.count], queue.buckets[: batch.count]
             if queue.settlements:  # send them with the flush, together with what this tick still adds
                 self.ready.append(queue)
                 self._nodes.schedule_flush()
@@ -225,7 +243,7 @@ class SettlementSender:
             self._log_once(error)
             return False
         # With its script: ASKING holds for one command, so a NOSCRIPT could not be answered.
-        batch.encoded = self._encode_any(batch.queue, batch.queue.settlements[: batch.count], with_text=True)
+        batch.encoded = self._encode_any(batch.queue, batch.count, with_text=True)
         batch.queue.in_flight = True
         self._send_to(node, batch)
         return True

@@ -1,10 +1,11 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import copy_context
 from typing import Protocol
 
-from opentelemetry.trace import Tracer
+from opentelemetry.trace import Span, Tracer
 
 from policy.billing import Tokens
 from policy.endpoints import Target
@@ -32,7 +33,11 @@ PLATFORM_SPAN = "replica"
 class Counters(Protocol):
     """The limits' counters, as the pipeline uses them."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
+    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit: ...
+
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]: ...
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None: ...
 
     @property
     def numbers(self) -> Iterator[int]: ...
@@ -91,20 +96,30 @@ class TracedCounters:
 
     def __init__(self, counters: Counters) -> None:
         self._take = counters.take
+        self._ask = counters.ask
+        self.abandon = counters.abandon
         self.numbers = counters.numbers
         self.settle = counters.settle
         self.give_back = counters.give_back
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self._recorded(self._ask(plan, estimate_tokens, tier))
+
+    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+        return await self._recorded(self._take(plan, estimate_tokens))
+
+    def _recorded(self, asked: Awaitable[Taken | LimitHit]) -> Awaitable[Taken | LimitHit]:
         call = current_call()
-        if call is None or not call.is_recorded:
-            return await self._take(plan, estimate_tokens, tier)
-        span = call.child("admit")
+        return asked if call is None or not call.is_recorded else self._awaited(asked, call.child("admit"))
+
+    async def _awaited(self, asked: Awaitable[Taken | LimitHit], span: Span) -> Taken | LimitHit:
         try:
-            answer = await self._take(plan, estimate_tokens, tier)
+            answer = await asked
             span.set_attributes(_outcome(answer))
             return answer
         except BaseException as error:
+            if isinstance(error, CancelledError):
+                self.abandon(asked)
             fail(span, type(error).__name__)
             raise
         finally:

@@ -1,6 +1,5 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
-import asyncio
 import math
 from dataclasses import replace
 
@@ -11,8 +10,8 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, Take, TakeTemplate
+from proxy.accounting.reservations import LimitHit, LimitStatus
+from proxy.edges.redis.admission_requests import CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node
@@ -20,9 +19,11 @@ from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import (
     Script,
     SettleTemplate,
-    first_batch,
+    batch_size,
+    number_of,
+    pack_stamp,
+    packed,
     settle_arguments,
-    stamp_bytes,
     take_arguments,
 )
 from proxy.http_rules.headers import rate_limit_lines
@@ -30,7 +31,6 @@ from proxy.http_rules.headers import rate_limit_lines
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
 SCRIPT = Script(b"return 0", b"0" * 40)
-NOBODY: "asyncio.Future[Taken | LimitHit]" = None  # type: ignore[assignment]  # nobody waits
 
 
 def compiled(*, is_tier: bool = False) -> CompiledPlan:
@@ -69,12 +69,12 @@ def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int,
 
 def test_command_states_the_number_of_its_arguments() -> None:
     plan = compiled()
-    requests: list[AdmissionRequest] = [(NOBODY, estimate) for estimate in (5, 1234)]
-    stamp = stamp_bytes(7, 6, 12_345)
-    single, batch = plan.encode(requests[1:], stamp), plan.encode(requests, stamp)
-    with_text = plan.encode(requests, stamp, with_text=True)
+    stamp = pack_stamp(12_345, 7, 6)
+    single, batch = plan.encode([1234], stamp), plan.encode([5, 1234], stamp)
+    with_text = plan.encode([5, 1234], stamp, with_text=True)
     arguments = take_arguments(PLAN.bounds, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"1234")
+    assert b"\r\n$4\r\n0005\r\n" in batch
     for encoded, command in ((single, b"EVALSHA"), (batch, b"EVALSHA"), (with_text, b"EVAL")):
         parts = encoded.split(b"\r\n")
         assert int(parts[0][1:]) == encoded.count(b"\r\n$")
@@ -87,7 +87,7 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     plan = replace(PLAN, bounds=(BOUND, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [7000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000]
-    taken = compiled_plan.taken(reply, [(NOBODY, 5), (NOBODY, 90), (NOBODY, 5)])
+    taken = compiled_plan.taken(reply, [5, 90, 5])
     requests, tokens = LimitStatus(5, 2, 60_000), LimitStatus(1000, 900, 59_000)
     assert taken.keys() == {5, 90}
     for estimate, one in taken.items():
@@ -108,29 +108,23 @@ RESERVATIONS = st.builds(
 @given(st.lists(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
 def test_settle_template_encodes_the_same_command_as_settle_arguments(batch: list[Settlement]) -> None:
     reservation = batch[0].reservation
-    encoded = SettleTemplate(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).encode_batch(batch)
+    settlements = list(map(packed, batch))
+    encoded = SettleTemplate(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).encode_batch(settlements)
     arguments = settle_arguments(batch, "worker", 1000)
+    assert list(map(number_of, settlements)) == [settlement.number for settlement in batch]
     assert encoded == encode(b"EVALSHA", SCRIPT.sha, b"1", reservation.key.encode(), *arguments)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
-def test_first_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
+def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
     """At most 4000 values are unpacked; whether all buckets are the same is said of the batch, and not of the rest."""
-    buckets = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
-    settlements = [
-        Settlement(
-            reservation=Reservation(key="k", buckets=buckets[kind], admitted_at_ms=0, reserved_tokens=0),
-            number=number,
-            actual_tokens=0,
-        )
-        for number, kind in enumerate([*kinds, *[kinds[-1]] * more])
-    ]
-    batch, is_uniform = first_batch(settlements)
-    values = [6 + 2 * len(settlement.reservation.buckets) for settlement in settlements]
-    assert list(batch) == settlements[: len(batch)]
-    assert len(batch) == 1 or sum(values[: len(batch)]) <= 4000
-    assert len(batch) == len(settlements) or sum(values[: len(batch) + 1]) > 4000
-    assert is_uniform == (len({settlement[0].buckets for settlement in batch}) == 1)
+    some = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
+    buckets = [some[kind] for kind in [*kinds, *[kinds[-1]] * more]]
+    size, is_uniform = batch_size(buckets)
+    values = [6 + 2 * len(own) for own in buckets]
+    assert size == 1 or sum(values[:size]) <= 4000
+    assert size == len(buckets) or sum(values[: size + 1]) > 4000
+    assert is_uniform == (len(set(buckets[:size])) == 1)
 
 
 async def test_number_of_compiled_plans_is_bounded() -> None:
@@ -162,17 +156,17 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
     nodes = OneNode()
     takes = PendingTakes(nodes, SCRIPT, "worker", print)  # type: ignore[arg-type]  # nodes by shape
     plan = compiled()
-    sent = [Take(plan, [(NOBODY, 5)], print) for _ in range(4)]
+    sent = [Take(plan, print) for _ in range(4)]
     for take in sent[:2]:
         takes.stamp(take, nodes.node)
     takes.connection_lost(sent[0])
     takes.answered(sent[1])
-    assert takes.stamp(sent[2], nodes.node) == stamp_bytes(3, 0, NO_DEADLINE_MS)
+    assert takes.stamp(sent[2], nodes.node) == pack_stamp(NO_DEADLINE_MS, 3, 0)
     takes.redis_is_back()
     [revocation] = nodes.commands
     revocation.on_reply(revocation, [])
     takes.answered(sent[2])
-    assert takes.stamp(sent[3], nodes.node) == stamp_bytes(4, 3, NO_DEADLINE_MS)
+    assert takes.stamp(sent[3], nodes.node) == pack_stamp(NO_DEADLINE_MS, 4, 3)
 
 
 def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
@@ -180,8 +174,9 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     nodes = OneNode()
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)  # type: ignore[arg-type]  # nodes by shape
-    sent = [Take(compiled(), [(NOBODY, 5)], print) for _ in range(2)]
+    sent = [Take(compiled(), print) for _ in range(2)]
     for take in sent:
+        take.estimates.append(5)
         takes.stamp(take, nodes.node)
     takes.connection_lost(sent[0])
     takes.redis_is_back()
