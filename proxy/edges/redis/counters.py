@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -77,18 +78,22 @@ class RedisCounters:
         self._nodes = nodes_of(RedisUrl.parse(redis_url), self._options.client)
         self._nodes.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
-        self._settlements = SettlementSender(self._nodes, scripts.settle, self._lease_ms, self._options.before_settling)
+        self._soft_refusals: dict[str, list[CompiledPlan]] = {}
+        self._settlements = SettlementSender(
+            self._nodes, scripts.settle, self._lease_ms, self._options.before_settling, self._soft_refusals
+        )
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}
         self._takes_to_send: list[Take] = []
-        self._soft_refusals: dict[str, list[CompiledPlan]] = {}
         self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
+        self.settle = self._settle_here_too if self._local is not None else partial(self._settlements.add, incarnation)
+        """Settles a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it. Its number
+        is the next of `numbers`."""
         self._logged_error = ""
         self.numbers: Iterator[int] = count(1)
         """The numbers of settlements, to take from. The scripts need numbers that rise per key; one sequence does."""
-        self._settled = 0
         self._unjournaled_numbers = count(1)
         self.local_decisions = 0
         """How many requests were decided without Redis since it was lost."""
@@ -127,7 +132,7 @@ class RedisCounters:
     def settled_through(self) -> int:
         """The number up to which Redis has confirmed all settlements of this worker."""
         pending = self._settlements.oldest_pending(self._incarnation)
-        return self._settled if pending is None else pending - 1
+        return self._settlements.last_number if pending is None else pending - 1
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         """Admit one call against all bounds of `plan`. If one refuses, nothing is counted.
@@ -172,17 +177,10 @@ class RedisCounters:
             if isinstance(taken, Taken):
                 self.give_back(taken)
 
-    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
-        """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it.
-
-        `number`: the next of `numbers`.
-        """
-        self._settled = number
+    def _settle_here_too(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         self._settlements.add(self._incarnation, reservation, number=number, actual_tokens=actual_tokens)
         if self._local is not None:
             self._local.record_settlement(reservation, actual_tokens)
-        if self._soft_refusals:
-            self._forget_soft_refusals(reservation.key)
 
     def give_back(self, taken: Taken) -> None:
         """Return everything taken for a call of which no byte was written upstream. Only queues it, like `settle`."""
@@ -342,12 +340,6 @@ class RedisCounters:
         number = next(self._unjournaled_numbers)
         incarnation = self._incarnation + _UNJOURNALED
         self._settlements.add(incarnation, reservation, number=number, actual_tokens=0, given_back=True)
-        self._forget_soft_refusals(reservation.key)
-
-    def _forget_soft_refusals(self, key: str) -> None:
-        """A settlement may have made room: ask Redis again."""
-        for compiled in self._soft_refusals.pop(key, ()):
-            compiled.refused_until = 0.0
 
     def _redis_is_back(self) -> None:
         """After a loss. A fail-over may have lost counts, and the lost connection may have had takes in flight."""

@@ -16,6 +16,7 @@ from typing import Any
 import hiredis
 
 from policy.limits.settlement import Reservation, Settlement
+from proxy.edges.redis.admission_requests import CompiledPlan
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes, execute
 from proxy.edges.redis.scripts import (
@@ -80,17 +81,30 @@ class _Batch(RedisCommand):
 
 
 class SettlementSender:
-    """Queues settlements synchronously, and keeps each until Redis has confirmed it."""
+    """Queues settlements synchronously, and keeps each until Redis has confirmed it.
 
-    def __init__(self, nodes: Nodes, script: Script, lease_ms: int, before_sending: Callable[[], None]) -> None:
+    `soft_refusals`: by key, the plans that refuse from memory until a settlement may have made room.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        script: Script,
+        lease_ms: int,
+        before_sending: Callable[[], None],
+        soft_refusals: dict[str, list[CompiledPlan]],
+    ) -> None:
         self._nodes = nodes
         self._before_sending = before_sending
+        self._soft_refusals = soft_refusals
         self._script = script
         self._lease_ms = lease_ms
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sweep_at = _QUEUES_KEPT
         self.ready: list[_Queue] = []
         """The queues that `send_ready` will send from."""
+        self.last_number = 0
+        """The highest number that was queued, except of what is given back."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._logged_error = ""
@@ -117,13 +131,21 @@ class SettlementSender:
         queue = self._queues.get((key, incarnation))
         if queue is None:
             queue = self._add_queue(key, incarnation)
-        flags = (WITHOUT_REDIS if local else 0) | (GIVEN_BACK if given_back else 0)
-        settlement = pack_settlement(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
         if not queue.settlements:
             self.ready.append(queue)
             self._nodes.schedule_flush()
-        queue.settlements.append(settlement)
+        if given_back:
+            flags = GIVEN_BACK | WITHOUT_REDIS if local else GIVEN_BACK
+        else:
+            flags = WITHOUT_REDIS if local else 0
+            self.last_number = number
+        queue.settlements.append(
+            pack_settlement(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
+        )
         queue.buckets.append(buckets)
+        if key in self._soft_refusals:  # it may have made room: ask Redis again
+            for compiled in self._soft_refusals.pop(key):
+                compiled.refused_until = 0.0
 
     def send_ready(self) -> None:
         """Enqueue this tick's batches at the client, just before it writes."""
