@@ -124,18 +124,22 @@ def is_encoded(upstream: Headers) -> bool:
     return answer_fields(upstream)[1]
 
 
-def rate_limit_template(kind: str, limit: int) -> str:
-    """The `x-ratelimit-*` lines of a limit, with CRLF. They lack what remains, and `duration_text` of the reset."""
-    return f"x-ratelimit-limit-{kind}: {limit}\r\nx-ratelimit-remaining-{kind}: %d\r\nx-ratelimit-reset-{kind}: %s\r\n"
+def rate_limit_names(kind: str, limit: int) -> tuple[str, str]:
+    """The `x-ratelimit-*` lines of a limit, as they stand before what remains, and before the reset's duration."""
+    return (
+        f"x-ratelimit-limit-{kind}: {limit}\r\nx-ratelimit-remaining-{kind}: ",
+        f"\r\nx-ratelimit-reset-{kind}: ",
+    )
 
 
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
-    """These lines for the tightest limit of each type; none for a type without a limit."""
-    return "".join(
-        rate_limit_template(kind, status.limit) % (max(0, status.remaining), duration_text(status.reset_ms))
-        for kind, status in (("requests", requests), ("tokens", tokens))
-        if status is not None
-    )
+    """These lines, with CRLF, for the tightest limit of each type; none for a type without a limit."""
+    lines = ""
+    for kind, status in (("requests", requests), ("tokens", tokens)):
+        if status is not None:
+            before, between = rate_limit_names(kind, status.limit)
+            lines += f"{before}{max(0, status.remaining)}{between}{duration_text(status.reset_ms)}\r\n"
+    return lines
 
 
 @lru_cache(maxsize=16)

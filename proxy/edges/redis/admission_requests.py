@@ -21,7 +21,7 @@ from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
-from proxy.http_rules.headers import duration_text, rate_limit_template
+from proxy.http_rules.headers import duration_text, rate_limit_names
 from runtime.redis.slots import slot_of
 
 HARD_REFUSAL_MAX_MS = 1000
@@ -86,7 +86,7 @@ class TakeTemplate:
 class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_lines",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_names",
                  "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
                  "take", "template")  # fmt: skip
 
@@ -101,7 +101,7 @@ class CompiledPlan:
         self.refused_until = 0.0
         self._buckets = _all_buckets(plan)
         self._token_buckets = _token_buckets(self._buckets)
-        self._lines = ("", *(_lines_template(bound.limit) for bound in plan.bounds))
+        self._names = [_names(bound.limit) for bound in plan.bounds]
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         stamp = b"\0" * STAMP_BYTES
         layout, values, *names = take_template(plan.bounds, template.lease_ms, template.incarnation, stamp)
@@ -146,9 +146,16 @@ class CompiledPlan:
         return taken
 
     def _lines_of(self, reply: list[int]) -> str:
+        """As `rate_limit_lines` of `tightest`."""
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
-        lines = self._lines[request_place] % (requests, duration_text(requests_ms)) if request_place else ""
-        return lines + self._lines[token_place] % (tokens, duration_text(tokens_ms)) if token_place else lines
+        lines = ""
+        if request_place:
+            before, between = self._names[request_place - 1]
+            lines = f"{before}{requests}{between}{duration_text(requests_ms)}\r\n"
+        if token_place:
+            before, between = self._names[token_place - 1]
+            lines = f"{lines}{before}{tokens}{between}{duration_text(tokens_ms)}\r\n"
+        return lines
 
     def tightest(self, reply: list[int]) -> Tightest:
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
@@ -204,8 +211,8 @@ def _token_buckets(buckets: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int
     return buckets if token_buckets == buckets else token_buckets
 
 
-def _lines_template(limit: Limit) -> str:
-    return rate_limit_template("requests" if limit.type is LimitType.REQUEST else "tokens", limit.threshold)
+def _names(limit: Limit) -> tuple[str, str]:
+    return rate_limit_names("requests" if limit.type is LimitType.REQUEST else "tokens", limit.threshold)
 
 
 def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:

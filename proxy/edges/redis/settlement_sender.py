@@ -225,9 +225,7 @@ class SettlementSender:
                 queue.template = template
             encoded = template.encode_batch(queue.settlements[:count])
         queue.in_flight = True
-        self._send_to(node, _Batch(encoded, queue, count, self._on_reply))
-
-    def _send_to(self, node: Node, batch: _Batch) -> None:
+        batch = _Batch(encoded, queue, count, self._on_reply)
         batch.node = node
         node.client.enqueue(batch)
 
@@ -267,7 +265,8 @@ class SettlementSender:
         # With its script: ASKING holds for one command, so a NOSCRIPT could not be answered.
         batch.encoded = self._encode_any(batch.queue, batch.count, with_text=True)
         batch.queue.in_flight = True
-        self._send_to(node, batch)
+        batch.node = node
+        node.client.enqueue(batch)
         return True
 
     def _log_once(self, error: str) -> None:
