@@ -1,5 +1,6 @@
 """The counters in memory, on `policy/limits/admission.py`: passes the same contract suite as the real ones."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 
@@ -98,6 +99,27 @@ class FakeCounters:
 
     def _book(self, key: str) -> CounterHash:
         return self.books.setdefault(key, CounterHash(self._lease_ms))
+
+
+class LaterCounters(FakeCounters):
+    """Answers in a later turn of the loop, with a future, as the real ones do. `admitted`: how many calls it let in."""
+
+    admitted = 0
+
+    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Taken | LimitHit] = loop.create_future()
+        loop.call_soon(self._answer, answer, plan, estimate_tokens)
+        return answer
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        if isinstance(asked, asyncio.Future) and asked.done() and not asked.cancelled():
+            self.give_back(asked.result())
+
+    def _answer(self, answer: "asyncio.Future[Taken | LimitHit]", plan: Plan, estimate_tokens: int) -> None:
+        if not answer.done():
+            self.admitted += 1
+            answer.set_result(self._take(plan, estimate_tokens))
 
 
 def _taken(

@@ -12,7 +12,7 @@ from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.pipeline import Pipeline
-from tests.fakes.counters import FakeCounters
+from tests.fakes.counters import FakeCounters, LaterCounters
 from tests.fakes.directory import FakeDirectory, platform
 from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import SSE, answer
@@ -265,3 +265,16 @@ async def test_call_cancelled_at_any_turn_of_the_loop_releases_everything(turns:
     assert len(scene.rig.counters.settled) == len(scene.rig.journal.opened)
     capacity = scene.rig.pipeline._capacity
     assert (capacity.in_flight, capacity.held_bytes, capacity.workspaces, capacity.groups) == (0, 0, {}, {})
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_call_cancelled_in_the_turn_of_its_admission_returns_the_take(turns: int) -> None:
+    counters = LaterCounters(now_ms)
+    rig = PathRig(directory=new_scene().rig.directory, counters=counters)
+    task = asyncio.create_task(rig.pipeline.handle(asking(), FakeOutgoing()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    rig.check_settled()
+    assert len(counters.settled) == counters.admitted

@@ -262,6 +262,7 @@ class RedisCounters:
             self._send(take, take.node)
 
     def _admit(self, take: Take, reply: list[int], admitted: int) -> None:
+        """Tell the first of a take's callers that they are admitted."""
         compiled, local, estimates = take.compiled, self._local, take.estimates[:admitted]
         by_estimate = compiled.taken(reply, estimates)
         for answer, estimate in zip(take.answers, estimates, strict=False):

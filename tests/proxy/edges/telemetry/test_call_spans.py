@@ -24,8 +24,9 @@ from proxy.exchange import UpstreamCutError, UpstreamUnreachableError
 from proxy.worker.tracing import traced_pipeline
 from runtime.log_schema import log_line
 from runtime.tracing.current import add_ids_to_log_lines
+from tests.fakes.counters import LaterCounters
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
-from tests.fakes.path import PathRig
+from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 from tests.proxy.test_journal_order import HeldJournal
@@ -251,6 +252,19 @@ async def test_counters_that_are_away_fail_admission_and_the_call(rig: TracedRig
     assert attributes(admit)["error.type"] == "CountersUnavailableError"
     assert admit.status.status_code is server.status.status_code is StatusCode.ERROR
     assert attributes(server)["error.type"] == attributes(server)["tollgate.cause"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_caller_who_leaves_in_the_turn_of_the_admission_returns_the_take(turns: int) -> None:
+    counters = LaterCounters(now_ms)
+    rig = TracedRig(counters=counters)
+    rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
+    task = asyncio.create_task(rig.serve(asking()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(counters.settled) == counters.admitted
 
 
 async def test_unreachable_upstream_is_the_client_spans_error(rig: TracedRig) -> None:
