@@ -97,6 +97,14 @@ async def test_batch_admits_in_order_until_a_limit_refuses(counters: RedisCounte
     assert [type(answer) for answer in answers] == [Taken, Taken, LimitHit, LimitHit]
 
 
+async def test_batch_reserves_what_each_request_asks_for(counters: RedisCounters) -> None:
+    """Their numbers of digits differ, and all have as many in the command."""
+    plan, estimates = simple(tpm=10_000), [5, 90, 1234, 8, 0]
+    admissions = await asyncio.gather(*(take(counters, plan, estimate) for estimate in estimates))
+    assert [taken.reservations[0].reserved_tokens for taken in admissions] == estimates
+    assert await tokens_left(counters, plan) == 10_000 - sum(estimates)
+
+
 async def test_scripts_are_loaded_again_after_noscript(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
     taken = await take(counters, plan, 100)
