@@ -69,6 +69,8 @@ class WorkerMetrics:
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
+        self.redis_round_trip: Callable[[float], None] = self._round_trips.append
+        """Queues how long Redis took, in seconds. It is counted with the calls that it was for."""
         self._decided: list[LimitDecision] = []
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
         """Queues a decision: of a call, which is counted when it has finished."""
@@ -105,11 +107,6 @@ class WorkerMetrics:
     def decided_alone(self) -> None:
         """A limit check was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
         self._decided_alone += 1
-
-    def redis_round_trip(self, seconds: float) -> None:
-        self._round_trips.append(seconds)
-        if len(self._round_trips) >= COUNT_AFTER_CALLS:
-            self._count()
 
     def flush(self) -> None:
         """Send what was counted since the last flush, unless the channel is congested."""
