@@ -291,6 +291,8 @@ class RequestContext:
     """The call was journaled as ended, and settled."""
     billed: Tokens | None = None
     """Set when the call has ended."""
+    reported: Tokens | None = None
+    """What the provider reported with an answer that came whole. Of any other, `reader` knows it."""
     reader: AnswerReader | None = None
     delivered: DeliveredCounter | None = None
     answered: bool = False

@@ -12,13 +12,13 @@ from functools import partial
 
 import orjson
 
-from policy.billing import MAX_REPORTED_TOKENS
+from policy.billing import MAX_REPORTED_TOKENS, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths, vendor_c
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import BodyReader, PassThroughReader
+from proxy.dialects.body_readers import BodyReader, PassThroughReader, read_whole
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
@@ -33,9 +33,10 @@ from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
-from proxy.dialects.usage import OpenAiMeter, UsageMeter
+from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
+from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
@@ -168,6 +169,22 @@ class Dialects:
         self._spoken.remember(target, token_count.PATH, token_count.ESTIMATED)
         return token_count.estimate(request)
 
+    def whole_answer(
+        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int = MAX_REPORTED_TOKENS
+    ) -> tuple[bytes, Tokens] | None:
+        """What the caller gets of a success that came whole, and the reported tokens.
+
+        None for an answer that is translated, is no JSON, or has no valid report: `answer_reader` knows its reader.
+        """
+        path = request.facts.path
+        new_meter = _BODY_METERS.get(path)
+        if new_meter is None or attempt.request is not None or len(body) > SMALL_BYTES:
+            return None
+        if content_type != "application/json" and _form(content_type, request.streaming) != "json":
+            return None
+        usual = usual_tokens if path in chat_completions.PATHS else None
+        return read_whole(body, request.slug, new_meter, usual, most)
+
     def answer_reader(
         self,
         request: Received,
@@ -178,7 +195,7 @@ class Dialects:
     ) -> AnswerReader:
         """The reader for this answer, a success. `headers`: the upstream's, names in lower case. `most`: a usage report
         with a larger figure is rejected."""
-        form = "json" if content_type == "application/json" else _form(content_type, request.streaming)
+        form = _form(content_type, request.streaming)
         if form == "other":
             return PassThroughReader()
         if attempt.request is not None:

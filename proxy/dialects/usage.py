@@ -42,6 +42,20 @@ class UsageMeter(Reported, Protocol):
         ...
 
 
+def usual_tokens(answer: Json, most: int) -> Tokens | None:
+    """What `OpenAiMeter` reads, in one step, if the report is as nearly all of Chat Completions are; else None."""
+    try:
+        usage = answer["usage"]
+        given, output = usage["prompt_tokens"], usage["completion_tokens"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        in_bounds = 0 <= cached <= given <= most and 0 <= output <= most
+        if in_bounds and type(given) is type(output) is type(cached) is int:
+            return Tokens(input=given, output=output, cached_input=cached)
+    except (KeyError, TypeError):
+        pass
+    return None
+
+
 class OpenAiMeter:
     """Chat Completions, Completions, Embeddings (`prompt_tokens` …) and Responses (`input_tokens` …).
 
@@ -62,19 +76,12 @@ class OpenAiMeter:
     def observe(self, answer: Json) -> None:
         if self._holder and isinstance(holder := answer.get(self._holder), dict):
             answer = holder
-        usage = answer.get("usage")
-        if usage is None:
+        if (usage := answer.get("usage")) is None:
             return
-        try:  # a report that is as nearly all are, by the rules of `_validated` in one step
-            given, output = usage["prompt_tokens"], usage["completion_tokens"]
-            cached = usage["prompt_tokens_details"]["cached_tokens"]
-            in_bounds = 0 <= cached <= given <= self._most and 0 <= output <= self._most
-            if in_bounds and type(given) is type(output) is type(cached) is int:
-                self.tokens = Tokens(input=given, output=output, cached_input=cached)
-                return
-        except (KeyError, TypeError):
-            pass
-        self.observe_usage(usage)
+        if (tokens := usual_tokens(answer, self._most)) is not None:
+            self.tokens = tokens
+        else:
+            self.observe_usage(usage)
 
     def observe_usage(self, usage: Json) -> None:
         try:

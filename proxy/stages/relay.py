@@ -55,6 +55,12 @@ class Journal(Protocol):
 class Dialects(Protocol):
     """How each provider's answers are read, and how delivered tokens are counted."""
 
+    def whole_answer(
+        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int
+    ) -> tuple[bytes, Tokens] | None:
+        """What the caller gets of a success that came whole, and the reported tokens. None: it needs a reader."""
+        ...
+
     def answer_reader(
         self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
     ) -> AnswerReader:
@@ -79,29 +85,31 @@ class Relay:
 
     def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
         """The answer, if it is no stream and came whole: then there is nothing to wait for. Else await it."""
-        upstream = answering.upstream
-        if not 200 <= upstream.status < 300:
+        upstream, dialects, attempt, most = answering.upstream, self._dialects, context.attempt, self._most_reported
+        status, whole = upstream.status, upstream.whole
+        if not 200 <= status < 300:
             return self._error(context, answering)
         content_type, encoded, returned = answer_fields(upstream.headers)
         if encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
-        context.reader = reader = self._dialects.answer_reader(
-            context, context.attempt, content_type, upstream.headers, self._most_reported
-        )
-        head = Answered(upstream.status, returned, b"")
-        if upstream.whole is None or reader.streams:
+        read = None if whole is None else dialects.whole_answer(context, attempt, content_type, whole, most)
+        if read is not None:
+            final, context.reported = read
+            if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
+                _free(context)
+            context.answered = True
+            return Answered(status, returned, final)
+        context.reader = reader = dialects.answer_reader(context, attempt, content_type, upstream.headers, most)
+        head = Answered(status, returned, b"")
+        if whole is None or reader.streams:
             return self._pass_on(context, answering, reader, head)
         try:
-            head.final = reader.whole(upstream.whole)
+            head.final = reader.whole(whole)
         finally:
             if reader.reported.tokens is None:  # else nobody asks what was delivered
-                context.delivered = self._dialects.delivered_counter(context, reader)
-        if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
-            _free(context)
-        if reader.failed or context.delivered is not None:
-            return self._ended(context, answering, reader, head)
-        context.answered = True
-        return head
+                context.delivered = dialects.delivered_counter(context, reader)
+        _free(context)
+        return self._ended(context, answering, reader, head)
 
     async def _pass_on(
         self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered

@@ -124,8 +124,9 @@ class Settle:
         if admitted is None or context.ended:
             return None
         context.ended = True
-        reader = context.reader
-        reported = reader.reported.tokens if reader is not None else None
+        reported = context.reported
+        if reported is None and context.reader is not None:
+            reported = context.reader.reported.tokens
         context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
         reservations, counters = admitted.taken.reservations, self._counters
         # What is returned gets no number: a replay of the journal must find nothing to settle.

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from proxy.dialects.registry import Dialects
 from proxy.exchange import Headers
 from proxy.json_text.json_bounds import SMALL_BYTES
 from tests.proxy.dialects.samples import (
@@ -17,6 +18,7 @@ from tests.proxy.dialects.samples import (
     VENDOR_B,
     answer_reader,
     events,
+    first_attempt,
     frames,
     received,
 )
@@ -27,6 +29,7 @@ MESSAGE = {
     **{"id": "m", "type": "message", "role": "assistant", "model": "claude-x", "stop_reason": "end_turn"},
     **{"content": [{"type": "text", "text": "hello"}], "usage": {"input_tokens": 3, "output_tokens": 2}},
 }
+RESPONSES = "/v1/responses"
 CHAT_ASK = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 BODIES: list[dict[str, Any]] = [
     {"model": "gpt-x", "choices": CHOICES, "usage": USAGE},
@@ -50,6 +53,28 @@ def test_passing_answer_is_read_alike(path: str, headers: Headers, body: bytes) 
     at_once, held = (answer_reader(received(CHAT_ASK, path), target, headers) for _ in range(2))
     assert at_once.whole(body) == held.feed(body) + held.end()
     assert said(at_once) == said(held)
+
+
+@pytest.mark.parametrize("body", [*map(orjson.dumps, BODIES), b"", b"[1]", b"null", b'{"model":', b'{"usage":1}'])
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings", MESSAGES, RESPONSES, "/v1/rerank", "/v1/audio/speech"])
+@pytest.mark.parametrize("content_type", ["application/json", "", "application/problem+json", "a/b"])
+def test_answer_without_a_reader_says_what_its_reader_says(path: str, content_type: str, body: bytes) -> None:
+    target, request = VENDOR_A if path == MESSAGES else VENDOR_B, received(CHAT_ASK, path)
+    reader = answer_reader(request, target, [("content-type", content_type)])
+    passed = reader.whole(body)
+    read = Dialects(lambda: 0.0).whole_answer(request, first_attempt(request, target), content_type, body)
+    is_read = reader.reported.tokens is not None and not reader.failed
+    if not is_read or len(body) > SMALL_BYTES or path in ("/v1/rerank", "/v1/audio/speech"):
+        assert read is None
+    else:
+        assert read == (passed, reader.reported.tokens)
+
+
+def test_translated_answer_needs_its_reader() -> None:
+    request = received(CHAT_ASK, MESSAGES)
+    attempt = first_attempt(request, VENDOR_B)
+    assert attempt.is_translated
+    assert Dialects(lambda: 0.0).whole_answer(request, attempt, "application/json", orjson.dumps(BODIES[0])) is None
 
 
 @pytest.mark.parametrize(
