@@ -20,12 +20,13 @@ LACKS_PATH = (404, 405)
 class HeldAnswer:
     """An upstream's response whose body was read already."""
 
-    __slots__ = ("_body", "_upstream", "ended", "headers", "status", "taking_s", "whole")
+    __slots__ = ("_body", "_upstream", "ended", "fields", "headers", "status", "taking_s", "whole")
 
     def __init__(self, upstream: UpstreamAnswer, body: bytes) -> None:
         self._upstream = upstream
         self._body = body
         self.status = upstream.status
+        self.fields = upstream.fields
         self.headers: Headers = upstream.headers
         self.ended = not body
         self.whole: bytes | None = body

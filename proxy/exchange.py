@@ -7,7 +7,7 @@ The protocols `Incoming`, `Outgoing` and `UpstreamAnswer` hide the servers and c
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from policy.billing import Tokens
 from policy.hosts import Reach
@@ -149,18 +149,38 @@ class UpstreamCall:
     """Set by the client with the first byte that it writes."""
 
 
+class AnswerFields(NamedTuple):
+    """What the fields of an upstream's answer say."""
+
+    content_type: str
+    encoded: bool
+    """The body is compressed, so it cannot be read, nor searched for secrets."""
+    returned: Headers
+    """Those that go to the caller, without those that the upstream declares hop-by-hop."""
+    codings: tuple[str, ...]
+    """The transfer codings, in lower case, one for each field."""
+
+
 class UpstreamAnswer(Protocol):
     """An upstream's response. The head has arrived; the body has not."""
 
     status: int
-    headers: Headers
-    """Names in lower case."""
     ended: bool
     """Whether the last read is known to have been the last one."""
     whole: bytes | None
     """All of the body, if it came with the head. It can be read all the same."""
     taking_s: float
     """How long the `take` of `pour` has run in all: that is no wait for the upstream."""
+
+    @property
+    def fields(self) -> AnswerFields:
+        """What its head says."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """All fields in order, names in lower case. `fields` costs less."""
+        ...
 
     async def read(self) -> bytes:
         """The next bytes as they arrive; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""

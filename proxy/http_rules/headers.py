@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from proxy.accounting.reservations import LimitStatus
-from proxy.exchange import Headers, Incoming
+from proxy.exchange import AnswerFields, Headers, Incoming
 
 MAX_METADATA_BYTES = 4096
 
@@ -49,7 +49,7 @@ DIRECT_RETURNED_FIELDS = RETURNED_FIELDS | {
 }
 """Fields of a replica's answer to a direct call that go to the caller."""
 
-_READ_FIELDS = frozenset(("content-type", "content-encoding", "connection"))
+READ_FIELDS = frozenset(("content-type", "content-encoding", "transfer-encoding", "connection"))
 """Fields of an upstream's answer that say how to treat it."""
 
 FORWARDED_PARAMETERS = frozenset(("beta",))
@@ -86,42 +86,39 @@ def forwarded_query(target: str) -> str:
     return "&".join(f"{name}={value}" for name, value in kept.items())
 
 
-def answer_fields(
-    upstream: Headers, fields: Collection[str] = RETURNED_FIELDS
-) -> tuple[str, bool, list[tuple[str, str]]]:
-    """What the fields of an upstream's answer say, in one pass.
-
-    Its content type; whether its body is compressed, so that it cannot be read, nor searched for secrets; and those of
-    `fields` that it has, which go to the caller, without those that it declares hop-by-hop.
-    """
+def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> AnswerFields:
+    """Read the fields of an upstream's answer in one pass. `fields`: the names of those that go to the caller."""
     content_type, encoded, connection = "", False, ""
     kept: list[tuple[str, str]] = []
+    codings: list[str] = []
     for field in upstream:
         name = field[0]
         if name in fields:
             kept.append(field)
-        if name not in _READ_FIELDS:
+        if name not in READ_FIELDS:
             continue
         if name == "content-type":
             content_type = content_type or field[1]
         elif name == "connection":
             connection += f",{field[1]}"
+        elif name == "transfer-encoding":
+            codings.append(field[1].strip().lower())
         else:
             encoded = encoded or field[1] != "identity"
     if connection:
         dropped = set(_list_items(connection))
         kept = [field for field in kept if field[0] not in dropped]
-    return content_type, encoded, kept
+    return AnswerFields(content_type, encoded, tuple(kept), tuple(codings))
 
 
-def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> list[tuple[str, str]]:
+def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> Headers:
     """The fields of an upstream's answer that go to the caller."""
-    return answer_fields(upstream, fields)[2]
+    return answer_fields(upstream, fields).returned
 
 
 def is_encoded(upstream: Headers) -> bool:
     """Whether a body is compressed."""
-    return answer_fields(upstream)[1]
+    return answer_fields(upstream).encoded
 
 
 def rate_limit_names(kind: str, limit: int) -> tuple[str, str]:

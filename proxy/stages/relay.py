@@ -23,7 +23,6 @@ from proxy.exchange import (
     Received,
     RequestContext,
 )
-from proxy.http_rules.headers import answer_fields, is_encoded
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.refusals import BadUpstreamAnswerError
@@ -89,8 +88,8 @@ class Relay:
         status, whole = upstream.status, upstream.whole
         if not 200 <= status < 300:
             return self._error(context, answering)
-        content_type, encoded, returned = answer_fields(upstream.headers)
-        if encoded:
+        content_type, is_encoded, returned, _ = upstream.fields
+        if is_encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         read = None if whole is None else dialects.whole_answer(context, attempt, content_type, whole, most)
         if read is not None:
@@ -149,7 +148,7 @@ class Relay:
         """The upstream's error, in the caller's form."""
         upstream, target = answering.upstream, answering.admitted.route.endpoint.target
         raise_target_fault(upstream.status, target)
-        body = b"" if is_encoded(upstream.headers) else _without_secrets(answering, await read_error(context, upstream))
+        body = b"" if upstream.fields.encoded else _without_secrets(answering, await read_error(context, upstream))
         stand_in = self._dialects.stand_in_answer(context, target, upstream.status, body)
         if stand_in is not None:
             return Answered(200, (("content-type", "application/json"),), stand_in)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from proxy.exchange import Headers, UpstreamCall, UpstreamUnreachableError
+from proxy.exchange import AnswerFields, Headers, UpstreamCall, UpstreamUnreachableError
+from proxy.http_rules.headers import answer_fields
 from tests.fakes.journal import written
 
 Piece = bytes | Exception | asyncio.Event
@@ -31,6 +32,10 @@ class FakeAnswer:
     ended: bool = False
     whole: bytes | None = None
     taking_s: float = 0.0
+
+    @property
+    def fields(self) -> AnswerFields:
+        return answer_fields(self.headers)
 
     async def read(self) -> bytes:
         await asyncio.sleep(0)  # the real one may suspend anywhere

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-from proxy.exchange import Headers, UpstreamCall, UpstreamCutError
+from proxy.edges.upstream.answer_head import all_fields
+from proxy.exchange import AnswerFields, Headers, UpstreamCall, UpstreamCutError
 
 HELD_BYTES = 65_536
 """With more than this unread, reading from the socket pauses until the answer was read (backpressure)."""
@@ -39,7 +40,8 @@ class HttpAnswer:
         "ended",
         "exchange",
         "failure",
-        "headers",
+        "fields",
+        "head",
         "held_bytes",
         "idle_timeout_s",
         "loop",
@@ -57,7 +59,8 @@ class HttpAnswer:
         self.idle_timeout_s = call.idle_timeout_s
         self.loop = loop = exchange.loop
         self.status = 0
-        self.headers: Headers = ()
+        self.fields: AnswerFields  # this and the next from the head on
+        self.head: bytes | bytearray
         self.chunks: list[bytes] = []
         self.held_bytes = 0
         self.complete = False
@@ -68,6 +71,11 @@ class HttpAnswer:
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.taking_s = 0.0
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
+
+    @property
+    def headers(self) -> Headers:
+        """Read anew each time, so only for those who need more than `fields`."""
+        return all_fields(self.head)
 
     async def read(self) -> bytes:
         """Return all bytes that arrived since the last read; waits if there are none. b"" at the end.

@@ -16,20 +16,17 @@ from typing import Protocol, cast
 import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
+from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, known, understood, wanted_fields
 from proxy.edges.upstream.request_writer import RequestWriter
 from proxy.edges.upstream.status_lines import FINAL, StatusLines
-from proxy.exchange import (
-    UpstreamCall,
-    UpstreamCutError,
-    UpstreamResetError,
-    UpstreamTimeoutError,
-)
-from proxy.http_rules.header_names import HeaderNames
+from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamResetError, UpstreamTimeoutError
 
 READ_BYTES = 65_536
 """Size of the read buffer that all connections of a client share: each read is parsed before the next one."""
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
+LAST_CHUNK = b"0\r\n\r\n"
+"""How a chunked body without trailers ends."""
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -53,22 +50,21 @@ class OwningPool(Protocol):
 
 
 class SharedState:
-    """What all connections of one client share: the read buffer and the decoded header names."""
+    """What all connections of one client share: the read buffer."""
 
-    __slots__ = ("buffer", "loop", "names", "received")
+    __slots__ = ("buffer", "loop", "received")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.received = bytearray(READ_BYTES)
         self.buffer = memoryview(self.received)
-        self.names = HeaderNames()
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection and the exchange on it. A free connection waits in its pool."""
 
     __slots__ = (
-        *("_answer", "_awaited", "_fields", "_non_body_bytes", "_parser", "_pieces", "_pool"),
+        *("_answer", "_awaited", "_begun", "_non_body_bytes", "_parser", "_pieces", "_pool"),
         *("_reading_paused", "_received_any", "_received_at", "_reusable", "_shared", "_sock", "_status_lines"),
         *("_timer", "_timer_at", "_unfinished", "_writer", "freed_at", "loop", "on_body", "on_message_begin"),
         *("on_message_complete", "transport"),
@@ -95,7 +91,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._answer: HttpAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._fields: list[tuple[str, str]] = []
+        self._begun = b""
+        """What arrived of a head that does not come in one read, or does not begin as nearly every one does."""
         self._writer: RequestWriter
         self._non_body_bytes = 0
         self._received_any = self._reading_paused = False
@@ -195,11 +192,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.whole = piece
             if piece:
                 answer.chunks.append(piece)
-            self._finish(answer)
+            self._finish(answer, nbytes)
             waiter.set_result(True)
 
     def _receive(self, answer: HttpAnswer, piece: bytes, nbytes: int) -> None:
         """Take a read of any kind. `piece`: what it held of the body."""
+        if not answer.status and not self._received_any and self._status_lines is None:
+            self._begun = bytes(self._shared.buffer[:nbytes])
         self._received_any = True
         if piece:
             answer.chunks.append(piece)
@@ -208,7 +207,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         else:
             self._non_body_bytes += nbytes
         if answer.status and not self._unfinished:
-            self._finish(answer)
+            self._finish(answer, nbytes)
         elif self._non_body_bytes > HEAD_BYTES:
             self._break("the upstream's head is too large")
             return
@@ -226,7 +225,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._break("what the upstream sent is not HTTP")
 
     def _check_status_lines(self, data: memoryview) -> None:
-        """Check the status lines of an answer whose first read does not begin as nearly every one does."""
+        """Take a read of a head that does not come in one read, or does not begin as nearly every one does.
+
+        Checks the status lines in the latter case.
+        """
+        self._begun += data
         if self._status_lines is None:
             if self._received_any:
                 return
@@ -246,38 +249,46 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._reading_paused = True
             self.transport.pause_reading()
 
-    def _finish(self, answer: HttpAnswer) -> None:
-        """The answer is complete: release the connection if it can carry another exchange, else close it."""
+    def _finish(self, answer: HttpAnswer, nbytes: int = 0) -> None:
+        """The answer is complete: release the connection if it can carry another exchange, else close it.
+
+        `nbytes`: the size of the read that ended it.
+        """
         self._answer = answer.exchange = None
         answer.complete = True
         if self._reading_paused:
             self.resume_receiving()
-        if self._fields:  # trailers
-            self._reusable = self._reusable and not self._has_field("connection")
-            self._fields.clear()
+        if answer.fields.codings and not self._shared.received.endswith(LAST_CHUNK, 0, nbytes):
+            self._pass_trailers(self._shared.received[:nbytes])
         if self._reusable and self._writer.is_free:
             self.freed_at = self._received_at
             self._pool.release(self)
         else:
             self.drop()
 
+    def _pass_trailers(self, last: bytearray) -> None:
+        """The answer's end, of which `last` was read last, may have trailers.
+
+        They must not concern the connection (RFC 9110 6.5.1), but one may end it, and the parser obeys: another parser
+        reads what follows.
+        """
+        self._reusable = self._reusable and b"connection" not in last.lower()
+        self._parser = httptools.HttpResponseParser(self)
+
     # --- the parser's callbacks ---------------------------------------------------------------------------------------
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        known = self._shared.names[name]
-        if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._has_field(known)):
-            raise _BrokenHttpError("a transfer coding other than one `chunked`")
-        self._fields.append((known, value.decode("utf-8", "replace")))
-
-    def _has_field(self, known: str) -> bool:
-        return any(name == known for name, _ in self._fields)
 
     def on_headers_complete(self) -> None:
         answer, status = self._answer, self._parser.get_status_code()
         assert answer is not None
-        fields, self._fields = self._fields, []
         if 200 <= status <= 599:
-            answer.headers = fields
+            received: bytes | bytearray = self._shared.received
+            if self._begun:
+                received, self._begun = self._begun.lstrip(b"\r\n"), b""
+            answer.head = head = received[: received.find(END)]
+            found = tuple(wanted_fields(head))
+            answer.fields = fields = known(found) if len(head) <= KNOWN_BYTES else understood(found)
+            if fields.codings and fields.codings != ("chunked",):
+                raise _BrokenHttpError("a transfer coding other than one `chunked`")
             answer.status = status
             self._reusable = self._parser.should_keep_alive()
             if answer.method == "HEAD":
@@ -288,6 +299,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 self._writer.stop()  # the upstream refused: stop sending the body (RFC 9112 9.3)
         elif status in (100, 102, 103):
             self._awaited.append(None)  # it has no body, so the next bytes begin an answer
+            self._begun = self._begun.lstrip(b"\r\n").partition(END)[2]
         else:
             raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
 

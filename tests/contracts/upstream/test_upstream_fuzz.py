@@ -5,10 +5,12 @@ The tests drive the connection's transport by hand, so that thousands of exchang
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any, TypeVar, cast
 
+import httptools
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from policy.hosts import Reach
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.connection import HEAD_BYTES, READ_BYTES, SharedState, UpstreamConnection
 from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamError
+from proxy.http_rules.headers import answer_fields
 
 T = TypeVar("T")
 
@@ -193,6 +196,61 @@ def test_any_bytes_give_an_answer_or_an_upstream_error(
     assert status == 0 or 200 <= status <= 599
     assert rig.pool.forgotten
     assert error is None or "10.0.0.1" not in str(error)
+
+
+class Reference:
+    """The fields of the first final head, as the parser reports them when it is asked to."""
+
+    def __init__(self, data: bytes) -> None:
+        self.fields: list[tuple[str, str]] = []
+        self.is_final = False
+        self._parser = httptools.HttpResponseParser(self)
+        with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_final:
+            self.fields.append((name.decode("utf-8", "replace").lower(), value.decode("utf-8", "replace")))
+
+    def on_headers_complete(self) -> None:
+        self.is_final = self.is_final or self._parser.get_status_code() >= 200
+        if not self.is_final:
+            self.fields.clear()
+
+
+NAMES = st.sampled_from(
+    ["Content-Type", "content-encoding", "CONNECTION", "transfer-encoding", "x-request-id", "request-id", "Retry-After"]
+)
+VALUES = st.sampled_from(["a/b", "", "gzip", "identity", "close", "chunked", "b\t ", "x, request-id", "x: y"])
+FIELD_LINES = st.builds("{}:{}{}\r\n".format, NAMES, st.sampled_from(["", " ", "\t", "  "]), VALUES)
+BEFORE = st.sampled_from(["", "\r\n", "HTTP/1.1 100 x\r\n\r\n", "HTTP/1.1 103 x\r\ncontent-type: i/i\r\n\r\n"])
+
+
+@given(
+    before=st.lists(BEFORE, max_size=3).map("".join),
+    lines=st.lists(FIELD_LINES, max_size=6).map("".join),
+    odd=st.sampled_from([b"", b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\0", b"\xff", b"\r\n folded", b"\r\n\r\n"]),
+    at=st.integers(0, 500),
+    cuts=CUTS,
+)
+@example(before="", lines="content-encoding: gzip\r\n", odd=b"", at=0, cuts=[])
+def test_fields_are_those_that_the_parser_accepts(
+    loop: asyncio.AbstractEventLoop, before: str, lines: str, odd: bytes, at: int, cuts: list[int]
+) -> None:
+    """Whatever the segmentation; neither interim answers nor the body add to them."""
+    head = f"{before}HTTP/1.1 200 OK\r\n{lines}content-length: 40\r\n\r\n".encode()
+    at %= len(head)
+    wire = head[:at] + odd + head[at:] + b"\r\ncontent-encoding: br\r\n\r\nconnection: a\r\n"
+    rig, reference = Rig(loop), Reference(wire)
+    for piece in pieces(wire, cuts):
+        rig.receive(piece)
+    rig.end()
+    with suppress(UpstreamError):
+        answer = step(rig.asking)
+        assert answer is not None
+        assert reference.is_final
+        assert answer.headers == reference.fields
+        assert answer.fields == answer_fields(reference.fields)
 
 
 @given(

@@ -125,7 +125,7 @@ def build_request(request: Received, target: Target, credential: str | None) -> 
 
 def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of the first attempt's answer."""
-    dialects, content_type = Dialects(lambda: 0.0), answer_fields(headers)[0]
+    dialects, content_type = Dialects(lambda: 0.0), answer_fields(headers).content_type
     return dialects.answer_reader(request, dialects.first_attempt(request, target), content_type, headers, most)
 
 

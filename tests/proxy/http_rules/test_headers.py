@@ -78,7 +78,7 @@ def test_only_allowed_fields_of_an_answer_pass() -> None:
         ("connection", "cache-control"),
         ("cache-control", "no-cache"),
     ]
-    assert returned_headers(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
+    assert returned_headers(upstream) == (("content-type", "text/event-stream"), ("retry-after", "7"))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_fields_of_an_answer_say_type_and_coding_whichever_pass(
     upstream: list[tuple[str, str]], content_type: str, encoded: bool, fields: frozenset[str]
 ) -> None:
     dropped = {value for name, value in upstream if name == "connection"}
-    kept = [field for field in upstream if field[0] in fields - dropped]
-    assert answer_fields(upstream, fields) == (content_type, encoded, kept)
+    kept = tuple(field for field in upstream if field[0] in fields - dropped)
+    assert answer_fields(upstream, fields) == (content_type, encoded, kept, ())
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:
