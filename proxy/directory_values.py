@@ -61,6 +61,8 @@ class Shape:
     reach: Reach
     headers: Mapping[str, str]
     """All but `x-request-id`."""
+    lines: bytes
+    """The same, encoded."""
 
 
 @dataclass(frozen=True, slots=True)

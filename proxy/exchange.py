@@ -126,7 +126,7 @@ class Outgoing(Protocol):
 
 @dataclass(slots=True)
 class UpstreamCall:
-    """One request to an upstream, ready to send. The client adds `host` and `content-length`."""
+    """One request to an upstream, ready to send. The client adds `host`, `content-length` and `x-request-id`."""
 
     url: str
     """scheme://host[:port]/path?query"""
@@ -145,6 +145,10 @@ class UpstreamCall:
     """If set, the client must not send a byte before it is written."""
     waiting_since: float = 0.0
     """Since when the call waits for its upstream. The client sets it anew if it waited for `record` last."""
+    request_id: str = ""
+    """"" if there is none, or if it is among `headers`."""
+    lines: bytes = b""
+    """`headers` as `field_lines` encodes them, if a call like this was sent before; the client need not do it again."""
     written: bool = False
     """Set by the client with the first byte that it writes."""
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from proxy.accounting.reservations import LimitStatus
-from proxy.exchange import AnswerFields, Headers, Incoming
+from proxy.exchange import AnswerFields, Headers, Incoming, UpstreamUnreachableError
 
 MAX_METADATA_BYTES = 4096
 
@@ -35,6 +35,11 @@ RETURNED_FIELDS = frozenset(
     )
 )
 """Fields of an upstream's answer that go to the caller."""
+
+_CONNECTION_FIELDS = frozenset(
+    ("host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "expect", "te")
+)
+"""Request fields that concern one connection only: the client sets them itself or not at all (RFC 9110 7.6.1)."""
 
 DIRECT_FORWARDED_FIELDS = (
     *FORWARDED_FIELDS,
@@ -72,6 +77,18 @@ def forwarded_headers(
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
     return headers
+
+
+def field_lines(headers: Mapping[str, str]) -> bytes:
+    """The request fields as lines, each with CRLF, without those that the upstream's client sets.
+
+    Raises `UpstreamUnreachableError` for a character that could smuggle in a line.
+    """
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items() if name.lower() not in _CONNECTION_FIELDS]
+    text = "".join(lines)
+    if not text.count("\n") == len(lines) == text.count("\r") or "\0" in text:
+        raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
+    return text.encode("utf-8", "surrogateescape")
 
 
 def forwarded_query(target: str) -> str:

@@ -22,7 +22,7 @@ from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Shape
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
 from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
-from proxy.http_rules.headers import forwarded_headers, forwarded_query
+from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
@@ -136,13 +136,15 @@ class Dispatch:
         outbound = UpstreamCall(
             url=shape.url,
             method="POST",
-            headers={"x-request-id": context.request_id, **shape.headers},
+            headers=shape.headers,
             body=body,
             deadline=deadline,
             idle_timeout_s=settings.stream_idle_timeout_s,
             reach=shape.reach,
             record=record,
             waiting_since=started,
+            request_id=context.request_id,
+            lines=shape.lines,
         )
         try:
             upstream = await parts.upstream.send(outbound)
@@ -311,6 +313,7 @@ def _keep_shape(context: RequestContext, admitted: Admitted, credential: str | N
         url=outbound.url,
         reach=outbound.reach,
         headers=headers,
+        lines=field_lines(headers),
     )
 
 

@@ -89,7 +89,8 @@ class FakeUpstream:
         if call.record is not None and not call.record.is_written:
             await written(call.record)
             call.waiting_since = perf_counter()
-        self.calls.append(replace(call))  # a copy, because the pipeline reuses the object for the next replica
+        headers = {"x-request-id": call.request_id, **call.headers} if call.request_id else call.headers
+        self.calls.append(replace(call, headers=headers))  # a copy: the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
         if call.upload is not None and not isinstance(self.script[0], UpstreamUnreachableError):
             call.written = True

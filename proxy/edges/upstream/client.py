@@ -18,19 +18,13 @@ from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.connection import SharedState, StaleConnectionError, UpstreamConnection
 from proxy.edges.upstream.egress import Egress, Origin
 from proxy.exchange import UpstreamCall, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.http_rules.headers import field_lines
 
 _ORIGIN = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
-_CONNECTION_FIELDS = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "expect", "te"}
-)
-"""Fields that concern this connection only: the client sets them itself or not at all (RFC 9110 7.6.1)."""
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods that get no `content-length: 0` (RFC 9110 8.6)."""
 
-
 KNOWN_ROUTES = 1024
-KNOWN_HEADS = 64
-"""Heads of different fields that a route remembers. Callers choose which of the allowed ones there are."""
 SWEEPS_PER_IDLE_TIME = 11
 """How often idle connections are checked within `PoolLimits.idle_s`."""
 CLOSED_PER_STEP = 64
@@ -71,8 +65,14 @@ class HttpUpstream:
         route = self._routes.get(call.url)
         if route is None or route.reach is not call.reach:
             route = self._make_route(call)
-        pool, head = route.pool, route.head(call)
+        pool, lines, request_id = route.pool, call.lines, call.request_id
         is_last = call.upload is not None  # it cannot be sent twice, so it uses no connection that may be stale
+        if lines and request_id.isprintable() and not is_last:  # nearly every call
+            start, size = call.method.encode(), len(call.body)
+            id_and_size = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), size)
+            head = b"%b %b%b%b" % (start, route.line, lines, id_and_size)
+        else:
+            head = _head(route.line, call)
         if is_last:
             connection = await pool.take_new(call.deadline)
         else:
@@ -123,7 +123,8 @@ class HttpUpstream:
             pool = self._pools[(base, call.reach)] = self._make_pool(base, call.reach)
         if len(self._routes) >= KNOWN_ROUTES:
             self._routes.clear()
-        route = self._routes[call.url] = _Route(pool, call.reach, f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n", {})
+        line = f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n".encode()
+        route = self._routes[call.url] = _Route(pool, call.reach, line)
         return route
 
     def _make_pool(self, base: str, reach: Reach) -> "_Pool":
@@ -175,50 +176,28 @@ def _journaled(
         answer.wake()
 
 
-@dataclass(slots=True)
-class _Route:
-    """A parsed URL: its pool, and the rest of the request line after the method with the `host` line.
+def _head(line: bytes, call: UpstreamCall) -> bytes:
+    """The head of a request that is not like an earlier one. Raises `UpstreamUnreachableError`."""
+    method, headers, upload, framing = call.method, call.headers, call.upload, b""
+    if not method.isprintable():
+        raise UpstreamUnreachableError("the request's method cannot be sent")
+    if call.request_id:
+        headers = {"x-request-id": call.request_id, **headers}
+    length = len(call.body) if upload is None else upload.length
+    if length is None:
+        framing = b"transfer-encoding: chunked\r\n"
+    elif length or upload is not None or method not in _BODILESS:
+        framing = b"content-length: %d\r\n" % length
+    return b"%b %b%b%b\r\n" % (method.encode(), line, field_lines(headers), framing)
 
-    `heads`: by method and names of the fields, a head without its values, and the number of its lines without the
-    framing's.
-    """
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A parsed URL: its pool, and the rest of the request line after the method with the `host` line."""
 
     pool: "_Pool"
     reach: Reach
-    line: str
-    heads: dict[tuple[str, ...], tuple[str, int]]
-
-    def head(self, call: UpstreamCall) -> bytes:
-        """The request's head. Raises `UpstreamUnreachableError` for a character that could smuggle in a line."""
-        known = self.heads.get((call.method, *call.headers))
-        if known is None:
-            known = self._learn(call)
-        template, lines = known
-        if call.upload is not None:
-            length = call.upload.length
-            framing = "transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n"
-        elif call.body or call.method not in _BODILESS:
-            framing = f"content-length: {len(call.body)}\r\n"
-        else:
-            framing, lines = "", lines - 1
-        head = template % (*call.headers.values(), framing)
-        if not head.count("\n") == lines == head.count("\r") or "\0" in head:
-            raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
-        return head.encode("utf-8", "surrogateescape")
-
-    def _learn(self, call: UpstreamCall) -> tuple[str, int]:
-        """The head with `%s` for each value; `%.0s` writes nothing, for a field of the connection."""
-        head, lines = f"{call.method} {self.line}".replace("%", "%%"), 4  # request line, `host`, framing, empty line
-        for name in call.headers:
-            if name.lower() in _CONNECTION_FIELDS:
-                head += "%.0s"
-            else:
-                head += name.replace("%", "%%") + ": %s\r\n"
-                lines += 1
-        if len(self.heads) >= KNOWN_HEADS:
-            self.heads.clear()
-        known = self.heads[(call.method, *call.headers)] = head + "%s\r\n", lines
-        return known
+    line: bytes
 
 
 class _Pool:

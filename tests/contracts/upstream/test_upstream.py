@@ -169,6 +169,30 @@ async def test_header_with_a_line_break_is_refused(
     assert upstream.connections == 0
 
 
+@pytest.mark.parametrize("lines", [b"", b"x-a: 1\r\n"])
+@pytest.mark.parametrize("request_id", ["r\r\nx-b: 2", "r\n", "r\0"])
+async def test_request_id_with_a_line_break_is_refused(
+    upstream: ScriptedUpstream, client: HttpUpstream, lines: bytes, request_id: str
+) -> None:
+    bad = call(upstream.url)
+    bad.headers, bad.lines, bad.request_id = {"x-a": "1"}, lines, request_id
+    with pytest.raises(UpstreamUnreachableError):
+        await client.send(bad)
+    assert upstream.connections == 0
+
+
+async def test_encoded_fields_are_sent_as_their_mapping_is(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(OK, OK)
+    for lines in (b"", b"x-a: 1\r\nx-b: \xc3\xa9\r\n"):
+        asked = call(upstream.url, body=b"{}")
+        asked.headers, asked.lines, asked.request_id = {"x-a": "1", "x-b": "\u00e9"}, lines, "r-1"
+        assert await read_all(await client.send(asked)) == b"fine"
+    plain, encoded = (sorted(received.headers) for received in upstream.received)
+    assert plain == encoded
+    assert ("x-request-id", "r-1") in encoded
+    assert ("content-length", "2") in encoded
+
+
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/a#b", "/\N{SNOWMAN}", "/\t"])
 async def test_target_with_an_invalid_character_is_refused(
     upstream: ScriptedUpstream, client: HttpUpstream, path: str

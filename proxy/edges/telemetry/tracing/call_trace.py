@@ -61,7 +61,7 @@ class CallTrace(Work):
             parent = self._upstream = self._tracer.start_span(name, self._within, SpanKind.CLIENT, described)
         fields = fields_of(parent)
         kept = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
-        call.headers = kept | fields
+        call.headers, call.lines = kept | fields, b""
 
     def answered(self, status: int) -> None:
         """The head of the upstream's answer has arrived."""
