@@ -44,7 +44,6 @@ class HttpAnswer:
         "head",
         "held_bytes",
         "idle_timeout_s",
-        "loop",
         "method",
         "sink",
         "status",
@@ -53,21 +52,22 @@ class HttpAnswer:
         "whole",
     )
 
+    fields: AnswerFields
+    """This and `head` are set when the head is complete."""
+    head: bytes | bytearray
+
     def __init__(self, call: UpstreamCall, exchange: AnsweringConnection) -> None:
         self.method = call.method  # do not keep the call: its body may be large, and a stream long
         self.deadline = call.deadline
         self.idle_timeout_s = call.idle_timeout_s
-        self.loop = loop = exchange.loop
         self.status = 0
-        self.fields: AnswerFields  # this and the next from the head on
-        self.head: bytes | bytearray
         self.chunks: list[bytes] = []
         self.held_bytes = 0
         self.complete = False
         self.ended = False
         self.failure: Exception | None = None
         self.whole: bytes | None = None
-        self.waiter: asyncio.Future[bool] | None = loop.create_future()  # done when the head arrived
+        self.waiter: asyncio.Future[bool] | None = exchange.loop.create_future()  # done when the head arrived
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.taking_s = 0.0
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
@@ -140,7 +140,8 @@ class HttpAnswer:
 
     async def _wait(self) -> bool:
         """Wait for `wake`. Returns whether the `pour` callback has room for more."""
-        self.waiter = waiter = self.loop.create_future()
+        assert self.exchange is not None  # there is more to come
+        self.waiter = waiter = self.exchange.loop.create_future()
         try:
             has_room: bool = await waiter
         except asyncio.CancelledError:  # a cancelled consumer does not want the rest

@@ -15,14 +15,17 @@ from time import perf_counter
 
 from policy.hosts import Reach
 from proxy.edges.upstream.answer import HttpAnswer
-from proxy.edges.upstream.connection import SharedState, StaleConnectionError, UpstreamConnection
+from proxy.edges.upstream.connection import StaleConnectionError, UpstreamConnection
 from proxy.edges.upstream.egress import Egress, Origin
+from proxy.edges.upstream.shared_state import SharedState
 from proxy.exchange import UpstreamCall, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.http_rules.headers import field_lines
 
 _ORIGIN = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods that get no `content-length: 0` (RFC 9110 8.6)."""
+_REPEATED = b"%b %b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
+"""The head of a request whose fields are encoded already: method, line of the route, fields, request id, length."""
 
 KNOWN_ROUTES = 1024
 SWEEPS_PER_IDLE_TIME = 11
@@ -68,9 +71,7 @@ class HttpUpstream:
         pool, lines, request_id = route.pool, call.lines, call.request_id
         is_last = call.upload is not None  # it cannot be sent twice, so it uses no connection that may be stale
         if lines and request_id.isprintable() and not is_last:  # nearly every call
-            start, size = call.method.encode(), len(call.body)
-            id_and_size = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), size)
-            head = b"%b %b%b%b" % (start, route.line, lines, id_and_size)
+            head = _REPEATED % (call.method.encode(), route.line, lines, request_id.encode(), len(call.body))
         else:
             head = _head(route.line, call)
         if is_last:
@@ -82,7 +83,7 @@ class HttpUpstream:
             if record is None or record.is_written:
                 connection.begin(answer, call, head)
             else:  # keep the connection until the journal has the call (decision 0058)
-                record.then(partial(_journaled, connection, answer, call, head))
+                record.then(partial(connection.begin, answer, call, head, True))
             assert answer.waiter is not None
             try:  # here, not in a coroutine of the connection's, which would cost two more steps
                 await answer.waiter
@@ -156,24 +157,6 @@ class HttpUpstream:
         if (self._pools or self._closed_in_burst) and self._shared is not None:
             wait_s = NEXT_STEP_S if closed == CLOSED_PER_STEP else self._limits.idle_s / SWEEPS_PER_IDLE_TIME
             self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
-
-
-def _journaled(
-    connection: UpstreamConnection, answer: HttpAnswer, call: UpstreamCall, head: bytes, failure: Exception | None
-) -> None:
-    """The journal has the call's record, or refused it with `failure`. Must not raise: the journal calls it."""
-    if answer.exchange is None:  # the call was cancelled meanwhile
-        return
-    call.waiting_since = perf_counter()
-    if failure is None:
-        try:
-            connection.begin(answer, call, head)
-        except Exception as error:  # noqa: BLE001  # raised again in the call's own task
-            failure = error
-    if failure is not None:
-        answer.close()
-        answer.failure = failure
-        answer.wake()
 
 
 def _head(line: bytes, call: UpstreamCall) -> bytes:

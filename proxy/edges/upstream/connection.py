@@ -5,11 +5,7 @@ one future, which the protocol's callbacks wake. Error texts never name a host, 
 """
 
 import asyncio
-import fcntl
 import socket
-import struct
-import sys
-import termios
 from time import perf_counter
 from typing import Protocol, cast
 
@@ -18,11 +14,11 @@ import httptools
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, known, understood, wanted_fields
 from proxy.edges.upstream.request_writer import RequestWriter
-from proxy.edges.upstream.status_lines import FINAL, StatusLines
+from proxy.edges.upstream.shared_state import SharedState
+from proxy.edges.upstream.status_lines import FINAL, UnusualHead
+from proxy.edges.upstream.unacknowledged import unacknowledged_bytes
 from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamResetError, UpstreamTimeoutError
 
-READ_BYTES = 65_536
-"""Size of the read buffer that all connections of a client share: each read is parsed before the next one."""
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
 LAST_CHUNK = b"0\r\n\r\n"
@@ -49,25 +45,13 @@ class OwningPool(Protocol):
     def forget(self, connection: "UpstreamConnection") -> None: ...
 
 
-class SharedState:
-    """What all connections of one client share: the read buffer."""
-
-    __slots__ = ("buffer", "loop", "received")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.received = bytearray(READ_BYTES)
-        self.buffer = memoryview(self.received)
-
-
 class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection and the exchange on it. A free connection waits in its pool."""
 
     __slots__ = (
-        *("_answer", "_awaited", "_begun", "_non_body_bytes", "_parser", "_pieces", "_pool"),
-        *("_reading_paused", "_received_any", "_received_at", "_reusable", "_shared", "_sock", "_status_lines"),
-        *("_timer", "_timer_at", "_unfinished", "_writer", "freed_at", "loop", "on_body", "on_message_begin"),
-        *("on_message_complete", "transport"),
+        *("_answer", "_awaited", "_non_body_bytes", "_parser", "_pieces", "_pool", "_reading_paused", "_received_any"),
+        *("_received_at", "_reusable", "_shared", "_sock", "_timer", "_timer_at", "_unfinished", "_unusual", "_writer"),
+        *("freed_at", "loop", "on_body", "on_message_begin", "on_message_complete", "transport"),
     )
 
     def __init__(self, pool: OwningPool, shared: SharedState, sock: socket.socket) -> None:
@@ -87,12 +71,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.on_message_begin = self._awaited.pop
         self.on_message_complete = self._unfinished.clear
         self._parser = httptools.HttpResponseParser(self)
-        self._status_lines: StatusLines | None = None
+        self._unusual: UnusualHead | None = None
         self._answer: HttpAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._begun = b""
-        """What arrived of a head that does not come in one read, or does not begin as nearly every one does."""
         self._writer: RequestWriter
         self._non_body_bytes = 0
         self._received_any = self._reading_paused = False
@@ -102,30 +84,48 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- called by the pool -------------------------------------------------------------------------------------------
 
-    def begin(self, answer: HttpAnswer, call: UpstreamCall, head: bytes) -> None:
+    def begin(
+        self,
+        answer: HttpAnswer,
+        call: UpstreamCall,
+        head: bytes,
+        waited: bool = False,
+        failure: Exception | None = None,
+    ) -> None:
         """Send a request on a free connection. Once the answer's `waiter` is done, it has a status or a failure.
 
-        `StaleConnectionError` as its failure: the request may be sent again.
+        `StaleConnectionError` as its failure: the request may be sent again. `waited`: until the journal had the call's
+        record, or refused it with `failure`. Does not raise, because the journal calls it then.
         """
-        if self.transport.is_closing():  # closed since the pool handed it out: no callback would follow
-            answer.exchange = None
-            answer.failure = StaleConnectionError("the connection was closed before it was used")
-            answer.wake()
+        if answer.exchange is None:  # the call was cancelled meanwhile
             return
-        self._answer = answer
-        self._received_any = False
-        self._non_body_bytes = 0
-        self._awaited.append(None)
-        self._status_lines = None
-        silent_at = perf_counter() + call.idle_timeout_s
-        until = silent_at if silent_at < call.deadline else call.deadline
-        if self._timer is None or self._timer_at > until:  # a timer of an earlier exchange that fires sooner will do
-            self._set_timer(until)
-        call.written = True
-        if call.upload is None:
-            self._writer.write(head, call.body)
-        else:
-            self._writer.upload(head, call.upload, self._fail)
+        now = perf_counter()
+        if waited:
+            call.waiting_since = now
+        if failure is None and self.transport.is_closing():  # since the pool handed it out: no callback would follow
+            failure = StaleConnectionError("the connection was closed before it was used")
+        if failure is None:
+            try:
+                self._answer = answer
+                self._received_any = False
+                self._non_body_bytes = 0
+                self._awaited.append(None)
+                self._unusual = None
+                silent_at = now + call.idle_timeout_s
+                until = silent_at if silent_at < call.deadline else call.deadline
+                if self._timer is None or self._timer_at > until:  # an earlier exchange's that fires sooner will do
+                    self._set_timer(until)
+                call.written = True
+                if call.upload is None:
+                    self._writer.write(head, call.body)
+                else:
+                    self._writer.upload(head, call.upload, self._fail)
+            except Exception as error:  # noqa: BLE001  # raised again in the call's own task
+                failure = error
+        if failure is not None:
+            answer.close()
+            answer.failure = failure
+            answer.wake()
 
     def drop(self) -> None:
         """Close at once and discard unsent bytes."""
@@ -167,7 +167,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._received_at = perf_counter()
         data, had_head, pieces = shared.buffer[:nbytes], answer.status, self._pieces
         try:
-            if not had_head and (self._received_any or not shared.received.startswith(FINAL, 0, nbytes)):
+            if not had_head and (self._unusual is not None or not shared.received.startswith(FINAL, 0, nbytes)):
                 self._check_status_lines(data)
             self._parser.feed_data(data)
         except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -197,8 +197,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _receive(self, answer: HttpAnswer, piece: bytes, nbytes: int) -> None:
         """Take a read of any kind. `piece`: what it held of the body."""
-        if not answer.status and not self._received_any and self._status_lines is None:
-            self._begun = bytes(self._shared.buffer[:nbytes])
+        if not answer.status and self._unusual is None:
+            self._unusual = UnusualHead(is_final=True)
+            self._unusual.are_http(self._shared.buffer[:nbytes])
         self._received_any = True
         if piece:
             answer.chunks.append(piece)
@@ -225,16 +226,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._break("what the upstream sent is not HTTP")
 
     def _check_status_lines(self, data: memoryview) -> None:
-        """Take a read of a head that does not come in one read, or does not begin as nearly every one does.
-
-        Checks the status lines in the latter case.
-        """
-        self._begun += data
-        if self._status_lines is None:
-            if self._received_any:
-                return
-            self._status_lines = StatusLines()
-        if not self._status_lines.are_http(data):
+        """Take a read of a head that is not complete with it, or does not begin as nearly every one does."""
+        if self._unusual is None:
+            self._unusual = UnusualHead(is_final=False)
+        if not self._unusual.are_http(data):
             raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
 
     def resume_receiving(self) -> None:
@@ -281,9 +276,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         answer, status = self._answer, self._parser.get_status_code()
         assert answer is not None
         if 200 <= status <= 599:
-            received: bytes | bytearray = self._shared.received
-            if self._begun:
-                received, self._begun = self._begun.lstrip(b"\r\n"), b""
+            received = self._shared.received if self._unusual is None else self._unusual.final()
             answer.head = head = received[: received.find(END)]
             found = tuple(wanted_fields(head))
             answer.fields = fields = known(found) if len(head) <= KNOWN_BYTES else understood(found)
@@ -299,7 +292,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 self._writer.stop()  # the upstream refused: stop sending the body (RFC 9112 9.3)
         elif status in (100, 102, 103):
             self._awaited.append(None)  # it has no body, so the next bytes begin an answer
-            self._begun = self._begun.lstrip(b"\r\n").partition(END)[2]
+            if self._unusual is not None:
+                self._unusual.drop_interim()
         else:
             raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
 
@@ -359,7 +353,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return True
         if not closed_in_order:
             return False
-        unacknowledged = _unacknowledged_bytes(self._sock)
+        unacknowledged = unacknowledged_bytes(self._sock)
         handed_over = self._writer.written_bytes - self.transport.get_write_buffer_size()
         return unacknowledged is not None and unacknowledged >= handed_over
 
@@ -386,14 +380,3 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._fail(UpstreamTimeoutError("the upstream fell silent"))
         else:
             self._set_timer(min(answer.deadline, self._received_at + answer.idle_timeout_s))
-
-
-def _unacknowledged_bytes(sock: socket.socket) -> int | None:
-    """Bytes in the kernel's send queue that the peer has not acknowledged; None where the system does not report it."""
-    if sys.platform != "linux" or sock.fileno() < 0:
-        return None
-    try:
-        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
-    except OSError:
-        return None
-    return int(struct.unpack("i", answer)[0])

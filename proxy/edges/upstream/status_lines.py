@@ -1,8 +1,10 @@
-"""Checks that each status line of an answer, interim ones included, names HTTP/1.0 or HTTP/1.1.
+"""Heads that begin otherwise than nearly every one, or come in several reads: keeps them, and checks the status lines.
 
-httptools also accepts HTTP/0.9, HTTP/2.0, `RTSP/1.0` and `ICE/1.0`. This module only finds the lines; the parser
-decides whether they are well-formed.
+Each, interim ones included, must name HTTP/1.0 or HTTP/1.1: httptools also accepts HTTP/0.9, HTTP/2.0, `RTSP/1.0` and
+`ICE/1.0`. This module only finds lines and ends of heads; the parser decides whether they are well-formed.
 """
+
+from proxy.edges.upstream.answer_head import END
 
 _PREFIXES = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CODE_AT = len(_PREFIXES[0])
@@ -12,20 +14,31 @@ _LINE_START_BYTES = 16
 """How much of an incomplete line is kept: enough for the protocol, an interim status and an empty line."""
 
 
-class StatusLines:
+class UnusualHead:
     """Reads an answer's bytes in parallel to the parser, until the head is complete.
 
-    For an answer whose first read does not begin with one of `FINAL`: interim ones, HTTP/1.0, or a short read.
+    `is_final`: the first read begins with one of `FINAL`, so there is no other status line. Otherwise it is an interim
+    answer, HTTP/1.0, or a short read.
     """
 
-    __slots__ = ("_in_interim", "_is_final", "_line")
+    __slots__ = ("_in_interim", "_is_final", "_line", "_received")
 
-    def __init__(self) -> None:
-        self._line = b""
-        self._in_interim = self._is_final = False
+    def __init__(self, is_final: bool) -> None:
+        self._line = self._received = b""
+        self._in_interim, self._is_final = False, is_final
+
+    def final(self) -> bytes:
+        """The head, and what follows it, once the parser has found it complete. Forgets it."""
+        received, self._received = self._received.lstrip(b"\r\n"), b""
+        return received
+
+    def drop_interim(self) -> None:
+        """The parser has read an interim answer."""
+        self._received = self._received.lstrip(b"\r\n").partition(END)[2]
 
     def are_http(self, data: memoryview) -> bool:
         """Whether all complete status lines name HTTP/1.0 or HTTP/1.1. `data`: the next bytes."""
+        self._received += data
         if self._is_final:
             return True
         *lines, rest = (self._line + bytes(data)).split(b"\n")

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from policy.hosts import Reach
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
-from proxy.edges.upstream.connection import HEAD_BYTES, READ_BYTES, SharedState, UpstreamConnection
+from proxy.edges.upstream.connection import HEAD_BYTES, UpstreamConnection
+from proxy.edges.upstream.shared_state import READ_BYTES, SharedState
 from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamError
 from proxy.http_rules.headers import answer_fields
 
