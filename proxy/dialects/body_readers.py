@@ -4,13 +4,12 @@ Pure. Of a body above `MAX_BODY_BYTES`, or with too many values, only both ends 
 """
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from itertools import accumulate
 from typing import Any
 
 import orjson
 
-from policy.billing import Tokens
 from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import UsageMeter
@@ -21,42 +20,11 @@ from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
 
-Usual = Callable[[dict[str, Any], int], Tokens | None]
-"""Finds the usage report of a body in one step, or None. Its other parameter is the largest valid figure."""
-
 MAX_BODY_BYTES = 32 << 20
 ENDS_BYTES = 64 << 10
 
 _MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*+"model"\s*+:\s*+("[^"\\]*+")')
 _MODEL_LAST = re.compile(rb'.*[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")', re.DOTALL)
-
-
-def read_whole(
-    body: bytes, slug: str, new_meter: Callable[[int], UsageMeter], usual: Usual | None, most: int
-) -> tuple[bytes, Tokens] | None:
-    """What the caller gets of a short JSON body, and what it reports. None, so that a `BodyReader` must read it, if it
-    is no answer or has no valid report.
-
-    All of it is parsed, though only two members are wanted: to find them by searching would be as safe only in valid
-    JSON, which only a parser can tell. `usual` finds most reports without a meter.
-    """
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
-        return None
-    tokens = usual(answer, most) if usual is not None else None
-    if tokens is None:
-        meter = new_meter(most)
-        meter.observe(answer)
-        tokens = meter.tokens
-        if tokens is None:
-            return None
-    if "model" in answer:
-        name = encoded_name(slug)
-        body = edit_only_occurrence(body, "model", name) or edit_member(body, answer, "model", name)
-    return body, tokens
 
 
 class PassThroughReader:

@@ -18,13 +18,14 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths, vendor_c
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import BodyReader, PassThroughReader, read_whole
+from proxy.dialects.body_readers import BodyReader, PassThroughReader
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
 from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
 from proxy.dialects.counting.request_text import RequestTokens
+from proxy.dialects.failures import is_failure
 from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
@@ -37,7 +38,7 @@ from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES
-from proxy.json_text.json_edit import LONG_BYTES, Json, edit_members, edit_only_occurrence
+from proxy.json_text.json_edit import LONG_BYTES, Json, edit_member, edit_members, edit_only_occurrence
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 
@@ -175,15 +176,31 @@ class Dialects:
         """What the caller gets of a success that came whole, and the reported tokens.
 
         None for an answer that is translated, is no JSON, or has no valid report: `answer_reader` knows its reader.
+        All of it is parsed, though only two members are wanted: to search for them is as safe only in valid JSON, and
+        only a parser can tell that.
         """
         path = request.facts.path
-        new_meter = _BODY_METERS.get(path)
-        if new_meter is None or attempt.request is not None or len(body) > SMALL_BYTES:
+        if path not in _BODY_METERS or attempt.request is not None or len(body) > SMALL_BYTES:
             return None
         if content_type != "application/json" and _form(content_type, request.streaming) != "json":
             return None
-        usual = usual_tokens if path in chat_completions.PATHS else None
-        return read_whole(body, request.slug, new_meter, usual, most)
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return None
+        if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
+            return None
+        tokens = usual_tokens(answer, most) if path in chat_completions.PATHS else None
+        if tokens is None:
+            meter = _BODY_METERS[path](most)
+            meter.observe(answer)
+            tokens = meter.tokens
+            if tokens is None:
+                return None
+        if "model" in answer:
+            name = encoded_name(request.slug)
+            body = edit_only_occurrence(body, "model", name) or edit_member(body, answer, "model", name)
+        return body, tokens
 
     def answer_reader(
         self,
