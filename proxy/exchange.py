@@ -297,11 +297,10 @@ class RequestContext:
     notice: str = ""
     """The attempt's `notice`."""
     admitted: Admitted | None = None
-    answering: Answering | None = None
+    upstream: UpstreamAnswer | None = None
+    """An answer whose head has arrived without all of its body: to be closed in the end."""
     direct: DirectCall | None = None
     """Set if this is a direct call, once its model was found."""
-    direct_answer: UpstreamAnswer | None = None
-    """The replica's answer to a direct call. Its head has arrived."""
     replica_call: ReplicaCall | None = None
     deadline: float = 0.0
     """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the dispatch."""

@@ -177,7 +177,9 @@ class Pipeline:
         context.admitted = admitted = await self._admit(context, identified)  # 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
-        context.answering = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
+        answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
+        if answering.upstream.whole is None:  # else its connection serves other calls already
+            context.upstream = answering.upstream
         answered = self._relay(context, answering)  # 499 502 504
         return answered if isinstance(answered, Answered) else await answered
 
@@ -190,7 +192,7 @@ class Pipeline:
         if not call.target:
             return await self._invoke.wake(call)  # 404 503
         call.body = await self._receive.whole(context)  # 400 408 413 529
-        context.direct_answer = answer = await self._invoke.send(context, call)  # 404 500 502 503 504 529
+        context.upstream = answer = await self._invoke.send(context, call)  # 404 500 502 503 504 529
         return await self._invoke.relay(context, call, answer)  # 499 502 504
 
     async def _async_steps(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
@@ -225,10 +227,8 @@ class Pipeline:
             if not context.ended:
                 self._settle.journal_end(context)
         finally:
-            if context.answering is not None:
-                context.answering.upstream.close()
-            if context.direct_answer is not None:
-                context.direct_answer.close()
+            if context.upstream is not None:
+                context.upstream.close()
             if context.replica_call is not None:
                 context.replica_call.end(_call_ended(context))
             if context.load is not None:

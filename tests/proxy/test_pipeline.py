@@ -735,7 +735,10 @@ async def test_rejected_target_credential_hides_the_vendors_message(rig: PathRig
 
 @pytest.mark.parametrize(
     "upstream",
-    [answer(b"", 302, [("location", "https://x")]), answer(completion(), 200, [("content-encoding", "gzip")])],
+    [
+        answer(status=302, headers=[("location", "https://x")], pieces=[b"moved"]),
+        answer(headers=[("content-encoding", "gzip")], pieces=[completion()]),
+    ],
 )
 async def test_redirect_or_compressed_answer_is_a_502(rig: PathRig, upstream: FakeAnswer) -> None:
     rig.upstream.will(upstream)

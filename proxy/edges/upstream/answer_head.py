@@ -23,9 +23,16 @@ wanted_fields = re.compile(rb"\r\n(" + _names + rb"):[ \t]*([^\r]*)", re.IGNOREC
 Found = tuple[tuple[bytes, bytes], ...]
 
 
+class BrokenHttpError(Exception):
+    """The parser accepted the bytes, but they are not an answer to this request."""
+
+
 def understood(found: Found) -> AnswerFields:
-    """What these fields say."""
-    return answer_fields([(_text(name).lower(), _text(value)) for name, value in found])
+    """What these fields say. Raises `BrokenHttpError` for a transfer coding other than one `chunked`."""
+    fields = answer_fields([(_text(name).lower(), _text(value)) for name, value in found])
+    if fields.codings and fields.codings != ("chunked",):
+        raise BrokenHttpError("a transfer coding other than one `chunked`")
+    return fields
 
 
 known = lru_cache(KNOWN_ANSWERS)(understood)

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
-from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, known, understood, wanted_fields
+from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, BrokenHttpError, known, understood, wanted_fields
 from proxy.edges.upstream.request_writer import RequestWriter
 from proxy.edges.upstream.shared_state import SharedState
 from proxy.edges.upstream.status_lines import FINAL, UnusualHead
@@ -30,11 +30,7 @@ class StaleConnectionError(UpstreamResetError):
     """A kept connection was closed before the request reached the upstream. The request may be sent again."""
 
 
-class _BrokenHttpError(Exception):
-    """The parser accepted the bytes, but they are not an answer to this request."""
-
-
-class _NoBodyError(_BrokenHttpError):
+class _NoBodyError(BrokenHttpError):
     """Stops the parser, which would wait for the body that `content-length` declares in an answer to HEAD."""
 
 
@@ -170,7 +166,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             if not had_head and (self._unusual is not None or not shared.received.startswith(FINAL, 0, nbytes)):
                 self._check_status_lines(data)
             self._parser.feed_data(data)
-        except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except (BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._receive_last(answer)
             return
         piece = b"".join(pieces)  # no copy if there is one
@@ -230,7 +226,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if self._unusual is None:
             self._unusual = UnusualHead(is_final=False)
         if not self._unusual.are_http(data):
-            raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
+            raise BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
 
     def resume_receiving(self) -> None:
         """Read from the socket again."""
@@ -279,9 +275,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             received = self._shared.received if self._unusual is None else self._unusual.final()
             answer.head = head = received[: received.find(END)]
             found = tuple(wanted_fields(head))
-            answer.fields = fields = known(found) if len(head) <= KNOWN_BYTES else understood(found)
-            if fields.codings and fields.codings != ("chunked",):
-                raise _BrokenHttpError("a transfer coding other than one `chunked`")
+            answer.fields = known(found) if len(head) <= KNOWN_BYTES else understood(found)
             answer.status = status
             self._reusable = self._parser.should_keep_alive()
             if answer.method == "HEAD":
@@ -295,7 +289,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             if self._unusual is not None:
                 self._unusual.drop_interim()
         else:
-            raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
+            raise BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
