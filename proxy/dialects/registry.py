@@ -146,11 +146,12 @@ class Dialects:
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         """The body of `build_request`, of a call that passes unchanged."""
-        model = target.target_model
-        if model is not None and not request.streaming and len(request.body) < LONG_BYTES:  # only the name changes
-            renamed = edit_only_occurrence(request.body, "model", encoded_name(model))
+        model, outline = target.target_model, request.outline
+        text = request.body if outline is None or outline.key_spans else outline.text
+        if model is not None and not request.streaming and len(text) < LONG_BYTES:  # only the name changes
+            renamed = edit_only_occurrence(text, "model", encoded_name(model))
             if renamed is not None:
-                return renamed
+                return renamed if outline is None else outline.restored_body(renamed)
         return _body(request, target, attempt)
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:

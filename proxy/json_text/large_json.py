@@ -22,8 +22,10 @@ MOST_STEPS = 64
 """Stop the search for long strings after this many steps: walking from string to string is then the slower way."""
 PROBE_BYTES = 2 << 10
 """The first check covers this much of a string: prose usually has a line feed or a non-ASCII letter in it."""
-CHECKED_CHARS = 1 << 16
-"""Characters validated at a time, so that the intermediate copy stays in the CPU's cache."""
+TAIL_BYTES = 2 << 10
+"""A text's only long string mostly ends this near to the end of the text."""
+CHECKED_BYTES = 128 << 10
+"""Bytes validated at a time, so that the intermediate copies stay in the CPU's cache."""
 
 BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tools"))
 """Members of a request that hold its long strings. Nothing reads those strings unless the request is translated."""
@@ -33,6 +35,9 @@ FEW_SPANS = 32
 """Segments of a body with at most this many placeholders are computed once and kept."""
 
 _HEADS, _HEAD_BYTES = b"dh", 128
+
+Span = tuple[int, int]
+"""Start and end, in bytes."""
 
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
@@ -53,7 +58,7 @@ class Outline:
         self.text = b""
         self.key_spans: list[tuple[int, int]] = []
         """Start and end of each key of the outermost object in the original; empty if that was not walked."""
-        self._spans = PlaceholderSpans(raw, secrets.token_urlsafe(12).encode())  # no caller can foresee the marker
+        self._spans = PlaceholderSpans(raw, secrets.token_hex(12).encode(), [], [])  # no caller can foresee the marker
         self._written = BytesIO()
         self._copied_to = 0
 
@@ -72,9 +77,11 @@ class Outline:
         spans.sizes.append(end - start)
         self._copied_to = end
 
-    def finish(self) -> None:
+    def finish(self) -> bytes:
+        """Complete `text`, and return it."""
         self._written.write(self._spans.text[self._copied_to :])
         self.text = self._written.getvalue()
+        return self.text
 
     def appears_in(self, value: object) -> bool:
         """Whether a value parsed from `text` holds a placeholder. True for a value nested too deeply to serialize."""
@@ -102,8 +109,16 @@ class Outline:
 
     def restored_body(self, text: bytes) -> SegmentedBody:
         """`text`, which was made from `self.text`, with the long strings back in their places."""
-        restored = RestoredBody(text, self._spans)
-        return restored if len(self._spans.starts) > FEW_SPANS else SegmentedBody(*restored.segments)
+        spans = self._spans
+        starts, sizes = spans.starts, spans.sizes
+        if len(starts) > FEW_SPANS:
+            return RestoredBody(text, spans)
+        view, (before, *marked) = memoryview(spans.text), text.split(spans.marker)
+        segments: list[Segment] = [before]
+        for piece in marked:
+            span = int(piece[:DIGITS])
+            segments += view[starts[span] : starts[span] + sizes[span]], piece[DIGITS:]
+        return SegmentedBody(*segments)
 
     def restored_text(self, text: bytes, max_bytes: int) -> bytes:
         """`restored_body` as bytes. Raises ValueError above `max_bytes` or `MAX_RESTORED_PLACEHOLDERS`."""
@@ -131,17 +146,21 @@ def parse_with_placeholders(raw: bytes) -> tuple[Any, Outline | None] | None:
     Returns None if the text may hold too much to parse in one step; the inside of a long string does not count.
     Raises `orjson.JSONDecodeError`.
     """
-    long = [] if len(raw) < 2 * LONG_BYTES else _long_strings(raw)
-    spans = [span for span in long if _is_plain(raw, *span)]
-    if 2 * sum(end - start for start, end in spans) > len(raw):
+    long = plain = _only_long_string(raw) if len(raw) >= 2 * LONG_BYTES else []
+    if not long and len(raw) >= 2 * LONG_BYTES:
+        long = _long_strings(raw)
+        plain = [span for span in long if _is_plain(raw, *span)]
+    if plain:
         outline = Outline(raw)
-        for start, end in spans:
+        for start, end in plain:
             outline.add_placeholder(start, end)
-        outline.finish()
-        if is_surely_within_bounds(outline.text):
-            parsed = orjson.loads(outline.text)
-            if isinstance(parsed, dict) and not outline.appears_in(_without_bulk(parsed)):
-                return parsed, outline
+        text = outline.finish()
+        if 2 * len(text) < len(raw) and is_surely_within_bounds(text):
+            parsed = orjson.loads(text)
+            if isinstance(parsed, dict):
+                others = {name: parsed[name] for name in parsed.keys() - BULK}
+                if not outline.appears_in(others):
+                    return parsed, outline
     is_within = len(raw) <= SMALL_BYTES or holds_few_values(_outside(raw, long))
     return (orjson.loads(raw), None) if is_within else None
 
@@ -155,11 +174,7 @@ def is_plain(piece: memoryview) -> bool:
     return len(orjson.dumps(text)) == len(text) + 2  # longer if orjson had to escape anything
 
 
-def _without_bulk(parsed: dict[str, Any]) -> dict[str, Any]:
-    return {name: parsed[name] for name in parsed.keys() - BULK}
-
-
-def _outside(raw: bytes, spans: list[tuple[int, int]]) -> bytes:
+def _outside(raw: bytes, spans: list[Span]) -> bytes:
     """The text without these spans of it."""
     if not spans:
         return raw
@@ -167,7 +182,17 @@ def _outside(raw: bytes, spans: list[tuple[int, int]]) -> bytes:
     return b"".join(raw[end:start] for end, (start, _) in zip(ends, (*spans, (len(raw), 0)), strict=True))
 
 
-def _long_strings(raw: bytes) -> list[tuple[int, int]]:
+def _only_long_string(raw: bytes) -> list[Span]:
+    """Start and end of the inside of a plain string that fills the text; empty if there is none, or it is not found.
+
+    Relies on `raw` being JSON. Nothing looks for the string's end: it holds no quote if it is plain.
+    """
+    start = raw.find(_QUOTE, _PLAIN_STRINGS.match(raw).end()) + 1  # type: ignore[union-attr]  # it always matches
+    end = raw.find(_QUOTE, len(raw) - TAIL_BYTES)
+    return [(start, end)] if start and end - start > LONG_BYTES and _is_plain(raw, start, end) else []
+
+
+def _long_strings(raw: bytes) -> list[Span]:
     """Start and end of the inside of each long string. Relies on `raw` being JSON."""
     found, find, at = [], raw.find, 0
     for _ in range(MOST_STEPS):
@@ -190,14 +215,14 @@ def _closing_quote(raw: bytes, start: int) -> int:
 
 
 def _is_plain(raw: bytes, start: int, end: int) -> bool:
-    inside = memoryview(raw)[start:end]
-    at, piece = PROBE_BYTES, inside[:PROBE_BYTES]
-    while piece:
-        if not is_plain(piece):
-            return False
-        piece = inside[at : at + CHECKED_CHARS]
-        at += CHECKED_CHARS
-    return True
+    """`is_plain` for a part of a text, in pieces."""
+    inside = memoryview(raw)
+    stop = (start + PROBE_BYTES) & -8  # words are decoded twice as fast where they are aligned
+    while is_plain(inside[start:stop]):
+        if stop >= end:
+            return True
+        start, stop = stop, min(stop + CHECKED_BYTES, end)
+    return False
 
 
 def _head_bytes(text: bytes) -> int:

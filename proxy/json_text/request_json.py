@@ -32,20 +32,37 @@ def short_request_json(body: bytes) -> dict[str, Any]:
     return json
 
 
-async def request_json(body: bytes, slices: Slices) -> RequestJson:
-    """Return the object, and the outline if it holds placeholders. Raises `MalformedRequestError`."""
+def request_json_at_once(body: bytes) -> RequestJson | None:
+    """The object of a longer body, and the outline if it holds placeholders, in one step, as nearly always.
+
+    Returns None for a body that would block the event loop. Raises `MalformedRequestError`.
+    """
     try:
-        parsed = parse_at_once(body)  # succeeds for nearly all requests
-        json, outline = parsed if parsed is not None else await slices.run(parse_in_slices(body), len(body))
-    except orjson.JSONDecodeError:
-        raise MalformedRequestError("the body is not valid JSON") from None
-    except TooManyValuesError as error:
-        raise MalformedRequestError(f"the body {error}") from None
+        parsed = parse_at_once(body)
+    except (orjson.JSONDecodeError, TooManyValuesError) as error:
+        raise _malformed(error) from None
+    if parsed is not None and not isinstance(parsed[0], dict):
+        raise MalformedRequestError("the body must be a JSON object")
+    return parsed
+
+
+async def request_json_in_slices(body: bytes, slices: Slices) -> RequestJson:
+    """`request_json_at_once` for any body."""
+    try:
+        json, outline = await slices.run(parse_in_slices(body), len(body))
+    except (orjson.JSONDecodeError, TooManyValuesError) as error:
+        raise _malformed(error) from None
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     if outline is not None:
         _restore_members(json, outline)
     return json, outline
+
+
+def _malformed(error: Exception) -> MalformedRequestError:
+    if isinstance(error, TooManyValuesError):
+        return MalformedRequestError(f"the body {error}")
+    return MalformedRequestError("the body is not valid JSON")
 
 
 def _restore_members(json: dict[str, Any], outline: Outline) -> None:

@@ -26,7 +26,12 @@ from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
-from proxy.json_text.request_json import SHORT_BODY_BYTES, request_json, short_request_json
+from proxy.json_text.request_json import (
+    SHORT_BODY_BYTES,
+    request_json_at_once,
+    request_json_in_slices,
+    short_request_json,
+)
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -68,7 +73,6 @@ class Receive:
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
-        self._short_bytes = min(SHORT_BODY_BYTES, max_body_bytes)
 
     def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
         """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
@@ -99,7 +103,7 @@ class Receive:
     def body(self, context: RequestContext) -> Awaitable[None] | None:
         """Read the request's body: of a form as much as tells its model, otherwise all of it.
 
-        Returns None if that is done, as for nearly all bodies: they are short and came with their head. Else await it.
+        Returns None if that is done, as for nearly all bodies: they came with their head. Else await it.
         """
         facts = context.facts.body
         if facts is None:
@@ -109,11 +113,13 @@ class Receive:
         incoming, load = context.incoming, context.load
         assert load is not None  # it has entered
         body = incoming.whole
-        if body is None or len(body) > self._short_bytes:
+        if body is None or len(body) > self._max_body_bytes:
             return self._json(context, facts.metadata)
         load.hold(len(body))
         incoming.whole = None  # the context has it
         context.request_bytes = len(body)
+        if len(body) > SHORT_BODY_BYTES:
+            return self._parse_long(context, facts.metadata, body)
         _understand(context, facts.metadata, body, short_request_json(body), None)
         return None
 
@@ -143,10 +149,22 @@ class Receive:
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
         if len(body) <= SHORT_BODY_BYTES:
-            json, outline = short_request_json(body), None
-        else:
-            json, outline = await request_json(body, self._slices)
-        _understand(context, metadata, body, json, outline)
+            _understand(context, metadata, body, short_request_json(body), None)
+        elif (slow := self._parse_long(context, metadata, body)) is not None:
+            await slow
+
+    def _parse_long(
+        self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes
+    ) -> Awaitable[None] | None:
+        """Parse a body that is not short. Returns what to await if that would block the event loop."""
+        parsed = request_json_at_once(body)
+        if parsed is None:
+            return self._parse_in_slices(context, metadata, body)
+        _understand(context, metadata, body, *parsed)
+        return None
+
+    async def _parse_in_slices(self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes) -> None:
+        _understand(context, metadata, body, *await request_json_in_slices(body, self._slices))
 
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
         incoming, load = context.incoming, context.load

@@ -42,13 +42,15 @@ def has_reasoning(body: dict[str, Any]) -> bool:
     if isinstance(items, list):
         return any(isinstance(item, dict) and item.get("type") == "reasoning" for item in items)
     turns = body.get("messages")
-    return isinstance(turns, list) and any(_thinks(turn) for turn in turns)
+    return isinstance(turns, list) and any(map(_thinks, turns))
 
 
 def _thinks(turn: object) -> bool:
-    content = turn.get("content") if isinstance(turn, dict) else None
-    if isinstance(turn, dict) and "reasoning_details" in turn:
+    if not isinstance(turn, dict):
+        return False
+    if "reasoning_details" in turn:
         return True
+    content = turn.get("content")
     return isinstance(content, list) and any(
         isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking") for block in content
     )

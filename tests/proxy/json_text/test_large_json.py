@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.json_text import large_json
 from proxy.json_text.json_bounds import MAX_CONTAINERS, SMALL_BYTES, is_surely_within_bounds
 from proxy.json_text.json_edit import edit_members
-from proxy.json_text.large_json import CHECKED_CHARS, LONG_BYTES, MOST_STEPS, Outline
+from proxy.json_text.large_json import CHECKED_BYTES, LONG_BYTES, MOST_STEPS, PROBE_BYTES, Outline
 
 LONG = b"a picture, say" * (LONG_BYTES // 7)
 
@@ -124,11 +124,23 @@ def test_edit_with_placeholders_equals_edit_of_the_whole_text(members: list[tupl
 
 
 def test_control_character_in_a_long_string_is_refused() -> None:
-    for at in (0, CHECKED_CHARS - 1, CHECKED_CHARS, CHECKED_CHARS + 1):
-        text = bytearray(b"x" * (2 * CHECKED_CHARS))
+    for at in (0, CHECKED_BYTES - 1, CHECKED_BYTES, CHECKED_BYTES + 1):
+        text = bytearray(b"x" * (2 * CHECKED_BYTES))
         text[at] = 0x1F
         with pytest.raises(orjson.JSONDecodeError):
             loads(b'["%b"]' % bytes(text))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"x", b'"', b'","a":"', b'\\"', b"\\", b"\\n", b"\0", b"\x1f", b"\x7f", b"\xff", "é".encode(), b"\\ud800"],
+    ids=repr,
+)
+@pytest.mark.parametrize("at", [0, PROBE_BYTES, CHECKED_BYTES + 9, 3 * CHECKED_BYTES - 1])
+def test_prompt_with_an_odd_byte_is_read_as_orjson_reads_it(odd: bytes, at: int) -> None:
+    prompt = b"x" * (3 * CHECKED_BYTES)
+    raw = b'{"model":"m","messages":[{"content":"%b"}],"max_tokens":64}' % (prompt[:at] + odd + prompt[at:])
+    assert result_of(loads, raw) == result_of(orjson.loads, raw)
 
 
 def test_parser_does_not_see_long_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
