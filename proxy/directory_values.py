@@ -9,7 +9,6 @@ from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.call_labels import CallLabels
 from proxy.dialects.attempt import Attempt
-from proxy.head_facts import HeadFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Shape:
     attempt: Attempt
     identified: Identified
     """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
+    route: "SlugRoute"
     payer: bytes
     """Who pays, as the billing event says it."""
     credential: str | None
@@ -71,5 +71,3 @@ class SlugRoute:
 
     endpoint: EndpointRow
     plan: Plan
-    shapes: dict[HeadFacts, Shape] = field(default_factory=dict, compare=False, repr=False)
-    """Of heads that repeat. Dropped with the route, when policy changes."""

@@ -163,7 +163,7 @@ class Pipeline:
         purpose, method = context.facts.purpose, context.incoming.method
         if method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
             return preflight
-        known = self._authenticate.known(context)  # 400 401 402 403
+        known = self._authenticate.recalled(context.facts) or self._authenticate.known(context)  # 400 401 402 403
         context.identified = identified = known or await self._authenticate.confirmed(context)  # 401 503
         load.claim(identified.key.workspace_id, identified.turn)  # 529
         if purpose is _INVOKE:

@@ -5,13 +5,13 @@ An unknown key is refused only after control has confirmed the policy replica. A
 See docs/reference/management-api.md#federated-keys.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import Incoming, RequestContext
-from proxy.head_facts import Purpose
+from proxy.head_facts import HeadFacts, Purpose
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,
@@ -28,6 +28,14 @@ class Directory(Protocol):
         """The holder of the key with this digest; None if there is no such key."""
         ...
 
+    def caller(self, facts: HeadFacts) -> Identified | None:
+        """Who sends requests with this head, as `keep_caller` was told; None once policy has changed. Never raises."""
+        ...
+
+    def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
+        """Keep who sends requests with this head, until policy changes. It was just found out."""
+        ...
+
     async def confirm_unknown(self) -> None:
         """Wait until control has confirmed the policy replica. Rate-limited."""
         ...
@@ -38,6 +46,8 @@ class Authenticate:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
+        self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
+        """The caller whom `known` has found before, by the same head and under the same policy."""
 
     def known(self, context: RequestContext) -> Identified | None:
         """The caller, by what the policy replica knows. None: control has to be asked."""
@@ -47,7 +57,12 @@ class Authenticate:
             digests = facts.digests = tuple(map(digest_of, _credentials(context.incoming)))
         if len(digests) == 1:  # nearly every call
             holder = self._directory.key_holder(digests[0])
-            return None if holder is None else _identified(facts.purpose, holder)
+            if holder is None:
+                return None
+            identified = _identified(facts.purpose, holder)
+            if facts.repeats:
+                self._directory.keep_caller(facts, identified)
+            return identified
         if not digests:
             raise NoCredentialError
         holders = self._key_holders(digests)

@@ -22,6 +22,7 @@ from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Shape
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
 from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
+from proxy.head_facts import HeadFacts
 from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
@@ -31,8 +32,6 @@ from proxy.replicas.replica_sending import send_to_replica
 from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
-MAX_SHAPES = 64
-"""Shapes kept of a route. They hold its credential, as the directory does, and are dropped when it is."""
 VENDOR_C = "VENDOR_C"
 
 
@@ -40,6 +39,10 @@ class Directory(Protocol):
     """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
 
     def secret(self, id: str) -> str | None: ...
+
+    def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
+        """Keep it for calls with this head and slug until policy changes. Does nothing if its route is no longer so."""
+        ...
 
 
 class Journal(Protocol):
@@ -207,7 +210,7 @@ class Dispatch:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
-            _keep_shape(context, admitted, credential, outbound)
+            self._keep_shape(context, admitted, credential, outbound)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -272,6 +275,32 @@ class Dispatch:
         context.journaled = journaled = self._parts.journal.open(record)
         return journaled
 
+    def _keep_shape(
+        self, context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall
+    ) -> None:
+        """Keep what the next call with this head and slug can use again.
+
+        Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and
+        not of an access token, which expires.
+        """
+        facts, attempt = context.facts, context.attempt
+        varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
+        if not facts.repeats or varies or admitted.route.endpoint.target.provider == VENDOR_C:
+            return
+        headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
+        shape = Shape(
+            attempt=attempt,
+            identified=admitted.identified,
+            route=admitted.route,
+            payer=_payer(admitted),
+            credential=credential,
+            url=outbound.url,
+            reach=outbound.reach,
+            headers=headers,
+            lines=field_lines(headers),
+        )
+        self._parts.directory.keep_shape(facts, shape)
+
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
@@ -290,31 +319,6 @@ class Dispatch:
             return await send_to_replica(call, send)
         finally:
             context.upstream_s += call.waited_s - waited_s
-
-
-def _keep_shape(context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall) -> None:
-    """Keep what the next call with this head and route can use again.
-
-    Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and not
-    of an access token, which expires.
-    """
-    facts, shapes, attempt = context.facts, admitted.route.shapes, context.attempt
-    varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
-    if not facts.repeats or varies or admitted.route.endpoint.target.provider == VENDOR_C:
-        return
-    if len(shapes) >= MAX_SHAPES:
-        shapes.clear()
-    headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
-    shapes[facts] = Shape(
-        attempt=attempt,
-        identified=admitted.identified,
-        payer=_payer(admitted),
-        credential=credential,
-        url=outbound.url,
-        reach=outbound.reach,
-        headers=headers,
-        lines=field_lines(headers),
-    )
 
 
 def _wanted(admitted: Admitted) -> Wanted:

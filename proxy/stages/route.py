@@ -13,8 +13,9 @@ from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
 from proxy.dialects.attempt import Attempt
-from proxy.directory_values import Identified, SlugRoute
+from proxy.directory_values import Identified, Shape, SlugRoute
 from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
+from proxy.head_facts import HeadFacts
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 from proxy.time_slices import Slices
@@ -32,6 +33,10 @@ class Directory(Protocol):
 
     def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         """None if there is no such slug, or the group may not call it."""
+        ...
+
+    def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
+        """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
         ...
 
     def group(self, id: str) -> Group | None: ...
@@ -68,11 +73,11 @@ class Route:
 
     def __call__(self, context: RequestContext, identified: Identified) -> Awaitable[None] | None:
         """Returns None if the call is routed; else await it: a large body is translated beside the event loop."""
-        route, dialects = self._slug_route(identified, context.slug), self._dialects
-        shape = route.shapes.get(context.facts)
+        dialects, shape = self._dialects, self._directory.shape(context.facts, context.slug)
         if shape is not None and shape.identified is identified and not dialects.has_sealed(context):
-            context.route, context.shape, context.attempt = route, shape, shape.attempt
+            context.route, context.shape, context.attempt = shape.route, shape, shape.attempt
             return None
+        route = self._slug_route(identified, context.slug)
         target, context.shape = route.endpoint.target, None
         if len(context.body) > FEW_BYTES and dialects.translates_much(context, target):
             return self._translate_beside(context, route)

@@ -10,8 +10,9 @@ from policy.groups import Enforcement, Group
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
-from proxy.directory_values import KeyHolder, SlugRoute
+from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
 from proxy.exchange import PolicyUnavailableError
+from proxy.head_facts import HeadFacts
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
 WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"
@@ -42,6 +43,18 @@ class FakeDirectory:
             return None
         group = self.groups.get(key.group_id) if key.group_id is not None else None
         return KeyHolder(key, self.workspaces.get(key.workspace_id), group)
+
+    def caller(self, facts: HeadFacts) -> Identified | None:
+        return None  # its rows may change at any time
+
+    def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
+        """Nothing is kept."""
+
+    def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
+        return None
+
+    def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
+        """Nothing is kept."""
 
     async def confirm_unknown(self) -> None:
         self.confirmations += 1

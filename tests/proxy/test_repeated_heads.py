@@ -10,9 +10,10 @@ from policy.endpoints import Target
 from policy.snapshot import Row, WorkspaceRow
 from proxy.accounting.journal_records import Kind, frames
 from proxy.dialects.middle.sealing import MARK, seal
-from proxy.directory_values import SlugRoute
+from proxy.directory_values import Shape
 from proxy.edges.http.connection import Connection
 from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.head_facts import HeadFacts
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (
     KEY,
@@ -135,14 +136,14 @@ def test_who_pays_follows_a_change_between_the_look_ups_of_key_and_route(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That call makes what is kept with the new route, but it was identified under the old policy."""
-    look_up = SnapshotDirectory.slug_route
+    look_up = SnapshotDirectory.shape
 
-    def changed(directory: SnapshotDirectory, group_id: str, slug: str) -> SlugRoute | None:
+    def changed(directory: SnapshotDirectory, facts: HeadFacts, slug: str) -> Shape | None:
         monkeypatch.undo()
         scene.worker.publish(group_row(2, "renamed"))
-        return look_up(directory, group_id, slug)
+        return look_up(directory, facts, slug)
 
-    monkeypatch.setattr(SnapshotDirectory, "slug_route", changed)
+    monkeypatch.setattr(SnapshotDirectory, "shape", changed)
     assert [scene.call() for _ in range(4)] == [200] * 4
     assert scene.payers[-5:] == ["customer-2", "customer-2", "renamed", "renamed", "renamed"]
 

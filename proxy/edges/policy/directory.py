@@ -18,13 +18,15 @@ from policy.groups import MAX_DEPTH, Group
 from policy.limits.effective import Plan, plan_for
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, RowKind, SecretRow, WorkspaceRow, group_from_wire
-from proxy.directory_values import KeyHolder, SlugRoute
+from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.replica_file import connect_readonly
 from proxy.exchange import PolicyUnavailableError
+from proxy.head_facts import HeadFacts
 
 CACHE_WEIGHT = 6_000_000
 """How much a worker caches, in bytes of encoded rows. Compiled rows take a few times as much memory."""
 _ENTRY_WEIGHT = 300
+_SHAPE_WEIGHT = 600
 # Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
 _GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
@@ -113,7 +115,11 @@ class SnapshotDirectory:
         self._slug_routes: dict[tuple[str, str], SlugRoute] = {}
         self._secrets: dict[str, str] = {}
         self._models: dict[str, ModelRow] = {}
-        self._cache = BoundedCache(CACHE_WEIGHT, (self._key_holders, self._slug_routes, self._secrets, self._models))
+        # What calls with heads that repeat look up first. It was made from the tables above.
+        self._callers: dict[HeadFacts, Identified] = {}
+        self._shapes: dict[tuple[HeadFacts, str], Shape] = {}
+        derived = (self._key_holders, self._slug_routes, self._secrets, self._models, self._callers, self._shapes)
+        self._cache = BoundedCache(CACHE_WEIGHT, derived)
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
@@ -126,6 +132,28 @@ class SnapshotDirectory:
         if self._generation_cell[0] != self._generation:
             self._reload()
         return self._slug_routes.get((group_id, slug)) or self._slug_route(group_id, slug)
+
+    def caller(self, facts: HeadFacts) -> Identified | None:
+        """Who sends requests with this head, if that was kept under the present policy."""
+        return self._callers.get(facts) if self._generation_cell[0] == self._generation else None
+
+    def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
+        """Keep who sends requests with this head, if that is what the table of keys says now."""
+        holder = self._key_holders.get(identified.key.digest)
+        if holder is not None and holder.identified is identified:
+            self._cache.make_room(_ENTRY_WEIGHT)
+            self._callers[facts] = identified
+
+    def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
+        """What calls with this head and slug have in common, if that was kept under the present policy."""
+        return self._shapes.get((facts, slug)) if self._generation_cell[0] == self._generation else None
+
+    def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
+        """Keep it if its route is the one that calls get now: policy may have changed while the call waited."""
+        plan = shape.route.plan
+        if self._slug_routes.get((plan.group_id, plan.slug)) is shape.route:
+            self._cache.make_room(_SHAPE_WEIGHT)
+            self._shapes[facts, plan.slug] = shape
 
     def secret(self, id: str) -> str | None:
         if self._generation_cell[0] != self._generation:

@@ -1,0 +1,105 @@
+"""What the directory keeps of calls with heads that repeat lasts no longer than the policy that it was made under."""
+
+from pathlib import Path
+
+import pytest
+
+from policy.hosts import Reach
+from policy.snapshot import Row
+from proxy.dialects.attempt import Attempt
+from proxy.directory_values import Identified, Shape
+from proxy.exchange import PolicyUnavailableError
+from proxy.head_facts import HeadFacts, Purpose
+from tests.contracts.policy.test_replica import World, endpoint, group, key, workspace
+from tests.contracts.policy.test_replica import world as world  # the fixture
+
+SLUG = "acme/a"
+
+
+def facts() -> HeadFacts:
+    return HeadFacts(None, "/v1/chat/completions", Purpose.INFER, "", None, repeats=True)
+
+
+def identified(world: World) -> Identified:
+    """Look up the only key, as a call does."""
+    holder = world.directory.key_holder("d")
+    assert holder is not None
+    assert holder.identified is not None
+    return holder.identified
+
+
+def shape(world: World, caller: Identified) -> Shape:
+    """Look up the only slug, and make what its call leaves."""
+    route = world.directory.slug_route("g", SLUG)
+    assert route is not None
+    attempt = Attempt("chat_completions", "chat_completions")
+    return Shape(attempt, caller, route, b"", "sk-1", "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
+
+
+@pytest.fixture
+def published(world: World) -> World:
+    world.publish(key("d"), workspace(), group("g"), endpoint(SLUG))
+    return world
+
+
+CHANGES = [
+    Row("key", "d", 2, None),
+    workspace("suspended"),
+    group("g", threshold=6),
+    endpoint(SLUG, "other"),
+    Row("secret", "another", 2, None),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda row: row.kind)
+def test_caller_and_shape_are_kept_until_policy_changes(published: World, change: Row) -> None:
+    directory, head = published.directory, facts()
+    caller = identified(published)
+    kept = shape(published, caller)
+    directory.keep_caller(head, caller)
+    directory.keep_shape(head, kept)
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (caller, kept)
+    assert (directory.caller(facts()), directory.shape(facts(), SLUG)) == (None, None)
+    assert directory.shape(head, "acme/other") is None
+    published.publish(change)
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (None, None)
+    assert directory.endpoint(SLUG) is not None  # this look-up loads the new policy
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (None, None)
+
+
+def test_what_a_former_policy_said_is_not_kept(published: World) -> None:
+    """A call was identified and routed; policy changed while it waited."""
+    directory, head = published.directory, facts()
+    caller = identified(published)
+    former = shape(published, caller)
+    published.publish(group("g", threshold=6))
+    directory.keep_caller(head, caller)
+    directory.keep_shape(head, former)
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (None, None)
+    assert identified(published) != caller
+    shape(published, caller)  # the new rows are in the tables now
+    directory.keep_caller(head, caller)
+    directory.keep_shape(head, former)
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (None, None)
+
+
+def test_nothing_is_recalled_once_the_replica_is_gone(published: World, tmp_path: Path) -> None:
+    directory, head = published.directory, facts()
+    directory.keep_caller(head, identified(published))
+    published.publish(workspace("suspended"))
+    for file in tmp_path.glob("replica.db"):
+        file.unlink()
+    with pytest.raises(PolicyUnavailableError):
+        directory.key_holder("d")
+    assert directory.caller(head) is None
+
+
+def test_what_is_kept_counts_against_the_cache_bound(published: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.edges.policy.directory.CACHE_WEIGHT", 60_000)
+    directory = published.directory = published.reader()
+    for _ in range(1000):
+        head, caller = facts(), identified(published)
+        directory.keep_caller(head, caller)
+        directory.keep_shape(head, shape(published, caller))
+        assert len(directory._callers) <= 30_000 // 300
+        assert len(directory._shapes) <= 30_000 // 600
