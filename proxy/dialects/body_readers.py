@@ -15,7 +15,7 @@ from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
-from proxy.json_text.json_edit import edit_member, edit_members, edit_only_occurrence, last_object_named
+from proxy.json_text.json_edit import MODEL_KEY, edit_member, edit_members, edit_only_occurrence, last_object_named
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
@@ -78,7 +78,7 @@ class BodyReader:
             return data
         if not self._observe(answer):
             return data
-        return edit_only_occurrence(data, "model", self._slug) or edit_member(data, answer, "model", self._slug)
+        return edit_only_occurrence(data, MODEL_KEY, self._slug) or edit_member(data, answer, "model", self._slug)
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)

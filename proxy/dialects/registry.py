@@ -38,7 +38,7 @@ from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES
-from proxy.json_text.json_edit import LONG_BYTES, Json, edit_member, edit_members, edit_only_occurrence
+from proxy.json_text.json_edit import LONG_BYTES, MODEL_KEY, Json, edit_member, edit_members, edit_only_occurrence
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 
@@ -108,9 +108,9 @@ class Dialects:
     def has_sealed(request: Received) -> bool:
         """Whether the caller returns reasoning that another target's translation sealed."""
         body = request.body
-        if len(body) <= SHORT_BODY_BYTES and _MARK not in body:  # costs less than looking at its turns
+        if len(body) <= SHORT_BODY_BYTES and body.find(_MARK) < 0:  # costs less than looking at its turns, or than `in`
             return False
-        return has_reasoning(request.json) and _MARK in body
+        return has_reasoning(request.json) and body.find(_MARK) >= 0
 
     def translates_much(self, request: Received, target: Target) -> bool:
         """Whether the first attempt is a translation that takes more than a few milliseconds."""
@@ -149,7 +149,7 @@ class Dialects:
         model, outline = target.target_model, request.outline
         text = request.body if outline is None or outline.key_spans else outline.text
         if model is not None and not request.streaming and len(text) < LONG_BYTES:  # only the name changes
-            renamed = edit_only_occurrence(text, "model", encoded_name(model))
+            renamed = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
             if renamed is not None:
                 return renamed if outline is None else outline.restored_body(renamed)
         return _body(request, target, attempt)
@@ -200,7 +200,7 @@ class Dialects:
                 return None
         if "model" in answer:
             name = encoded_name(request.slug)
-            body = edit_only_occurrence(body, "model", name) or edit_member(body, answer, "model", name)
+            body = edit_only_occurrence(body, MODEL_KEY, name) or edit_member(body, answer, "model", name)
         return body, tokens
 
     def answer_reader(
