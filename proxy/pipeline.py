@@ -158,17 +158,20 @@ class Pipeline:
     async def _steps(self, context: RequestContext) -> Answered:
         """Each step needs what the one before found. Beside each step: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
-        if context.incoming.fault is not None:
-            raise context.incoming.fault  # 400: not HTTP. Other faults are told only to callers with a credential
-        purpose, method = context.facts.purpose, context.incoming.method
-        if method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
-            return preflight
-        known = self._authenticate.recalled(context.facts) or self._authenticate.known(context)  # 400 401 402 403
-        context.identified = identified = known or await self._authenticate.confirmed(context)  # 401 503
+        identified = self._authenticate.recalled(context.facts)
+        if identified is None:  # no valid call with this head came before under this policy
+            if context.incoming.fault is not None:
+                raise context.incoming.fault  # 400: not HTTP. Other faults are told only to callers with a credential
+            if context.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
+                return preflight
+            known = self._authenticate.known(context)  # 400 401 402 403
+            identified = known or await self._authenticate.confirmed(context)  # 401 503
+        context.identified = identified
         load.claim(identified.key.workspace_id, identified.turn)  # 529
+        purpose = context.facts.purpose
         if purpose is _INVOKE:
             return await self._direct_steps(context, identified)
-        if purpose is _LIST and method in ("GET", "HEAD"):
+        if purpose is _LIST and context.incoming.method in ("GET", "HEAD"):
             return self._route.models(context, identified)  # 404
         if (reading := self._receive.body(context)) is not None:  # 400 404 405 415 529
             await reading  # 400 408 413 529
