@@ -28,7 +28,8 @@ _TYPE_NAMES = {
     int: "a whole number, written as an integer of at most 64 bits",
 }
 _OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_GUARDED = frozenset(("model", *_KINDS))
+_TYPED = frozenset(_KINDS)
+_GUARDED = _TYPED | {"model"}
 _USAGE = "include_usage"
 _GUARDED_OPTIONS = frozenset((_USAGE,))
 _KNOWN_OPTIONS = frozenset((_USAGE, "include_obfuscation"))
@@ -58,7 +59,7 @@ def check_members(body: dict[str, Any]) -> int | None:
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
     cap = -1
-    for name in body.keys() & _KINDS.keys():
+    for name in _TYPED.intersection(body):
         value = body[name]
         if value is None:
             continue
