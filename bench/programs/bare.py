@@ -9,7 +9,7 @@ there is no supervisor. The rest is as in the product: the answer's `model` is t
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from itertools import repeat
 from pathlib import Path
 from time import monotonic
@@ -80,10 +80,10 @@ class NoJournal:
         call.is_written = True
         return call
 
-    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+    def answered(self, record: bytes) -> None:
         pass
 
-    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+    def progress(self, records: Sequence[bytes]) -> None:
         pass
 
     def close(self, call: JournaledCall, record: bytes) -> None:

@@ -28,7 +28,7 @@ from bench.programs.processes import BenchError, free_port, treat_sigterm_as_int
 from bench.studies.journal import call, server_cpu_s
 from bench.usage import cpu_s
 from policy.billing import Tokens
-from proxy.accounting.recovery import close_record
+from proxy.accounting.recovery import close_record, progress_record
 from proxy.accounting.ulids import Ulids
 from proxy.edges.journal.writer import JournalWriter
 from tests.postgres_server import PostgresServer, running_postgres
@@ -88,7 +88,7 @@ class Scene:
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
         journaled = journal.open(opened.record)
         tokens = Tokens(input=100, output=50)
-        journal.answered(key, Tokens(input=100), now_ms)
+        journal.answered(progress_record(key, Tokens(input=100), now_ms))
         journal.close(journaled, close_record(event_key=key, status=200, tokens=tokens, ended_at_ms=now_ms))
 
     def list_events(self) -> int:

@@ -26,7 +26,7 @@ from control.resources.records import Window
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Reservation
-from proxy.accounting.recovery import join_events
+from proxy.accounting.recovery import join_events, progress_record
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from tests.control.billing import fill_events
@@ -92,7 +92,7 @@ def bench_journal(directory: Path, calls: int) -> None:
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
         journaled = journal.open(opened.record)
-        journal.answered(opened.event_key, Tokens(input=100), 2)
+        journal.answered(progress_record(opened.event_key, Tokens(input=100), 2))
         journal.close(journaled, closed.record)
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s

@@ -75,8 +75,13 @@ class DeliveredCounter(Protocol):
         """Whether an answer without a usage report is worth noting."""
         ...
 
-    def add(self, *pieces: bytes) -> None:
-        """Add bytes that the caller was sent, as they were sent."""
+    @property
+    def pending(self) -> list[bytes]:
+        """Append to it what the caller was sent, as it was sent. What is pending is not counted yet."""
+        ...
+
+    def count(self) -> None:
+        """Count what is pending, and drop it."""
         ...
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:

@@ -4,14 +4,15 @@ Each piece of a stream is passed on within the read that brought it; the request
 upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle, get_running_loop, sleep
-from collections.abc import Coroutine
+from asyncio import sleep
+from collections.abc import Coroutine, Sequence
 from time import perf_counter, time_ns
 from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
+from proxy.accounting.recovery import progress_record
 from proxy.answer_head import begin
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
@@ -25,29 +26,28 @@ from proxy.exchange import (
 )
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
+from proxy.progress_clock import Flowing, ProgressClock
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
 
 BAD_GATEWAY = 502
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
-PROGRESS_INTERVAL_S = 1.0
-"""Shortest time between two progress records of a stream."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
 UNCOUNTED_BYTES = 8_192
-"""Bytes of a stream to pass on before they are handed to the counter of what was delivered, all at once."""
+"""Bytes of a stream to pass on before what was delivered is counted, all at once."""
 
 
 class Journal(Protocol):
     """Records how much of an answer was delivered: that is billed if this worker dies."""
 
-    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+    def answered(self, record: bytes) -> None:
         """The first bytes of a streamed answer are about to leave."""
         ...
 
-    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        """`tokens` were delivered so far. Never raises."""
+    def progress(self, records: Sequence[bytes]) -> None:
+        """So much of these answers was delivered so far. Never raises."""
         ...
 
 
@@ -78,6 +78,7 @@ class Relay:
 
     def __init__(self, journal: Journal, dialects: Dialects, slices: Slices, most_reported: int) -> None:
         self.journal = journal
+        self.clock = ProgressClock(journal.progress)
         self._dialects = dialects
         self._slices = slices
         self._most_reported = most_reported
@@ -120,7 +121,16 @@ class Relay:
         passage = _Passage(self, context, answering, reader, head)
         try:
             while passage.rest or not upstream.ended:
-                if not await passage.pour():
+                if passage.rest:
+                    await sleep(0)
+                    has_room = passage.take_rest()
+                else:
+                    began = perf_counter() - upstream.taking_s
+                    try:
+                        has_room = await upstream.pour(passage.take)
+                    finally:  # `take` ran meanwhile: that was no wait for the upstream
+                        context.upstream_s += perf_counter() - upstream.taking_s - began
+                if not has_room:
                     await context.outgoing.room()
         finally:
             passage.end()
@@ -140,7 +150,7 @@ class Relay:
             if is_empty_failure(head.final):
                 context.answered = delivered.tokens(None).output > 0
                 return head
-            delivered.add(head.final)
+            delivered.pending.append(head.final)
         context.answered = True
         return head
 
@@ -173,8 +183,8 @@ class _Passage:
     """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_loop", "_outgoing", "_recorded"),
-        *("_reader", "_relay", "_streaming", "_timer", "_uncounted", "rest"),
+        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_looked_at", "_outgoing"),
+        *("_reader", "_recorded", "_relay", "_sent", "_streaming", "rest"),
     )
 
     def __init__(
@@ -182,9 +192,7 @@ class _Passage:
     ) -> None:
         assert context.delivered is not None
         self._delivered = context.delivered
-        self._loop: AbstractEventLoop  # set with the first timer
-        self._timer: TimerHandle | None = None
-        self._recorded = Tokens()
+        self._sent = context.delivered.pending
         self._relay = relay
         self._context = context
         self._outgoing = context.outgoing
@@ -194,25 +202,12 @@ class _Passage:
         self._streaming = reader.streams and context.streaming
         self._flowing = False
         """The caller has the head and the first bytes of a stream, and progress is recorded."""
-        self._uncounted: list[bytes] = []
+        self._looked_at: set[Flowing] | None = None
         self._count_at = 0
         self.rest = b""
         """Bytes that wait until other requests had the event loop."""
 
-    async def pour(self) -> bool:
-        """Pass on until the answer ends (True), or until the caller has no room for more."""
-        if self.rest:
-            await sleep(0)
-            rest, self.rest = self.rest, b""
-            return self._take(rest)
-        upstream = self._answering.upstream
-        began = perf_counter() - upstream.taking_s
-        try:
-            return await upstream.pour(self._take)
-        finally:  # `_take` ran meanwhile: that was no wait for the upstream
-            self._context.upstream_s += perf_counter() - upstream.taking_s - began
-
-    def _take(self, data: bytes) -> bool:
+    def take(self, data: bytes) -> bool:
         """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first."""
         if not self._flowing or len(data) > SLICE_BYTES:
             return self._take_first_or_large(data)
@@ -221,10 +216,15 @@ class _Passage:
         if reader.failed:
             some = _without_secrets(self._answering, some)
         elif some:
-            self._uncounted.append(some)
+            self._sent.append(some)
             if outgoing.sent_bytes > self._count_at:
                 self._count()
         return not some or outgoing.write(some)
+
+    def take_rest(self) -> bool:
+        """Pass on what `take` left."""
+        rest, self.rest = self.rest, b""
+        return self.take(rest)
 
     def _take_first_or_large(self, data: bytes) -> bool:
         context, outgoing, reader = self._context, self._outgoing, self._reader
@@ -238,7 +238,7 @@ class _Passage:
         if reader.failed:
             some = _without_secrets(self._answering, some)
         elif some:
-            self._uncounted.append(some)
+            self._sent.append(some)
             self._count()
             if not context.answered:
                 self._begin_progress()
@@ -253,31 +253,30 @@ class _Passage:
         return has_room and not self.rest
 
     def _begin_progress(self) -> None:
-        """Record the first bytes now, and progress every `PROGRESS_INTERVAL_S`."""
-        self._recorded = tokens_so_far(self._reader.reported, self._delivered)
-        self._relay.journal.answered(self._answering.admitted.event_key, self._recorded, time_ns() // 1_000_000)
-        self._loop = get_running_loop()
-        self._timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._record_progress)
+        """Record the first bytes now, and progress from now on."""
+        self._recorded: Tokens | None = None
+        record = self.progress(time_ns() // 1_000_000)
+        assert record is not None
+        self._relay.journal.answered(record)
+        self._looked_at = self._relay.clock.add(self)
+
+    def progress(self, now_ms: int) -> bytes | None:
+        """The record of what was delivered so far; None if the last one says the same."""
+        tokens = tokens_so_far(self._reader.reported, self._delivered)
+        if tokens == self._recorded:
+            return None
+        self._recorded = tokens
+        return progress_record(self._answering.admitted.event_key, tokens, now_ms)
 
     def _count(self) -> None:
-        """Hand what was passed on to its counter."""
-        self._delivered.add(*self._uncounted)
-        self._uncounted.clear()
+        """Count what was passed on."""
+        self._delivered.count()
         self._count_at = self._outgoing.sent_bytes + UNCOUNTED_BYTES
 
-    def _record_progress(self) -> None:
-        self._count()
-        tokens = tokens_so_far(self._reader.reported, self._delivered)
-        if tokens != self._recorded:
-            self._recorded = tokens
-            self._relay.journal.progress(self._answering.admitted.event_key, tokens, time_ns() // 1_000_000)
-        self._timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._record_progress)
-
     def end(self) -> None:
-        """Count the rest and record no more, however the passage ended. The bill is made from the counter."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._count()
+        """Record no more, however the passage ended. The bill is made from the counter."""
+        if self._looked_at is not None:
+            self._looked_at.discard(self)
 
 
 def _free(context: RequestContext) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,13 +113,18 @@ class FakeJournal:
         self.calls[call] = self.opened[-1].event_key
         return call
 
-    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        self.progressed.append((event_key, tokens))
+    def answered(self, record: bytes) -> None:
+        self._note_progress(record)
         self.entries.append("answered")
 
-    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        self.progressed.append((event_key, tokens))
-        self.entries.append("progress")
+    def progress(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self._note_progress(record)
+            self.entries.append("progress")
+
+    def _note_progress(self, record: bytes) -> None:
+        event_key, rest = record[HEAD_BYTES:].split(b"\n")
+        self.progressed.append((event_key.decode(), Tokens.from_wire(json.loads(b"{" + rest)["tokens"])))
 
     def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
         self.closed.append(ClosedCall.of(record))

@@ -1,7 +1,7 @@
 """Counts the output delivered to a caller, for the bill of an answer whose provider reports no usage.
 
-Pure. Counts the caller's own bytes, in the caller's dialect. Work is put off until somebody asks or some KiB
-have piled up, so a stream whose usage is reported costs next to nothing.
+Pure. Counts the caller's own bytes, in the caller's dialect. Bytes are pending until somebody has them
+counted, so a stream whose usage is reported costs next to nothing.
 
 See docs/reference/events-and-webhooks.md#token-counts.
 """
@@ -17,7 +17,6 @@ from policy.token_estimate import sample_of, tokens_of, weight_of
 from proxy.dialects import delta_pattern
 from proxy.dialects.counting.answer_text import TextExtractor
 
-PENDING_BYTES = 8 << 10
 LESSONS = 8
 """How many deltas are tried as the pattern for the others."""
 MAX_UNFINISHED_BYTES = 64 << 10
@@ -45,39 +44,33 @@ class FixedTokens:
 class StreamCounter:
     """Counts the frames of a stream."""
 
-    __slots__ = ("_lessons", "_pattern", "_pending", "_request", "_size", "_texts", "_unfinished", "_weight")
+    __slots__ = ("_lessons", "_pattern", "_request", "_texts", "_unfinished", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self._request = request
         self._texts = texts
-        self._pending: list[bytes] = []
-        self._size = 0
+        self.pending: list[bytes] = []
         self._weight = 0
         self._unfinished = b""
         self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
-    def add(self, *pieces: bytes) -> None:
-        self._pending += pieces
-        self._size += sum(map(len, pieces))
-        if self._size > PENDING_BYTES:
-            self._weigh()
-
-    def tokens(self, reported_input: Tokens | None) -> Tokens:
-        self._weigh()
-        weight = self._weight
-        if self._unfinished:  # a JSON body with another content type is read as a stream, and ends without a line feed
-            weight += weight_of("".join(_texts_of(self._unfinished, self._texts)))
-        return _tokens(weight, self._request, reported_input)
-
-    def _weigh(self) -> None:
-        pending, self._pending, self._size = self._pending, [], 0
+    def count(self) -> None:
+        pending = self.pending
         if not pending:
             return
         plain = self._pattern.joined_text(b"".join(pending)) if not self._unfinished else None
         texts = [_unescaped(plain)] if plain is not None else self._texts_frame_by_frame(pending)
         self._weight += weight_of("".join(texts))
+        pending.clear()
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
+        weight = self._weight
+        if self._unfinished:  # a JSON body with another content type is read as a stream, and ends without a line feed
+            weight += weight_of("".join(_texts_of(self._unfinished, self._texts)))
+        return _tokens(weight, self._request, reported_input)
 
     def _texts_frame_by_frame(self, pending: list[bytes]) -> list[str]:
         plain: list[bytes] = []
@@ -109,23 +102,26 @@ class StreamCounter:
 class BodyCounter:
     """Counts a body, or the pieces of one that was too large to be held."""
 
-    __slots__ = ("_last", "_request", "_texts", "_weight")
+    __slots__ = ("_last", "_request", "_texts", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
+        self.pending: list[bytes] = []
         self._request = request
         self._texts = texts
         self._last = b""
         self._weight: int | None = None
         """Of the pieces before the last one; None if there were none."""
 
-    def add(self, *pieces: bytes) -> None:
-        for piece in pieces:
+    def count(self) -> None:
+        for piece in self.pending:
             if self._last:
                 self._weight = (self._weight or 0) + _unparsed_weight(self._last)
             self._last = piece
+        self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
         if self._weight is None and len(self._last) <= MAX_PARSED_BYTES:
             weight = sample_of(_texts_of(self._last, self._texts)).weight
         else:
@@ -136,14 +132,15 @@ class BodyCounter:
 class NoTextCounter:
     """For a path whose answers hold no text: output is always 0."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_request", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens) -> None:
+        self.pending: list[bytes] = []
         self._request = request
 
-    def add(self, *pieces: bytes) -> None:
-        """Counts nothing."""
+    def count(self) -> None:
+        self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         return _tokens(0, self._request, reported_input)
@@ -152,28 +149,34 @@ class NoTextCounter:
 class PlainTextCounter:
     """Counts an answer that is text alone, piece by piece."""
 
-    __slots__ = ("_request", "_weight")
+    __slots__ = ("_request", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens) -> None:
+        self.pending: list[bytes] = []
         self._request = request
         self._weight = 0
 
-    def add(self, *pieces: bytes) -> None:
-        self._weight += sum(sample_of([piece]).weight for piece in pieces)
+    def count(self) -> None:
+        self._weight += sum(sample_of([piece]).weight for piece in self.pending)
+        self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
         return _tokens(self._weight, self._request, reported_input)
 
 
 class UnbilledCounter:
     """For a path whose requests and answers are billed only as reported."""
 
-    __slots__ = ()
+    __slots__ = ("pending",)
     expects_usage = False
 
-    def add(self, *pieces: bytes) -> None:
-        """Counts nothing."""
+    def __init__(self) -> None:
+        self.pending: list[bytes] = []
+
+    def count(self) -> None:
+        self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         return Tokens()

@@ -1,6 +1,6 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-Opens and closes of one event-loop tick are one write, for which their calls wait (decisions 0050 and 0058): `kill -9`
+The records of one event-loop tick are one write, for which their calls wait (decisions 0050 and 0058): `kill -9`
 loses none of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every
 open call has room reserved for its `close`: a full disk or backlog refuses new calls but never loses an open one's end.
 
@@ -12,14 +12,13 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from policy.billing import Tokens
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
 from proxy.accounting.journaled_call import JournaledCall
-from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.segment_files import (
     SEGMENT_SUFFIX,
     allocate,
@@ -88,7 +87,7 @@ class JournalWriter:
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
-        self._group: list[JournaledCall] = []  # calls that opened or ended in this tick
+        self._group: list[JournaledCall] = []  # the calls whose records wait for the end of this tick
         self._records: list[bytes] = []  # theirs, in the same order; they fit into the current segment
         self._left = 0  # room in the current segment, once the group is written
         self._dirty = False
@@ -136,21 +135,24 @@ class JournalWriter:
         self._reserved += END_ROOM_BYTES
         return call
 
-    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+    def answered(self, record: bytes) -> None:
         """Record that the answer's first bytes are about to leave. An orphan is then billed its last progress."""
-        self._append(progress_record(event_key, tokens, now_ms))
+        self._append(record)
 
-    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+    def progress(self, records: Sequence[bytes]) -> None:
         """Record how much has been delivered. Skipped when only the room reserved for ends of calls is left."""
-        record = progress_record(event_key, tokens, now_ms)
         if self._troubles.texts:
             return
-        if len(record) + self._reserved > self._left:
+        size = sum(map(len, records))
+        if size + self._reserved > self._left:
             try:
-                self._ensure_room(len(record), self._reserved)
+                self._make_room(size)
             except JournalUnavailableError:
                 return
-        self._append(record)
+        nobody = JournaledCall()  # no call waits for these records
+        nobody.ends = True  # like a close, each is tried alone if the group cannot be written
+        for record in records:
+            self._join(nobody, record, len(record))
 
     def close(self, call: JournaledCall, record: bytes) -> JournaledCall | None:
         """Record the end of a call: `close_record`. Its last bytes may leave at once if this returns None.
@@ -221,7 +223,7 @@ class JournalWriter:
             self._troubles.clear("write")
 
     def _keep(self, taken: int, group: list[JournaledCall], records: list[bytes]) -> None:
-        """The disk took only `taken` bytes: keep whole records, refuse the other opens, try the other closes alone."""
+        """The disk took only `taken` bytes: keep whole records, refuse the other opens, try the others alone."""
         for call, record in zip(group, records, strict=True):
             if (size := len(record)) <= taken:
                 taken -= size
@@ -304,8 +306,14 @@ class JournalWriter:
         self._wake.set()
 
     def _make_room(self, size: int) -> None:
-        """Switch to the next segment if an open record does not fit into this one. Refuse the call if that fails."""
-        self._ensure_room(size, self._reserved + END_ROOM_BYTES)
+        """Switch to the next segment if records of this size do not fit into this one, with the ends of all open calls
+        and of one more. Raises `JournalUnavailableError` if that fails."""
+        if self._spare is None and "allocate" not in self._troubles.texts:
+            self._make_spare()
+        spare = self._usable if self._spare is not None else 0
+        needed = size + self._reserved + 2 * END_ROOM_BYTES - (self._left if size <= self._left else 0)
+        if needed > spare:
+            raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal has room for",))
         if size > self._left:
             try:
                 self._rotate()
@@ -313,18 +321,8 @@ class JournalWriter:
                 self._write_failed(error)
                 raise JournalUnavailableError(*self.troubles) from None
 
-    def _ensure_room(self, size: int, reserved: int) -> None:
-        """Raise unless this record fits together with the ends of all open calls and of this one."""
-        left = self._left
-        if self._spare is None and "allocate" not in self._troubles.texts:
-            self._make_spare()
-        spare = self._usable if self._spare is not None else 0
-        needed = size + reserved + END_ROOM_BYTES - (left if size <= left else 0)
-        if needed > spare:
-            raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal has room for",))
-
     def _refuse_if_troubled(self) -> None:
-        """Refuse the call for any trouble but a failed allocation, which `_ensure_room` refuses once room is short.
+        """Refuse the call for any trouble but a failed allocation, which `_make_room` refuses once room is short.
 
         After a failed write one call per `log_interval_s` is let through: only a write shows that the disk is back.
         """

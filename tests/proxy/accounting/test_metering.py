@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from policy.billing import Tokens
+from proxy import progress_clock
 from proxy.exchange import UpstreamCutError, UpstreamTimeoutError
-from proxy.stages import relay, settle
+from proxy.stages import settle
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeOutgoing, asking
@@ -134,7 +135,7 @@ async def test_largest_accepted_usage_is_a_setting(rig: PathRig) -> None:
 
 async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the first bytes, and after each interval in which more arrived."""
-    monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.01)
+    monkeypatch.setattr(progress_clock, "PROGRESS_INTERVAL_S", 0.01)
     pause, end = asyncio.Event(), asyncio.Event()
     rig.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
     call = asyncio.create_task(rig.serve(asking(stream=True)))
@@ -157,7 +158,7 @@ async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monk
 
 
 async def test_no_progress_is_journaled_after_the_end(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.001)
+    monkeypatch.setattr(progress_clock, "PROGRESS_INTERVAL_S", 0.001)
     await billed_after_disconnect(rig, chunk("a"))
     written = len(rig.journal.entries)
     await asyncio.sleep(0.02)

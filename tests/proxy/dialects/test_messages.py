@@ -179,7 +179,7 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
     counted = samples.delivered_counter(received(STREAMED, MESSAGES), answer)
     seen = []
     for step in steps:
-        counted.add(answer.feed(step))
+        counted.pending.append(answer.feed(step))
         seen.append(tokens_so_far(answer.reported, counted))
     assert seen == [
         Tokens(input=50, output=0, cached_input=0),

@@ -1,13 +1,12 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from typing import Protocol
 
 from opentelemetry.trace import Span, Tracer
 
-from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation
@@ -52,9 +51,9 @@ class Journal(Protocol):
 
     def open(self, record: bytes) -> JournaledCall: ...
 
-    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None: ...
+    def answered(self, record: bytes) -> None: ...
 
-    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None: ...
+    def progress(self, records: Sequence[bytes]) -> None: ...
 
     def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None: ...
 

@@ -120,9 +120,9 @@ def counted(answer: AnswerReader, request: Any, pieces: Iterable[bytes], *, ende
     delivered = samples.delivered_counter(request, answer)
     for piece in pieces:
         if output := answer.feed(piece):
-            delivered.add(output)
+            delivered.pending.append(output)
     if ended:
-        delivered.add(answer.end())
+        delivered.pending.append(answer.end())
     assert answer.reported.tokens is None
     return delivered.tokens(answer.reported.input)
 
@@ -326,7 +326,7 @@ def test_body_too_long_to_parse_again_is_counted_by_a_sample(name: str) -> None:
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": fixture["text"] * times}}]}
     request = received({"model": SLUG, "messages": []})
     delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, JSON))
-    delivered.add(json.dumps(answer).encode())
+    delivered.pending.append(json.dumps(answer).encode())
     assert LEAST <= delivered.tokens(None).output / (fixture["o200k_base"] * times) <= MOST
 
 
@@ -354,7 +354,7 @@ def test_hostile_shapes_raise_nothing(junk: Any, path: str, streamed: bool) -> N
     target = VENDOR_A if path == MESSAGES else VENDOR_B
     answer = samples.answer_reader(request, target, SSE if streamed else JSON)
     delivered = samples.delivered_counter(request, answer)
-    delivered.add(b"data: " + orjson.dumps(body) + b"\n\n" if streamed else orjson.dumps(body))
+    delivered.pending.append(b"data: " + orjson.dumps(body) + b"\n\n" if streamed else orjson.dumps(body))
     tokens = delivered.tokens(None)
     assert tokens.input >= 0
     assert tokens.output >= 0
@@ -366,5 +366,5 @@ def test_only_the_last_piece_of_a_large_body_is_held() -> None:
     delivered = samples.delivered_counter(request, samples.answer_reader(request, VENDOR_B, JSON))
     piece = ("word " * 20_000).encode()
     for _ in range(5):
-        delivered.add(piece)
+        delivered.pending.append(piece)
     assert LEAST <= delivered.tokens(None).output / 100_000 <= MOST

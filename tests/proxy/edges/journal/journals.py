@@ -10,6 +10,7 @@ import orjson
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
+from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
@@ -94,7 +95,7 @@ def end_call(journal: JournalWriter, number: int) -> None:
 
 def begin_answer(journal: JournalWriter, number: int) -> None:
     """Record that the first bytes of the call's answer leave."""
-    journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
+    journal.answered(progress_record(key(number), BEGUN, OPENED_AT_MS + number))
 
 
 def write_calls(journal: JournalWriter, *numbers: int) -> None:

@@ -146,7 +146,7 @@ async def test_progress_never_uses_the_room_reserved_for_closes(
         open_call(journal, number)
         begin_answer(journal, number)
     for count in range(2000):
-        journal.progress(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)
+        journal.progress([progress_record(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)])
     for number in range(20):
         end_call(journal, number)
     written = [kind for data in segments(tmp_path) for kind in kinds(data)]

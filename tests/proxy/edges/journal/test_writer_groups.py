@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from policy.billing import Tokens
 from proxy.accounting.journal_records import Kind, frames
-from proxy.accounting.recovery import Ledger
+from proxy.accounting.recovery import Ledger, progress_record
 from proxy.edges.journal.writer import JournalWriter
 from proxy.exchange import JournalUnavailableError
 from tests.fakes.journal import written
@@ -234,3 +235,23 @@ async def test_stop_writes_what_waits(tmp_path: Path, journal: JournalWriter) ->
     journal.stop()
     assert kinds(tmp_path) == [Kind.OPEN]
     assert await outcomes(waiting) == [None]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+async def test_disk_that_takes_part_of_the_progress_of_many_keeps_whole_records(
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    """They share a write. What the disk took stays: the supervisor may have read it."""
+    await asyncio.gather(*open_all(journal, *OTHERS))
+    records = [progress_record(key(number), Tokens(input=1, output=number), 1) for number in OTHERS]
+    taken = int(len(records[0]) * len(records) * part)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(taken))
+        journal.progress(records)
+        journal.write_now()
+    whole = taken // len(records[0])
+    assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.PROGRESS] * whole
+    assert journal.troubles
+    await asyncio.gather(*close_all(journal, *OTHERS))
+    assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.PROGRESS] * whole + [Kind.CLOSE] * 8
+    assert journal.troubles == ()
