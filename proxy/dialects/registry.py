@@ -38,7 +38,15 @@ from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES
-from proxy.json_text.json_edit import LONG_BYTES, MODEL_KEY, Json, edit_member, edit_members, edit_only_occurrence
+from proxy.json_text.json_edit import (
+    LONG_BYTES,
+    MODEL_KEY,
+    Json,
+    edit_member,
+    edit_members,
+    edit_only_occurrence,
+    with_first_member,
+)
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 
@@ -148,10 +156,17 @@ class Dialects:
         """The body of `build_request`, of a call that passes unchanged."""
         model, outline = target.target_model, request.outline
         text = request.body if outline is None or outline.key_spans else outline.text
-        if model is not None and not request.streaming and len(text) < LONG_BYTES:  # only the name changes
-            renamed = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
-            if renamed is not None:
-                return renamed if outline is None else outline.restored_body(renamed)
+        if model is not None and len(text) < LONG_BYTES:  # nearly every call
+            edited = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
+            if (
+                edited is not None
+                and request.streaming
+                and chat_completions.adds_include_usage(request.facts.path, request.json)
+            ):
+                is_new = "stream_options" not in request.json
+                edited = with_first_member(edited, chat_completions.INCLUDE_USAGE) if is_new else None
+            if edited is not None:
+                return edited if outline is None else outline.restored_body(edited)
         return _body(request, target, attempt)
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:

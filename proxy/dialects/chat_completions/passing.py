@@ -21,6 +21,9 @@ EMBEDDINGS_PATH = "/v1/embeddings"
 PATHS = frozenset((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH))
 _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 
+INCLUDE_USAGE = b'"stream_options":{"include_usage":true}'
+"""The member that requests a stream's usage."""
+
 CHUNKS = StreamFormat((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects import body_readers, stream_readers
+from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
 from tests.proxy.dialects.samples import (
@@ -87,6 +88,27 @@ def test_usage_is_requested_when_the_caller_did_not(options: dict[str, Any]) -> 
 @pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": False}, STREAMED_WITH_USAGE])
 def test_usage_is_not_requested_otherwise(body: dict[str, Any]) -> None:
     assert orjson.loads(bytes(build_request(received(body), VENDOR_B, "k").body)) == body | {"model": "gpt-x"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        orjson.dumps(STREAMED),
+        b' \n{ "stream" : true, "model":"acme/chat" , "messages":[{"content":"{\\"a"}]}',
+        b'{"stream":true,"model":"acme/chat","messages":[{"model":"x"}]}',
+        b'{"stream":true,"mod\\u0065l":"acme/chat","messages":[]}',
+        b'{"stream":true,"model":"acme/chat","stream_option\\u0073":null,"messages":[]}',
+        orjson.dumps(STREAMED | {"stream_options": {"include_usage": False, "x": 1}}),
+        orjson.dumps(STREAMED_WITH_USAGE),
+        orjson.dumps(HELLO),
+    ],
+)
+@pytest.mark.parametrize("target", [VENDOR_B, PLATFORM])
+def test_body_of_a_repeated_head_is_that_of_the_first_one(raw: bytes, target: Target) -> None:
+    request, dialects = received(raw), Dialects(lambda: 0.0)
+    attempt = dialects.first_attempt(request, target)
+    body = dialects.build_body(request, target, attempt)
+    assert bytes(body) == bytes(dialects.build_request(request, target, None, attempt).body)
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
