@@ -37,10 +37,15 @@ class DeltaPattern(NamedTuple):
             return None
         return self.prefix_sent + (self.suffix_sent + self.prefix_sent).join(texts) + self.suffix_sent
 
-    def joined_text(self, deltas: bytes) -> bytes | None:
-        """The texts of one delta of this pattern or several in a row, still escaped; None for anything else."""
-        texts = self._texts(deltas)
+    def joined_text(self, *pieces: bytes) -> bytes | None:
+        """The texts of deltas of this pattern, still escaped; None for anything else. A piece is mostly one delta."""
+        prefix, _, suffix, _, start, end = self
+        deltas = b"".join(pieces)
+        texts: list[bytes] | None = [piece[start:end] for piece in pieces]
         text = b"".join(texts or ())
+        if LF in text or prefix + (suffix + prefix).join(texts or ()) + suffix != deltas:
+            texts = self._texts(deltas)
+            text = b"".join(texts or ())
         return text if texts is not None and INSIDE_STRING.fullmatch(text) else None
 
     def _texts(self, deltas: bytes) -> list[bytes] | None:

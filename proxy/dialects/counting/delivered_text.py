@@ -60,7 +60,7 @@ class StreamCounter:
         pending = self.pending
         if not pending:
             return
-        plain = self._pattern.joined_text(b"".join(pending)) if not self._unfinished else None
+        plain = self._pattern.joined_text(*pending) if not self._unfinished else None
         texts = [_unescaped(plain)] if plain is not None else self._texts_frame_by_frame(pending)
         self._weight += weight_of("".join(texts))
         pending.clear()

@@ -28,6 +28,9 @@ def test_pattern_joins_the_texts_of_whole_deltas_only() -> None:
     one, two = b'data: {"content":"\\"one"}\n\n', b'data: {"content":""}\n\n'
     assert pattern.joined_text(one) == b'\\"one'
     assert pattern.joined_text(one + two + one) == b'\\"one\\"one'
+    assert pattern.joined_text(one, two, one) == pattern.joined_text(one, two + one) == b'\\"one\\"one'
+    assert pattern.joined_text(one[:20], one[20:]) == b'\\"one'
+    assert pattern.joined_text(one, one[:-1]) is None
     others = (b"", one[:-1], one[1:], one + b"\n", one + b"data: [DONE]\n\n" + one, one + two[:-1])
     assert [pattern.joined_text(other) for other in others] == [None] * len(others)
     assert pattern.joined_text(b'data: {"content":"}\n\n') is None, "prefix and suffix must not overlap"
