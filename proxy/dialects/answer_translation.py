@@ -54,8 +54,8 @@ class TranslatingStreamReader:
         return self._meter
 
     def feed(self, data: bytes) -> bytes:
-        if self._framer.at_boundary and sse.is_one_frame(data):
-            return self._piece(data, sse.FRAME)
+        if self._framer.at_boundary and (frames := sse.whole_frames(data)):
+            return b"".join(map(self._piece, frames))
         return b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
 
     def end(self) -> bytes:
@@ -69,7 +69,7 @@ class TranslatingStreamReader:
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
-    def _piece(self, piece: bytes, kind: int) -> bytes:
+    def _piece(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
         if kind == sse.COMMENT:
             return piece
         if kind != sse.FRAME:

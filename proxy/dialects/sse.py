@@ -124,14 +124,19 @@ class Framer:
         self.at_boundary = not rest and not self._oversized
 
 
-def is_one_frame(data: bytes) -> bool:
-    """Whether `data`, which begins a frame, is exactly that frame, as nearly all reads are: then no framer is needed.
+def whole_frames(data: bytes) -> list[bytes]:
+    """The frames of `data`, which begins a frame, if it is nothing else, as nearly all reads are: then no framer is
+    needed. Else empty.
 
-    Recognizes only frames whose lines end in line feeds.
+    Recognizes only short frames whose lines end in line feeds.
     """
-    if not 0 < data.find(b"\n\n") == len(data) - 2 <= MAX_FRAME_BYTES - 2:
-        return False
-    return CR not in data and data[0] not in _LEADING_BYTES
+    if len(data) > MAX_FRAME_BYTES or not data.endswith(b"\n\n") or data.endswith(b"\n\n\n") or CR in data:
+        return []
+    frames = [lines + b"\n\n" for lines in data[:-2].split(b"\n\n")]
+    for frame in frames:
+        if frame[0] in _LEADING_BYTES:
+            return []
+    return frames
 
 
 def _frame_end(buffer: bytes, start: int, has_returns: bool) -> int:

@@ -71,12 +71,12 @@ class StreamReader:
         self._lessons = LESSONS
 
     def feed(self, data: bytes) -> bytes:
-        prefix, prefix_sent, suffix, suffix_sent, start, end = pattern = self._expected
+        prefix, prefix_sent, suffix, suffix_sent, start, end = self._expected
         text = data[start:end]
         if prefix + text + suffix == data:  # nearly all reads
             if LF not in text and CR not in text and (QUOTE not in text or INSIDE_STRING.fullmatch(text)):
                 return prefix_sent + text + suffix_sent
-            several = pattern.rewritten(data)
+            several = self._expected.rewritten(data)
             if several is not None:
                 return several
         sent = self._feed_other(data)
@@ -85,9 +85,8 @@ class StreamReader:
 
     def _feed_other(self, data: bytes) -> bytes:
         """Read what is not deltas of the pattern alone."""
-        if self._framer.at_boundary and sse.is_one_frame(data):
-            frame = self._frame(data)
-            return frame if self._held is None else self._hold(frame)
+        if self._framer.at_boundary and (frames := sse.whole_frames(data)):
+            return b"".join(map(self._passed, frames))
         return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
 
     def end(self) -> bytes:
@@ -101,7 +100,7 @@ class StreamReader:
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
-    def _passed(self, piece: bytes, kind: int) -> bytes:
+    def _passed(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
         if kind == sse.FRAME:
             piece = self._frame(piece)
         elif kind != sse.COMMENT:
