@@ -215,11 +215,14 @@ class _Passage:
         some = reader.feed(data)
         if reader.failed:
             some = _without_secrets(self._answering, some)
-        elif some:
-            self._sent.append(some)
-            if outgoing.sent_bytes > self._count_at:
-                self._count()
-        return not some or outgoing.write(some)
+            return not some or outgoing.write(some)
+        if not some:
+            return True
+        has_room = outgoing.write(some)
+        self._sent.append(some)
+        if outgoing.sent_bytes > self._count_at:
+            self._count()
+        return has_room
 
     def take_rest(self) -> bool:
         """Pass on what `take` left."""

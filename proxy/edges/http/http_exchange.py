@@ -106,6 +106,7 @@ class HttpExchange:
         "_chunked",
         "_connection",
         "_continued",
+        "_flows",
         "_parts",
         "_pending",
         "_waiter",
@@ -275,6 +276,7 @@ class HttpExchange:
         if whole is None or size > _JOINED_BYTES or bodiless or transport is None or transport.is_closing():
             self._bodiless = bodiless
             self._chunked = self.head.modern and not bodiless
+            self._flows = False  # the head of a chunked answer was sent
             self._pending: str | None = text + lines
             return whole is None or self.finish(whole)
         # Nearly every answer that is not a stream.
@@ -287,8 +289,7 @@ class HttpExchange:
     def write(self, data: bytes) -> bool:
         connection, size = self._connection, len(data)
         transport = connection.transport
-        is_usual = self._chunked and self.started and 0 < size <= _JOINED_BYTES  # nearly every piece of a stream
-        if is_usual and transport is not None and not transport.is_closing():
+        if self._flows and 0 < size <= _JOINED_BYTES and transport is not None and not transport.is_closing():
             transport.write(b"%x\r\n%b\r\n" % (size, data))
             self.sent_bytes += size
         else:
@@ -313,6 +314,7 @@ class HttpExchange:
         parts = [] if self._pending is None else [self._take_head(framing)]
         if data:
             parts += (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
+        self._flows = self._chunked
         self._write(parts, len(data))
 
     def finish(self, data: bytes = b"") -> bool:

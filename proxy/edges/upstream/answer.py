@@ -68,7 +68,7 @@ class HttpAnswer:
         self.failure: Exception | None = None
         self.whole: bytes | None = None
         self.waiter: asyncio.Future[bool] | None = exchange.loop.create_future()  # done when the head arrived
-        self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
+        self.sink: Callable[[bytes], bool] | None = None  # only while `pour` waits
         self.taking_s = 0.0
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
 
@@ -130,13 +130,20 @@ class HttpAnswer:
                 return
             if has_room and not self.complete and self.failure is None:
                 return
-        waiter.set_result(has_room)
+        self.end_pour(has_room=has_room)
+
+    def end_pour(self, *, has_room: bool) -> None:
+        """Wake the consumer. What arrives before it runs is kept."""
+        self.sink, waiter = None, self.waiter
+        if waiter is not None and not waiter.done():  # done: its task was cancelled
+            waiter.set_result(has_room)
 
     def fail_pour(self, error: Exception) -> None:
         """`sink` raised `error`: raise it again in `pour`."""
-        assert self.waiter is not None
-        self.waiter.set_exception(error)
-        self.waiter.exception()  # mark it as retrieved, in case the waiting task was cancelled
+        self.sink, waiter = None, self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+            waiter.exception()  # mark it as retrieved, in case the waiting task is cancelled now
 
     async def _wait(self) -> bool:
         """Wait for `wake`. Returns whether the `pour` callback has room for more."""

@@ -171,18 +171,16 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         piece = b"".join(pieces)  # no copy if there is one
         pieces.clear()
-        waiter, sink = answer.waiter, answer.sink
-        if waiter is None or waiter.done() or not answer.status:
-            self._receive(answer, piece, nbytes)
-        elif sink is not None and piece and self._unfinished:  # flows: pass it on without a layer between
+        sink, waiter = answer.sink, answer.waiter
+        if sink is not None and piece and self._unfinished:  # flows: pass it on without a layer between
             self._non_body_bytes = 0
             try:
                 if not sink(piece):
-                    waiter.set_result(False)
+                    answer.end_pour(has_room=False)
             except Exception as error:  # noqa: BLE001  # raised again in `pour`
                 answer.fail_pour(error)
             answer.taking_s += perf_counter() - self._received_at
-        elif had_head or self._unfinished:
+        elif waiter is None or waiter.done() or not answer.status or had_head or self._unfinished:
             self._receive(answer, piece, nbytes)
         else:  # all of an answer
             answer.whole = piece

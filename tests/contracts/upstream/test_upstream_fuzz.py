@@ -19,7 +19,7 @@ from policy.hosts import Reach
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.connection import HEAD_BYTES, UpstreamConnection
 from proxy.edges.upstream.shared_state import READ_BYTES, SharedState
-from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamError
+from proxy.exchange import CallerGoneError, UpstreamCall, UpstreamCutError, UpstreamError
 from proxy.http_rules.headers import answer_fields
 
 T = TypeVar("T")
@@ -481,14 +481,24 @@ def test_time_that_the_sink_takes_is_known(loop: asyncio.AbstractEventLoop) -> N
     assert pouring.answer.taking_s >= 0.03, "of the last piece"
 
 
-def test_cancelled_pour_passes_nothing_more(loop: asyncio.AbstractEventLoop) -> None:
-    take = Taker()
+@pytest.mark.parametrize("fault", [CallerGoneError, None])
+def test_cancelled_pour_ends_the_exchange(loop: asyncio.AbstractEventLoop, fault: type[Exception] | None) -> None:
+    """Until its task runs, the sink may be given more, which it can no longer send."""
+    gone: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        if piece == b"two" and fault is not None:
+            raise fault
+        gone.append(piece)
+        return piece == b"one"
+
     rig, pouring = poured(loop, b"3\r\none\r\n", take)
     pouring.cancel()
     rig.receive(b"3\r\ntwo\r\n")
+    rig.receive(b"5\r\nthree\r\n")
     with pytest.raises(asyncio.CancelledError):
         pouring.now()
-    assert take.got == [b"one"]
+    assert b"three" not in gone
     assert rig.transport.closing
 
 
