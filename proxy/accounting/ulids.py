@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
-_TIME_SHIFTS = range(30, -1, -10)
+_SPELLED_BITS = 20
+_TIME_SHIFTS = range(20, -1, -10)
 _RANDOM_CHARS = 16
 _DRAWN = 256
 _SLICES = [slice(_RANDOM_CHARS * number, _RANDOM_CHARS * (number + 1)) for number in range(_DRAWN)]
@@ -18,22 +19,24 @@ class Ulids:
     """Make ULIDs. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: random bytes (`secrets.token_bytes`).
 
     Chance is drawn and spelled for many at once, a byte for each character (its upper three bits are not used). Of the
-    time, all but the last two characters stay for a second.
+    time, all but the last four characters stay for a quarter of an hour.
     """
 
     def __init__(self, now_ns: Callable[[], int], chance: Callable[[int], bytes]) -> None:
         self._now_ns = now_ns
         self._chance = chance
-        self._pool: list[str] = []
-        self._second = -1  # seconds of 1024 ms
+        self._chars = ""
+        self._left = 0  # of the slices of `_chars`
+        self._quarter = -1  # quarters of an hour, of 2 ** 20 ms
         self._spelled = ""
 
     def __call__(self) -> str:
         ms = self._now_ns() // 1_000_000
-        if ms >> 10 != self._second:
-            self._second = ms >> 10
-            self._spelled = "".join([_PAIRS[self._second >> shift & 1023] for shift in _TIME_SHIFTS])
-        if not self._pool:
-            chars = self._chance(_DRAWN * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode()
-            self._pool = list(map(chars.__getitem__, _SLICES))
-        return self._spelled + _PAIRS[ms & 1023] + self._pool.pop()
+        if ms >> _SPELLED_BITS != self._quarter:
+            self._quarter = ms >> _SPELLED_BITS
+            self._spelled = "".join([_PAIRS[self._quarter >> shift & 1023] for shift in _TIME_SHIFTS])
+        if not self._left:
+            self._chars = self._chance(_DRAWN * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode()
+            self._left = _DRAWN
+        self._left -= 1
+        return f"{self._spelled}{_PAIRS[ms >> 10 & 1023]}{_PAIRS[ms & 1023]}{self._chars[_SLICES[self._left]]}"

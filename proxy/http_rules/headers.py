@@ -7,7 +7,6 @@ See docs/reference/inference.md#headers.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from proxy.accounting.reservations import LimitStatus
 from proxy.exchange import AnswerFields, Headers, Incoming, UpstreamUnreachableError
@@ -156,12 +155,10 @@ def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -
     return lines
 
 
-@lru_cache(maxsize=16)
 def duration_text(ms: int) -> str:
-    """A duration in the form of the vendors' rate-limit fields: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
-
-    Cached: a counter that was charged just now resets after a whole window, so most calls have the same duration.
-    """
+    """A duration in the form of the vendors' rate-limit fields: `20ms`, `1.5s`, `6m0s`, `3h0m5s`."""
+    if ms == 60_000:  # nearly every token limit: it was charged just now, so it resets after a whole window
+        return "1m0s"
     if ms < 1000:
         return f"{max(0, ms)}ms"
     seconds, rest_ms = divmod(ms, 1000)

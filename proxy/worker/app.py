@@ -49,7 +49,7 @@ LAST_ANSWERS_S = 2.0
 """How long before the drain timeout ends calls that still wait for a replica are answered. They may be thousands."""
 KEPT_SPARES = 256
 """No fewer than uvloop and asyncio keep of each kind."""
-SPARES_USED_S = 0.1
+SPARES_USED_S, AGAIN_AFTER_S = 0.1, 1.0
 ROOM_BYTES = 16 << 20
 """Memory kept for reuse: eight prompts of 400 kB at once fit without returning a page to the system."""
 
@@ -122,8 +122,10 @@ def keep_room() -> None:
     bytes(ROOM_BYTES)
 
 
-def burst_ended() -> None:
+def burst_ended(times: int = 3) -> None:
     """Give memory back in a moment, once what uvloop and asyncio keep for reuse is of now instead of the burst.
+
+    And again a second later, because what lives only for a moment, such as a timer, holds an arena each time, too.
 
     They keep up to 255 dead handles, timers and iterators of futures each, and one of them holds an arena of CPython's
     (decision 0052). Of those made here the last are dropped first and kept, and they lie close together.
@@ -132,13 +134,15 @@ def burst_ended() -> None:
     spares: list[object] = []
     for _ in range(2 * KEPT_SPARES):
         spares += loop.call_soon(_nothing), loop.call_later(0.001, _nothing), loop.create_future().__await__()
-    loop.call_later(SPARES_USED_S, _drop_and_give_back, spares)
+    loop.call_later(SPARES_USED_S, _drop_and_give_back, spares, times - 1)
 
 
-def _drop_and_give_back(spares: list[object]) -> None:
+def _drop_and_give_back(spares: list[object], more_times: int) -> None:
     while spares:
         spares.pop()
     give_back()
+    if more_times:
+        asyncio.get_running_loop().call_later(AGAIN_AFTER_S, burst_ended, more_times)
 
 
 def _nothing() -> None: ...

@@ -204,10 +204,11 @@ class JournalWriter:
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
-        group, records = self._group, self._records
+        group, records = self._group.copy(), self._records.copy()
         if not group:
             return
-        self._group, self._records = [], []
+        self._group.clear()
+        self._records.clear()
         taken, failure = self._write(b"".join(records))
         if failure is not None:
             self._write_failed(failure)

@@ -81,9 +81,10 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def _flush(self) -> None:
-        unsent, self._unsent, self._flushes_soon = self._unsent, [], False
+        unsent, self._flushes_soon = b"".join(self._unsent), False
+        self._unsent.clear()
         if unsent and self._transport is not None:
-            self._transport.write(b"".join(unsent))
+            self._transport.write(unsent)
 
 
 class SupervisorLink:

@@ -149,7 +149,8 @@ class SettlementSender:
 
     def send_ready(self) -> None:
         """Enqueue this tick's batches at the client, just before it writes."""
-        queues, self.ready = self.ready, []
+        queues = self.ready.copy()
+        self.ready.clear()
         for queue in queues:
             if queue.settlements and not queue.in_flight and not queue.awaits_retry:
                 self._send(queue)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import orjson
 
@@ -91,9 +90,11 @@ class AccessLogWriter:
 
 def lines_of(calls: Iterable[RequestReport]) -> bytes:
     """A flat JSON line per call, times in milliseconds, unknown fields left out. One loop, because each call costs."""
-    lines = []
+    lines, known, text = [], -1, b""
     for call in calls:
         second, ms = divmod(call.ended_at_ms, 1000)
+        if second != known:  # calls that are written together ended in the same second or two
+            known, text = second, _timestamp(second)
         more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
         if call.tokens is not None:
             more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.tokens
@@ -102,7 +103,7 @@ def lines_of(calls: Iterable[RequestReport]) -> bytes:
         if call.trace_id:
             more += b',"trace_id":"%b","span_id":"%b"' % (call.trace_id.encode(), call.span_id.encode())
         line = _LINE % (
-            _timestamp(second),
+            text,
             ms,
             CLIENT_CLOSED_MESSAGE if call.status == CLIENT_CLOSED_STATUS else b"request",
             call.labels.encoded or _encoded(call.labels),
@@ -135,7 +136,6 @@ def _encoded(labels: CallLabels) -> bytes:
     return labels.encoded
 
 
-@lru_cache(maxsize=1)
 def _timestamp(second: int) -> bytes:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
 

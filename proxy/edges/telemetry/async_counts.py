@@ -56,17 +56,12 @@ class AsyncCounts:
             "requests": [_row(deployment, status, count) for (deployment, status), count in self._requests.items()],
             "attempts": dict(self._attempts),
             "deliveries": dict(self._deliveries),
-            "histograms": {name: [histogram.counts, histogram.sum] for name, histogram in self._histograms.items()},
+            "histograms": {name: histogram.take() for name, histogram in self._histograms.items()},
         }
-        self._clear()
-        return taken
-
-    def _clear(self) -> None:
         self._requests.clear()
         self._attempts.clear()
         self._deliveries.clear()
-        for histogram in self._histograms.values():
-            histogram.clear()
+        return taken
 
 
 def _row(deployment: DeploymentRef, status: Status, count: int) -> Sequence[str | int]:

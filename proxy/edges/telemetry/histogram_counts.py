@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Any
 
 
 class HistogramCounts:
@@ -11,11 +12,15 @@ class HistogramCounts:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.clear()
-
-    def clear(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+
+    def take(self) -> list[Any]:
+        """Return the counts and their sum, and begin again with the same list: one made now would stay (0052)."""
+        taken = [self.counts.copy(), self.sum]
+        self.counts[:] = [0] * len(self.counts)
+        self.sum = 0.0
+        return taken
 
     def observe(self, values: Sequence[float]) -> None:
         counts, bounds = self.counts, self.bounds
@@ -25,4 +30,4 @@ class HistogramCounts:
 
     def add(self, counts: Sequence[int]) -> None:
         """Add counts by bucket. What they sum up to is added apart."""
-        self.counts = list(map(int.__add__, self.counts, counts))
+        self.counts[:] = map(int.__add__, self.counts, counts)

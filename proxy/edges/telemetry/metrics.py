@@ -135,8 +135,8 @@ class WorkerMetrics:
         self._decided.clear()
         self._histograms["redis"].observe(self._round_trips)
         self._round_trips.clear()
-        if ended := self._finished_calls:
-            self._finished_calls = []
+        if ended := self._finished_calls.copy():
+            self._finished_calls.clear()
             self._count_calls(ended)
             if self._log_calls is not None:
                 self._log_calls(ended)
@@ -168,20 +168,10 @@ class WorkerMetrics:
         return counted
 
     def _take_counts(self) -> dict[str, Any]:
-        calls, self._calls = self._calls, {}
-        first_bytes, self._first_bytes = self._first_bytes, {}
-        for buckets in first_bytes.values():
+        """Empties what it takes from: a container in its place would lie in a burst's memory, and hold it (0052)."""
+        for buckets in self._first_bytes.values():
             self._histograms["first_byte"].add(buckets)
-        decisions, self._decisions = self._decisions, Counter()
-        unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
-        histograms = {
-            name: [histogram.counts, histogram.sum]
-            for name, histogram in self._histograms.items()
-            if any(histogram.counts)
-        }
-        for name in histograms:
-            self._histograms[name].clear()
         capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
         if capacity is not None:
             sheds = capacity.taken_sheds()
@@ -192,16 +182,18 @@ class WorkerMetrics:
             }
         self._in_flight_sent = gauges["in_flight"]
         counts = {
-            "calls": [[*labels, status, *sums] for (labels, status), (sums, _buckets) in calls.items()],
-            "first_bytes": [[*key, buckets] for key, buckets in first_bytes.items() if any(buckets)],
-            "decisions": [[*key, count] for key, count in decisions.items()],
-            "unreported": unreported,
+            "calls": [[*labels, status, *sums] for (labels, status), (sums, _buckets) in self._calls.items()],
+            "first_bytes": [[*key, buckets] for key, buckets in self._first_bytes.items() if any(buckets)],
+            "decisions": [[*key, count] for key, count in self._decisions.items()],
+            "unreported": self._unreported.copy(),
             "decided_alone": alone,
-            "histograms": histograms,
+            "histograms": {name: one.take() for name, one in self._histograms.items() if any(one.counts)},
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,
             "async": self.async_requests.take(),
         }
         if self.traces is not None:
             counts["traces"] = self.traces()
+        for taken in (self._calls, self._first_bytes, self._decisions, self._unreported):
+            taken.clear()
         return counts

@@ -1,10 +1,13 @@
 """How a worker tunes its process's memory allocator."""
 
+import asyncio
 import os
 import subprocess
 import sys
 
 import pytest
+
+from proxy.worker import app
 
 _FAULTS_OF_TWENTY_ROUNDS = """
 import resource
@@ -97,3 +100,14 @@ def test_repeated_bodies_reuse_their_memory_pages() -> None:
     (faults,) = run(_FAULTS_OF_TWENTY_ROUNDS)
     a_round = 4_000_000 // 4096
     assert faults < a_round
+
+
+async def test_memory_is_given_back_again_a_while_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time some objects that live only for a moment hold memory; they lie elsewhere the next time."""
+    given_back: list[None] = []
+    monkeypatch.setattr(app, "give_back", lambda: given_back.append(None))
+    monkeypatch.setattr(app, "SPARES_USED_S", 0.001)
+    monkeypatch.setattr(app, "AGAIN_AFTER_S", 0.001)
+    app.burst_ended(times=3)
+    await asyncio.sleep(0.2)
+    assert len(given_back) == 3

@@ -152,7 +152,8 @@ class RedisClient:
         if self._connection is None:
             new = [command for command in self._queue if command.expires_at == NEVER]
         else:
-            new, self._queue = self._queue, []
+            new = self._queue.copy()
+            self._queue.clear()
         for command in new:
             command.sent_at = now
             if command.expires_at == NEVER:  # a redirected command keeps its deadline
@@ -186,7 +187,8 @@ class RedisClient:
             connection.expired += 1
             overdue.append(command)
         unsent = [command for command in self._queue if command.expires_at <= now]
-        self._queue = [command for command in self._queue if command.expires_at > now]
+        if unsent:
+            self._queue = [command for command in self._queue if command.expires_at > now]
         return overdue + unsent
 
     def _set_timers(self) -> None:

@@ -152,6 +152,27 @@ async def test_histogram_counts_values_up_to_each_bound(totals: MetricTotals) ->
     assert math.isclose(total, 9.00021)
 
 
+async def test_counting_and_sending_keep_each_container(totals: MetricTotals) -> None:
+    """One made during a burst would hold the memory that the burst's objects lay in (decision 0052)."""
+    metrics = WorkerMetrics(Line(totals))
+
+    def containers() -> dict[str, int]:
+        histograms = [(name, one.counts) for name, one in vars(metrics)["_histograms"].items()]
+        kept = [(name, one) for name, one in vars(metrics).items() if isinstance(one, (list, dict))]
+        return {name: id(one) for name, one in histograms + kept}
+
+    before = containers()
+    metrics.finished(call())
+    metrics.redis_round_trip(0.001)
+    metrics.limit_decision(("admitted", "", ""))
+    metrics.usage_not_reported("missing")
+    metrics.flush()
+    assert value(totals, "tollgate_redis_round_trip_seconds_count") == 1
+    assert containers() == before
+    metrics.flush()
+    assert value(totals, "tollgate_redis_round_trip_seconds_count") == 1  # nothing is sent twice
+
+
 async def test_counts_are_summed_over_workers_and_survive_dead_ones(totals: MetricTotals) -> None:
     workers = [WorkerMetrics(Line(totals, number)) for number in range(2)]
     for metrics in workers:
