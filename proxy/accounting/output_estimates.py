@@ -38,12 +38,19 @@ class OutputEstimates:
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None:
         """Add a settled call, with the output that its provider reported."""
-        pair = (group_id, slug)
-        mean = self._means.pop(pair, None)
-        if mean is None:
-            mean = _Mean()
-            if len(self._means) >= self._pairs_kept:
-                del self._means[next(iter(self._means))]
-        self._means[pair] = mean
+        pair, means = (group_id, slug), self._means
+        mean = means.get(pair)
+        if mean is None or len(means) >= self._pairs_kept:  # only then does it matter which was called last
+            mean = self._move_to_end(pair)
         calls = mean.calls = mean.calls + 1
         mean.output += (output_tokens - mean.output) / (calls if calls < _MEMORY_CALLS else _MEMORY_CALLS)
+
+    def _move_to_end(self, pair: tuple[str, str]) -> _Mean:
+        means = self._means
+        mean = means.pop(pair, None)
+        if mean is None:
+            mean = _Mean()
+            if len(means) >= self._pairs_kept:
+                del means[next(iter(means))]
+        means[pair] = mean
+        return mean
