@@ -1,4 +1,4 @@
-"""Begins and ends an answer: its head with the fields that every answer has, and its last bytes."""
+"""Begins an answer: its head, with the fields that every answer has."""
 
 from time import perf_counter
 
@@ -16,9 +16,3 @@ def begin(context: RequestContext, answered: Answered, whole: bytes | None = Non
     if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in answered.headers):
         lines += f"request-id: {request_id}\r\n"
     return context.outgoing.start(answered.status, answered.headers, lines, answered.reason, whole)
-
-
-def finish(context: RequestContext, answered: Answered) -> bool:
-    """Send the last bytes, and the head if it was not sent before. False: the caller has no room for more."""
-    outgoing, final = context.outgoing, answered.final
-    return outgoing.finish(final) if outgoing.started else begin(context, answered, final)

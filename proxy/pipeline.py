@@ -18,7 +18,7 @@ from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
-from proxy.answer_head import finish
+from proxy.answer_head import begin
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.directory_values import Identified
 from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, RequestContext
@@ -131,7 +131,8 @@ class Pipeline:
                 if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
                     outgoing.abort()
                     return
-            if not finish(context, answered):
+            final = answered.final
+            if not (outgoing.finish(final) if outgoing.started else begin(context, answered, final)):
                 await outgoing.room()
         except (CancelledError, CallerGoneError) as gone:
             _mark(context, CallerGoneError())
@@ -143,13 +144,16 @@ class Pipeline:
 
     def _finish(self, context: RequestContext, answered: Answered, refused: Exception | None) -> None:
         """Send the last bytes of a call after `handle`: the journal has its end, or `refused` it."""
+        outgoing = context.outgoing
         try:
             if refused is not None:
                 answered = self._refusal(context, refused)
-            if refused is not None and context.outgoing.started:
-                context.outgoing.abort()
+            if not outgoing.started:
+                begin(context, answered, answered.final)
+            elif refused is None:
+                outgoing.finish(answered.final)
             else:
-                finish(context, answered)
+                outgoing.abort()
         except CallerGoneError as gone:
             _mark(context, gone)
         finally:

@@ -18,13 +18,11 @@ class UnwrittenRecord(Protocol):
 class JournaledCall:
     """At most one record of a call waits to be written: it is closed only once its open is written or refused."""
 
-    __slots__ = ("ends", "go_on", "is_written", "refused")
-
-    def __init__(self) -> None:
-        self.is_written = False
-        self.refused: Exception | None = None
-        self.ends = False  # the record is its close
-        self.go_on: GoOn | None = None
+    is_written = False
+    refused: Exception | None = None
+    ends = False
+    """The record is its close."""
+    go_on: GoOn | None = None
 
     def then(self, go_on: GoOn) -> None:
         """See `UnwrittenRecord`."""
