@@ -54,10 +54,6 @@ class AnswerReader(Protocol):
         """Read upstream's bytes; returns the bytes for the caller. Holds back what cannot be passed on yet."""
         ...
 
-    def whole(self, data: bytes) -> bytes:
-        """Read all of an answer at once, in place of `feed` and `end`; returns what they would return."""
-        ...
-
     def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
         """Work to run in slices before `end`, for a long answer that is held whole. Optional."""
         ...

@@ -63,9 +63,6 @@ class TranslatingStreamReader:
         last = self._piece(rest, sse.FRAME) if rest else b""
         return last + (self._writer.closing(self._meter.tokens) if self._stopped else b"")
 
-    def whole(self, data: bytes) -> bytes:
-        return self.feed(data) + self.end()
-
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
@@ -127,9 +124,6 @@ class TranslatingBodyReader:
             raise UpstreamResetError("the answer is too large to translate")
         self._held.append(data)
         return b""
-
-    def whole(self, data: bytes) -> bytes:
-        return self.feed(data) + self.end()
 
     def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
         raw = yield from SegmentedBody(*self._held).join_in_slices()

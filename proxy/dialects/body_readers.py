@@ -15,7 +15,7 @@ from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
-from proxy.json_text.json_edit import MODEL_KEY, edit_member, edit_members, edit_only_occurrence, last_object_named
+from proxy.json_text.json_edit import edit_member, edit_members, last_object_named
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
@@ -42,9 +42,6 @@ class PassThroughReader:
         passing, self._last = self._last, data
         return passing
 
-    def whole(self, data: bytes) -> bytes:
-        return data
-
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
@@ -68,17 +65,6 @@ class BodyReader:
         self.reported = meter
         self._result: bytes | None = None
         self.failed = False
-
-    def whole(self, data: bytes) -> bytes:
-        if len(data) > SMALL_BYTES:
-            return self.feed(data) + self.end()
-        try:
-            answer = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return data
-        if not self._observe(answer):
-            return data
-        return edit_only_occurrence(data, MODEL_KEY, self._slug) or edit_member(data, answer, "model", self._slug)
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -110,7 +96,13 @@ class BodyReader:
         if self._result is not None:
             return self._result
         raw = b"".join(self._held)
-        return self._read_tail(raw) if self._passing else self.whole(raw)
+        if self._passing:
+            return self._read_tail(raw)
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return raw
+        return edit_member(raw, answer, "model", self._slug) if self._observe(answer) else raw
 
     def _observe(self, answer: Any) -> bool:
         """Read usage and failure. Returns whether there is a model to rename."""

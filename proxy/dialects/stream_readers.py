@@ -94,9 +94,6 @@ class StreamReader:
         last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
         return last + (self._held or b"")
 
-    def whole(self, data: bytes) -> bytes:
-        return self.feed(data) + self.end()
-
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 

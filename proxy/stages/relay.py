@@ -84,7 +84,7 @@ class Relay:
         self._most_reported = most_reported
 
     def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
-        """The answer, if it is no stream and came whole: then there is nothing to wait for. Else await it."""
+        """The answer, if it came whole and reports its usage, as nearly all do that are no streams. Else await it."""
         upstream, dialects, attempt, most = answering.upstream, self._dialects, context.attempt, self._most_reported
         status, whole = upstream.status, upstream.whole
         if not 200 <= status < 300:
@@ -100,16 +100,7 @@ class Relay:
             context.answered = True
             return Answered(status, returned, final)
         context.reader = reader = dialects.answer_reader(context, attempt, content_type, upstream.headers, most)
-        head = Answered(status, returned, b"")
-        if whole is None or reader.streams:
-            return self._pass_on(context, answering, reader, head)
-        try:
-            head.final = reader.whole(whole)
-        finally:
-            if reader.reported.tokens is None:  # else nobody asks what was delivered
-                context.delivered = dialects.delivered_counter(context, reader)
-        _free(context)
-        return self._ended(context, answering, reader, head)
+        return self._pass_on(context, answering, reader, Answered(status, returned, b""))
 
     async def _pass_on(
         self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
