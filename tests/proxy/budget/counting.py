@@ -25,7 +25,7 @@ PARTS = {
     "dispatch": ("proxy/stages/dispatch.py", "proxy/http_rules/"),
     "dialects": ("proxy/dialects/",),
     "upstream": ("proxy/edges/upstream/",),
-    "relay": ("proxy/stages/relay.py",),
+    "relay": ("proxy/stages/relay.py", "proxy/progress_clock.py"),
     "journal": ("proxy/edges/journal/", "proxy/accounting/", "policy/billing.py"),
     "settle and report": ("proxy/stages/settle.py", "proxy/edges/telemetry/"),
     "making values": ("<string>",),  # the methods that dataclasses and named tuples generate

@@ -5,9 +5,9 @@ import pytest
 from tests.proxy.budget.canned_worker import ANSWER, CALLERS, SLUG, canned_worker
 from tests.proxy.budget.counting import calls_by_function, instructions, missing_tool, report
 
-MOST_CALLS = 114
-MOST_INSTRUCTIONS = 450_000
-"""390 000 on a quiet machine. Runs beside other load counted up to a tenth more."""
+MOST_CALLS = 92
+MOST_INSTRUCTIONS = 400_000
+"""347 000 on a quiet machine. Runs beside other load counted up to a tenth more."""
 
 
 def test_canned_call_is_a_governed_call() -> None:

@@ -3,7 +3,7 @@
 from tests.proxy.budget.canned_worker import CALLERS, SLUG, canned_worker
 from tests.proxy.budget.stream_counting import ENDING, REQUEST, calls_by_function, reads, report
 
-MOST_CALLS = 4.3
+MOST_CALLS = 4.2
 """Of the connection, relay, reader and the caller's exchange, and a fraction for what is put off."""
 
 
