@@ -16,13 +16,18 @@ class UnwrittenRecord(Protocol):
 
 
 class JournaledCall:
-    """At most one record of a call waits to be written: it is closed only once its open is written or refused."""
+    """The record of a call that was added last, for the journal to write.
+
+    At most one waits: a call is closed only once its open is written or refused. The journal sets all but `go_on`.
+    """
 
     is_written = False
     refused: Exception | None = None
+    """Why the record was not written."""
     ends = False
-    """The record is its close."""
+    """The record is the close, which is tried again alone where an open is refused."""
     go_on: GoOn | None = None
+    """Set by `then`."""
 
     def then(self, go_on: GoOn) -> None:
         """See `UnwrittenRecord`."""

@@ -46,6 +46,7 @@ class OutputEstimates:
         mean.output += (output_tokens - mean.output) / (calls if calls < _MEMORY_CALLS else _MEMORY_CALLS)
 
     def _move_to_end(self, pair: tuple[str, str]) -> _Mean:
+        """The mean, as the last to be forgotten. A new pair takes the first one's place where there is no room."""
         means = self._means
         mean = means.pop(pair, None)
         if mean is None:

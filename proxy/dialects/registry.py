@@ -158,12 +158,9 @@ class Dialects:
         text = request.body if outline is None or outline.key_spans else outline.text
         if model is not None and len(text) < LONG_BYTES:  # nearly every call
             edited = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
-            if (
-                edited is not None
-                and request.streaming
-                and chat_completions.adds_include_usage(request.facts.path, request.json)
-            ):
-                is_new = "stream_options" not in request.json
+            path, json = request.facts.path, request.json
+            if edited is not None and request.streaming and chat_completions.adds_include_usage(path, json):
+                is_new = "stream_options" not in json  # else that member is edited, by `_body`
                 edited = with_first_member(edited, chat_completions.INCLUDE_USAGE) if is_new else None
             if edited is not None:
                 return edited if outline is None else outline.restored_body(edited)

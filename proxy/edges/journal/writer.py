@@ -1,6 +1,6 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-The records of one event-loop tick are one write, for which their calls wait (decisions 0050 and 0058): `kill -9`
+The records of one event-loop tick are one write, for which their calls wait (decisions 0050, 0058, 0059): `kill -9`
 loses none of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every
 open call has room reserved for its `close`: a full disk or backlog refuses new calls but never loses an open one's end.
 
