@@ -1,0 +1,139 @@
+"""Each row of the table of odd answers, over real sockets: what callers of each dialect see, and what is billed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
+from policy.hosts import EgressRules
+from proxy.edges.http.limits import HttpLimits
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.edges.upstream.egress import Egress
+from proxy.stages.dispatch import DispatchSettings
+from tests.fakes.directory import KEY, SLUG
+from tests.fakes.front import listening
+from tests.fakes.path import PathRig
+from tests.upstream import Behaviour, Exchange, ScriptedUpstream, answer_json
+from tests.upstream.oddities import ODDITIES
+from tests.upstream.oddities.reading import PATHS, request_body, understood
+from tests.upstream.oddities.row import CALLERS, TARGET_MODEL, Counted, Oddity, Seen
+from tests.waiting import eventually
+
+SECRET = "sk-upstream-secret"
+MODEL_API = "PLATFORM_MODEL_API"
+SPOKEN_PATHS = {CHAT_COMPLETIONS: "/chat/completions", MESSAGES: "/messages", RESPONSES: "/responses"}
+
+
+@dataclass(slots=True)
+class Received:
+    """An answer as it came."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+    @property
+    def content_type(self) -> str:
+        fields = (line.partition(b": ") for line in self.head.split(b"\r\n"))
+        return next((value.decode() for name, _, value in fields if name.lower() == b"content-type"), "")
+
+
+def cases() -> Iterator[tuple[Oddity, str, Seen]]:
+    for row in ODDITIES:
+        for caller in CALLERS:
+            if (seen := row.seen_by(caller)) is not None:
+                yield row, caller, seen
+
+
+def test_each_row_has_a_name_of_its_own() -> None:
+    names = [row.name for row in ODDITIES]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("row", "caller", "seen"), [pytest.param(*case, id=f"{case[0].name}, to {case[1]}") for case in cases()]
+)
+async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller: str, seen: Seen) -> None:
+    rig = PathRig()
+    async with ScriptedUpstream(default=only_on(row)) as upstream:
+        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 5.0, None))
+        rig.directory.add_slug(SLUG, target_of(row))
+        rig.directory.secrets["s1"] = SECRET
+        rig.settings = DispatchSettings({"VENDOR_A": upstream.url, MODEL_API: upstream.url})
+        rig.over(client)
+        async with listening(rig.pipeline.handle, HttpLimits(watch_interval_s=0.05)) as front:
+            connection = await front.caller()
+            connection.send(request(row, caller))
+            received = parsed(await connection.read_to_end())
+        await client.aclose()
+    await eventually(lambda: len(rig.meters.calls) == 1)
+    rig.check_settled()
+    check_seen(received, caller, seen)
+    assert f"127.0.0.1:{upstream.port}".encode() not in received.head + received.body
+    [closed] = rig.journal.closed
+    logged = seen.status if row.logged is None else row.logged
+    assert (closed.status, rig.meters.calls[0].status) == (logged, logged)
+    check_billed(closed.tokens, row)
+
+
+def check_seen(received: Received, caller: str, seen: Seen) -> None:
+    everything = received.head + received.body
+    said = understood(caller, received.content_type, received.body)
+    assert (received.status, said.text, said.ended) == (seen.status, seen.text, seen.ended), everything
+    for text in seen.has:
+        assert text in everything
+    for text in (*seen.lacks, TARGET_MODEL.encode(), SECRET.encode()):
+        assert text not in everything
+
+
+def check_billed(tokens: Tokens, row: Oddity) -> None:
+    if isinstance(row.billed, Counted):
+        assert tokens.output == row.billed.output
+        assert tokens.input > 0
+    else:
+        assert tokens == row.billed
+
+
+def only_on(row: Oddity) -> Behaviour:
+    """The row's answer on the path of its dialect, and 404 on others, as a server that lacks them."""
+
+    async def behave(exchange: Exchange) -> None:
+        has_path = exchange.received.path.endswith(SPOKEN_PATHS[row.spoken])
+        await (row.sends if has_path else answer_json(404, {"detail": "Not Found"}))(exchange)
+
+    return behave
+
+
+def target_of(row: Oddity) -> Target:
+    """A provider of the row's dialect. What the model API speaks, only its server can tell."""
+    provider = "VENDOR_A" if row.spoken == MESSAGES else MODEL_API
+    return Target(provider, secret_id="s1", target_model=TARGET_MODEL)
+
+
+def request(row: Oddity, caller: str) -> bytes:
+    body = json.dumps(request_body(caller, SLUG, row.stream) | row.asks).encode()
+    head = f"POST {PATHS[caller]} HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def parsed(raw: bytes) -> Received:
+    """Status, head and body of an answer. A chunked body may lack its end."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        body = dechunked(body)
+    return Received(int(head.split(b" ")[1]), head, body)
+
+
+def dechunked(rest: bytes) -> bytes:
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        if length == 0:
+            break
+        body += rest[:length]
+        rest = rest[length + 2 :]
+    return body

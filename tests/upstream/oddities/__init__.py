@@ -1,0 +1,10 @@
+"""The table of odd answers: what a server sends, what each caller must see of it, and what is billed.
+
+A new oddity is one row in the file of its kind, and a kind is one file whose `ROWS` is listed here.
+`tests/contracts/http/test_oddities.py` runs each row over real sockets, once for each caller that it names.
+"""
+
+from tests.upstream.oddities import usage_reports
+from tests.upstream.oddities.row import Oddity
+
+ODDITIES: tuple[Oddity, ...] = (*usage_reports.ROWS,)

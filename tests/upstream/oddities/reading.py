@@ -1,0 +1,89 @@
+"""What a caller of each dialect understands of an answer: its text, and how it ended."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
+from tests.upstream.oddities.row import Ended, Json
+
+PATHS = {CHAT_COMPLETIONS: "/v1/chat/completions", MESSAGES: "/v1/messages", RESPONSES: "/v1/responses"}
+
+
+@dataclass(slots=True)
+class Understood:
+    """An answer as a client of its dialect reads it."""
+
+    text: str = ""
+    failed: bool = False
+    complete: bool = False
+
+    @property
+    def ended(self) -> Ended:
+        if self.failed:
+            return "failed"
+        return "complete" if self.complete else "cut"
+
+
+def request_body(caller: str, slug: str, stream: bool) -> Json:
+    """A small request of this dialect."""
+    turns = [{"role": "user", "content": "hi"}]
+    body: Json = {"model": slug, "stream": stream}
+    if caller == CHAT_COMPLETIONS:
+        return body | {"messages": turns}
+    return body | ({"messages": turns, "max_tokens": 100} if caller == MESSAGES else {"input": "hi"})
+
+
+def understood(caller: str, content_type: str, body: bytes) -> Understood:
+    """Read an answer. The lenient rules of clients hold: bytes that are not UTF-8 are replaced, unknown events pass."""
+    text = body.decode(errors="replace")
+    if content_type.startswith("text/event-stream"):
+        return _stream(caller, text)
+    try:
+        answer = json.loads(text.removeprefix("\ufeff"))
+    except ValueError:
+        return Understood()
+    return _whole(caller, answer) if isinstance(answer, dict) else Understood()
+
+
+def _stream(caller: str, text: str) -> Understood:
+    said = Understood()
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    for frame in lines.split("\n\n"):
+        data = "\n".join(line[5:].removeprefix(" ") for line in frame.split("\n") if line.startswith("data:"))
+        if data.strip() == "[DONE]":
+            said.complete = said.complete or caller == CHAT_COMPLETIONS
+        elif data:
+            _read_event(said, caller, json.loads(data))
+    return said
+
+
+def _read_event(said: Understood, caller: str, event: Any) -> None:
+    if not isinstance(event, dict):
+        return
+    kind = event.get("type")
+    if event.get("error") or kind in ("error", "response.failed"):
+        said.failed = True
+    if caller == CHAT_COMPLETIONS:
+        for choice in event.get("choices") or ():
+            said.text += (choice.get("delta") or {}).get("content") or ""
+    elif caller == MESSAGES:
+        said.text += (event.get("delta") or {}).get("text") or "" if kind == "content_block_delta" else ""
+        said.complete = said.complete or kind == "message_stop"
+    else:
+        said.text += event["delta"] if kind == "response.output_text.delta" else ""
+        said.complete = said.complete or kind in ("response.completed", "response.incomplete")
+
+
+def _whole(caller: str, answer: Json) -> Understood:
+    failed = bool(answer.get("error")) or answer.get("type") == "error" or answer.get("status") == "failed"
+    said = Understood(failed=failed, complete=not failed)
+    if caller == CHAT_COMPLETIONS:
+        texts = [(choice.get("message") or {}).get("content") for choice in answer.get("choices") or ()]
+    elif caller == MESSAGES:
+        texts = [block.get("text") for block in answer.get("content") or ()]
+    else:
+        parts = [part for item in answer.get("output") or () for part in item.get("content") or ()]
+        texts = [part.get("text") for part in parts]
+    said.text = "".join(text for text in texts if isinstance(text, str))
+    return said
