@@ -39,6 +39,20 @@ class Target:
     target_model: str | None = None
     base_url: str | None = None
     vendor_c_config: VendorCConfig | None = None
+    upstream_state: str | None = None
+    dialects: tuple[str, ...] | None = None
+    """The dialects that the server speaks, the preferred one first; None: the provider's, or found out by asking."""
+    price_options: str | None = None
+
+    @property
+    def passes_upstream_state(self) -> bool:
+        """Whether callers may name state in the vendor's account, which all groups share. False by default."""
+        return self.upstream_state == PASS
+
+    @property
+    def passes_price_options(self) -> bool:
+        """Whether callers may ask for what the vendor bills beside tokens. True by default."""
+        return self.price_options is None or self.price_options == PASS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,14 @@ class ProviderRules:
 CHAT_COMPLETIONS = "chat_completions"
 MESSAGES = "messages"
 RESPONSES = "responses"
+PASS = "PASS"  # noqa: S105  (no password)
+REFUSE = "REFUSE"
+ALLOWED_VALUES: Mapping[str, tuple[str, ...]] = {
+    "upstream_state": (REFUSE, PASS),
+    "dialects": tuple(dialect.upper() for dialect in (CHAT_COMPLETIONS, MESSAGES, RESPONSES)),
+    "price_options": (PASS, REFUSE),
+}
+"""The optional fields of every target, and their values, the default first. `dialects` is a list, without a default."""
 _OPENAI = (CHAT_COMPLETIONS, RESPONSES)
 _HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
 _VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
@@ -102,13 +124,25 @@ def check_target(target: Target) -> None:
     given = {f.name for f in fields(target) if f.name != "provider" and getattr(target, f.name) is not None}
     for name in sorted(rules.required - given):
         raise EndpointRuleError(name, f"{target.provider} needs {name}")
-    for name in sorted(given - rules.required - rules.optional):
+    for name in sorted(given - rules.required - rules.optional - ALLOWED_VALUES.keys()):
         raise EndpointRuleError(name, f"{target.provider} has no field {name}")
     for name in sorted(given):
         if isinstance(value := getattr(target, name), str) and not value.strip():
             raise EndpointRuleError(name, f"{name} must not be empty")
+    _check_values(target)
     if target.vendor_c_config is not None:
         _check_vendor_c_config(target.vendor_c_config)
+
+
+def _check_values(target: Target) -> None:
+    """Raise unless the fields that every target may have hold values that they may hold."""
+    for name, allowed in ALLOWED_VALUES.items():
+        value = getattr(target, name)
+        values = value if isinstance(value, tuple) else (value,)
+        if value is not None and not set(values) <= set(allowed):
+            raise EndpointRuleError(name, f"{name} must be of {', '.join(allowed)}")
+        if value is not None and len(set(values)) != max(1, len(values)):
+            raise EndpointRuleError(name, f"{name} must name at least one value, and each once")
 
 
 def _check_vendor_c_config(config: VendorCConfig) -> None:

@@ -310,7 +310,10 @@ def _limit_from_wire(body: Wire) -> Limit:
     return Limit(LimitType(body["type"]), Unit(body["unit"]), body["threshold"])
 
 
-_TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "base_url")
+_TARGET_FIELDS = (
+    *("model_id", "environment_name", "secret_id", "target_model", "base_url"),
+    *("upstream_state", "price_options"),
+)
 
 
 def target_to_wire(target: Target) -> Wire:
@@ -320,10 +323,18 @@ def target_to_wire(target: Target) -> Wire:
     if target.vendor_c_config is not None:
         config = target.vendor_c_config
         wire["vendor_c_config"] = {"project_id": config.project_id, "location": config.location}
+    if target.dialects is not None:
+        wire["dialects"] = list(target.dialects)
     return wire
 
 
 def target_from_wire(body: Wire) -> Target:
     config = body.get("vendor_c_config")
     vendor_c = VendorCConfig(config["project_id"], config["location"]) if config else None
-    return Target(body["provider"], **{name: body.get(name) for name in _TARGET_FIELDS}, vendor_c_config=vendor_c)
+    dialects = body.get("dialects")
+    return Target(
+        body["provider"],
+        **{name: body.get(name) for name in _TARGET_FIELDS},
+        vendor_c_config=vendor_c,
+        dialects=None if dialects is None else tuple(dialects),
+    )

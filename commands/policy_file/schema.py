@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from policy.endpoints import PROVIDERS, SLUG_PATTERN
+from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
 from policy.groups import MAX_MODELS, Enforcement
 from policy.limits.limit import MAX_THRESHOLD, LimitType, Unit
 
@@ -50,6 +50,9 @@ _FIELDS: dict[str, Schema] = {
     ),
 }
 """The fields of a target. The API's `secret_id` and `model_id` are names here."""
+_OPTIONS: dict[str, Schema] = {name: {"enum": list(values)} for name, values in ALLOWED_VALUES.items()}
+_OPTIONS["dialects"] = {"type": "array", "items": _OPTIONS["dialects"], "minItems": 1, "uniqueItems": True}
+"""The optional fields that every target has."""
 
 
 def in_file(field: str) -> str:
@@ -64,7 +67,7 @@ def _target() -> Schema:
         others = dict.fromkeys(sorted(_FIELDS.keys() - allowed), False)
         then = {"required": sorted(map(in_file, rules.required)), "properties": others}
         per_provider.append({"if": {"properties": {"provider": {"const": provider}}}, "then": then})
-    return _object(("provider",), provider={"enum": list(PROVIDERS)}, **_FIELDS) | {"allOf": per_provider}
+    return _object(("provider",), provider={"enum": list(PROVIDERS)}, **_FIELDS, **_OPTIONS) | {"allOf": per_provider}
 
 
 def _group(**more: Schema) -> Schema:

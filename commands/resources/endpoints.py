@@ -13,10 +13,14 @@ from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.output import Column
 from commands.resources.lists import print_list
-from policy.endpoints import PROVIDERS
+from policy.endpoints import ALLOWED_VALUES, PROVIDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FLAGS = "--provider, --model, --environment, --secret, --target-model, --base-url, --project-id, --location"
+_SENT_AS_GIVEN = ("provider", "environment_name", "target_model", "base_url", *ALLOWED_VALUES)
+_FLAGS = (
+    "--provider, --model, --environment, --secret, --target-model, --base-url, --project-id, --location, "
+    "--upstream-state, --dialect, --price-options"
+)
 
 
 @click.group()
@@ -45,6 +49,14 @@ def _target_options(command: F) -> F:
     return command
 
 
+def _one_of(field: str) -> click.Choice[str]:
+    return click.Choice(ALLOWED_VALUES[field], case_sensitive=False)
+
+
+def _list_or_none(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
+    return list(given) or None
+
+
 _TARGET_OPTIONS = (
     click.option("--provider", type=click.Choice(list(PROVIDERS), case_sensitive=False), help="Who answers."),
     click.option("--model", help="PLATFORM: the model, by name or id."),
@@ -54,6 +66,24 @@ _TARGET_OPTIONS = (
     click.option("--base-url", help="VENDOR_B_COMPATIBLE: the server."),
     click.option("--project-id", help="VENDOR_C: the project in the vendor's cloud."),
     click.option("--location", help="VENDOR_C: the location."),
+    click.option(
+        "--upstream-state",
+        type=_one_of("upstream_state"),
+        help="Whether callers may name files, conversations and the like in the vendor's account; `REFUSE` without it.",
+    ),
+    click.option(
+        "--dialect",
+        "dialects",
+        multiple=True,
+        type=_one_of("dialects"),
+        callback=_list_or_none,
+        help="A dialect that the server speaks, the preferred one first; may be repeated.",
+    ),
+    click.option(
+        "--price-options",
+        type=_one_of("price_options"),
+        help="Whether callers may ask for what costs beside tokens; `PASS` without it.",
+    ),
     file_option,
 )
 
@@ -108,7 +138,7 @@ def delete(endpoint: str, is_sure: bool, connection: Connection) -> None:
 
 async def _target_of(client: Client, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The members of the target that flags give; names become ids."""
-    target = only(**{name: flags[name] for name in ("provider", "environment_name", "target_model", "base_url")})
+    target = only(**{name: flags[name] for name in _SENT_AS_GIVEN})
     if flags["model"] is not None:
         target["model_id"] = (await names.model(client, flags["model"]))["id"]
     if flags["secret"] is not None:

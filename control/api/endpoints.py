@@ -28,7 +28,7 @@ from control.api.protocol.schemas import (
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
 from control.resources.records import EndpointRecord
-from policy.endpoints import PROVIDERS, ProviderRules, Target, VendorCConfig
+from policy.endpoints import ALLOWED_VALUES, PROVIDERS, ProviderRules, Target, VendorCConfig
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -49,12 +49,17 @@ _FIELD_TYPES: dict[str, Any] = {
     "base_url": Annotated[str, Field(min_length=1, max_length=2048, examples=["https://llm.example.com"])],
     "vendor_c_config": VendorCConfigV1,
 }
+_OPTION_TYPES: dict[str, Any] = {name: Literal[values] for name, values in ALLOWED_VALUES.items()}
+_DIALECT: Any = _OPTION_TYPES["dialects"]
+_OPTION_TYPES["dialects"] = Annotated[list[_DIALECT], Field(min_length=1, json_schema_extra={"uniqueItems": True})]
+"""The types of the optional fields that every target has."""
 
 
 def _target_schema(provider: str, rules: ProviderRules) -> type[BaseModel]:
     fields: dict[str, Any] = {"provider": (Literal[provider], ...)}
     fields |= {name: (_FIELD_TYPES[name], ...) for name in sorted(rules.required)}
     fields |= {name: (_FIELD_TYPES[name] | None, None) for name in sorted(rules.optional)}
+    fields |= {name: (kind | None, None) for name, kind in _OPTION_TYPES.items()}
     # Clients that are generated with one type for all targets send the other providers' fields as null.
     fields |= dict.fromkeys(sorted(_FIELD_TYPES.keys() - rules.required - rules.optional), (None, None))
     name = "".join(part.title() for part in provider.split("_"))
@@ -99,6 +104,9 @@ class GatewayTargetV1(TypedDict):
     target_model: NotRequired[str]
     base_url: NotRequired[str]
     vendor_c_config: NotRequired[VendorCPlaceV1]
+    upstream_state: NotRequired[str]
+    dialects: NotRequired[list[str]]
+    price_options: NotRequired[str]
 
 
 class GatewayEndpointV1(OwnableResponseV1):
@@ -160,7 +168,12 @@ async def _delete(request: ApiRequest) -> DeletedGatewayEndpointV1:
 def _target(sent: BaseModel) -> Target:
     fields = sent.model_dump()
     location = fields.pop("vendor_c_config", None)
-    return Target(**fields, vendor_c_config=VendorCConfig(**location) if location else None)
+    dialects = fields.pop("dialects", None)
+    return Target(
+        **fields,
+        vendor_c_config=VendorCConfig(**location) if location else None,
+        dialects=None if dialects is None else tuple(dialects),
+    )
 
 
 def _response(record: EndpointRecord) -> GatewayEndpointV1:

@@ -81,6 +81,18 @@ def test_endpoint_set_changes_what_flags_name_and_keeps_the_rest(api: FakeApi) -
     ]
 
 
+def test_endpoint_set_changes_options_of_the_target_and_refuses_to_change_nothing(api: FakeApi) -> None:
+    api.answers["PATCH /v1/gateway/endpoints/ep_1"] = ENDPOINT
+    done("endpoints", "set", "ep_1", "--upstream-state", "pass", "--dialect", "messages", "--dialect", "RESPONSES")
+    done("endpoints", "set", "ep_1", "--price-options", "refuse")
+    old: dict[str, Any] = dict(ENDPOINT["targets"][0])  # type: ignore[arg-type]
+    assert [body["targets"] for body in api.bodies("PATCH")] == [
+        [old | {"upstream_state": "PASS", "dialects": ["MESSAGES", "RESPONSES"]}],
+        [old | {"price_options": "REFUSE"}],
+    ]
+    assert "nothing to change" in run("endpoints", "set", "ep_1").stderr
+
+
 def test_endpoint_is_released_and_keeps_its_target(api: FakeApi) -> None:
     api.answers["PATCH /v1/gateway/endpoints/ep_1"] = ENDPOINT
     done("endpoints", "set", "acme/chat", "-f", "-", stdin='{"managed_by": null}')

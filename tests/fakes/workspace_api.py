@@ -121,6 +121,7 @@ class WorkspaceApi:
     def _check_target(self, body: Wire) -> None:
         fields = dict(body["targets"][0])
         place = fields.pop("vendor_c_config", None)
+        fields["dialects"] = tuple(fields["dialects"]) if "dialects" in fields else None
         try:
             check_target(Target(**fields, vendor_c_config=VendorCConfig(**place) if place else None))
         except EndpointRuleError as error:

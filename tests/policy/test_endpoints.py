@@ -86,6 +86,37 @@ def test_a_target_has_all_fields_of_its_provider_and_no_other(provider: str) -> 
         assert caught.value.field == name
 
 
+OPTIONS: dict[str, Any] = {"upstream_state": "PASS", "dialects": ("MESSAGES",), "price_options": "REFUSE"}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_target_may_have_the_options_of_all_targets(provider: str) -> None:
+    check_target(Target(provider, **{name: VALUES[name] for name in PROVIDERS[provider].required}, **OPTIONS))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("upstream_state", value) for value in ("", "pass", "ALLOW")),
+        *(("price_options", value) for value in ("", "refuse", "NONE")),
+        *(("dialects", value) for value in ((), ("chat_completions",), ("COMPLETIONS",), ("MESSAGES", "MESSAGES"))),
+    ],
+)
+def test_an_option_with_another_value_is_refused(name: str, value: object) -> None:
+    with pytest.raises(EndpointRuleError, match=name) as caught:
+        check_target(Target("VENDOR_B", secret_id="s", target_model="t", **{name: value}))  # type: ignore[arg-type]
+    assert caught.value.field == name
+
+
+def test_a_target_refuses_state_and_passes_price_options_by_default() -> None:
+    target = Target("VENDOR_B")
+    assert (target.passes_upstream_state, target.passes_price_options) == (False, True)
+    said = Target("VENDOR_B", **OPTIONS)
+    assert (said.passes_upstream_state, said.passes_price_options) == (True, False)
+    later = Target("VENDOR_B", upstream_state="LATER", price_options="LATER")
+    assert (later.passes_upstream_state, later.passes_price_options) == (False, False), "unknown values refuse"
+
+
 @pytest.mark.parametrize("provider", ["", "platform", "VENDOR_D"])
 def test_an_unknown_provider_is_refused(provider: str) -> None:
     with pytest.raises(EndpointRuleError, match="must be one of PLATFORM"):

@@ -32,6 +32,7 @@ TARGETS = [
     Target("VENDOR_A", secret_id="s", target_model="t"),
     Target("VENDOR_C", secret_id="s", target_model="t", vendor_c_config=VendorCConfig("p", "l")),
     Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h"),
+    Target("VENDOR_B", upstream_state="PASS", dialects=("RESPONSES", "MESSAGES"), price_options="REFUSE"),
     Target("VENDOR_D_OF_NEXT_YEAR", secret_id="s"),
 ]
 MODEL = ModelRow("m", "w", {"d1": Deployment("d1", "ACTIVE", ("http://10.0.0.5:8000",))}, {"production": "d1"})
@@ -39,6 +40,11 @@ MODEL = ModelRow("m", "w", {"d1": Deployment("d1", "ACTIVE", ("http://10.0.0.5:8
 
 def through_json(wire: Any) -> Any:
     return orjson.loads(orjson.dumps(wire))
+
+
+def test_a_target_of_an_older_control_has_no_options() -> None:
+    assert target_to_wire(Target("VENDOR_A", secret_id="s")) == {"provider": "VENDOR_A", "secret_id": "s"}
+    assert target_from_wire({"provider": "VENDOR_A", "secret_id": "s"}) == Target("VENDOR_A", secret_id="s")
 
 
 @pytest.mark.parametrize("target", TARGETS)

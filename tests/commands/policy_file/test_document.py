@@ -56,6 +56,8 @@ def problems(text: str) -> str:
         (HEAD + "secrets: [{name: a, value_from: {env: TOLLGATE_API_KEY}}]\n", "secrets.0.value_from.env: must match"),
         (HEAD + "endpoints: [{slug: acme/a, target: {provider: VENDOR_B}}]\n", "VENDOR_B needs secret"),
         (HEAD + "endpoints: [{slug: acme/a, target: {provider: [1]}}]\n", "provider: must be one of PLATFORM"),
+        (HEAD + "endpoints: [{slug: acme/a, target: {upstream_state: pass}}]\n", "upstream_state: must be one of"),
+        (HEAD + "endpoints: [{slug: acme/a, target: {dialects: [chat]}}]\n", "dialects.0: must be one of CHAT"),
     ],
 )
 def test_problem_names_line_and_field(text: str, said: str) -> None:

@@ -45,7 +45,12 @@ def policies(draw: st.DrawFn) -> Item:
             "provider": st.just("VENDOR_B"),
             "target_model": st.sampled_from(["x", "y"]),
             "secret": st.sampled_from([secret["name"] for secret in document["secrets"]]),
-        }
+        },
+        optional={
+            "upstream_state": st.sampled_from(["REFUSE", "PASS"]),
+            "dialects": st.sampled_from([("MESSAGES",), ("RESPONSES", "CHAT_COMPLETIONS")]).map(list),
+            "price_options": st.sampled_from(["REFUSE", "PASS"]),
+        },
     )
     document["endpoints"] = [
         {"slug": slug, "target": target}

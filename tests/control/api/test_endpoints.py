@@ -177,7 +177,10 @@ async def test_a_base_url_that_is_not_public_is_refused(sqlite_plane: ControlPla
     assert [detail["field"] for detail in body["details"]] == ["targets.0.base_url"]
 
 
-ALL_TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "base_url", "vendor_c_config")
+ALL_TARGET_FIELDS = (
+    *("model_id", "environment_name", "secret_id", "target_model", "base_url", "vendor_c_config"),
+    *("upstream_state", "dialects", "price_options"),
+)
 
 
 async def test_a_targets_unused_fields_may_be_null(sqlite_plane: ControlPlane) -> None:
@@ -187,3 +190,38 @@ async def test_a_targets_unused_fields_may_be_null(sqlite_plane: ControlPlane) -
     assert made["targets"] == [used]
     assert (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target]})).ok()["targets"] == [used]
     (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)
+
+
+OPTIONS = {"upstream_state": "PASS", "dialects": ["RESPONSES", "CHAT_COMPLETIONS"], "price_options": "REFUSE"}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_options_of_a_target_are_answered_as_written_and_replaced_with_it(
+    plane: ControlPlane, provider: str
+) -> None:
+    plain = await filled(plane, provider)
+    made = (await plane.post(PATH, {"slug": "acme/x", "targets": [plain | OPTIONS]})).ok()
+    assert made["targets"] == [plain | OPTIONS]
+    assert (await plane.get(f"{PATH}/{made['id']}")).ok()["targets"] == [plain | OPTIONS]
+    assert (await plane.patch(f"{PATH}/{made['id']}", {"targets": [plain]})).ok()["targets"] == [plain]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("upstream_state", "pass", "upstream_state"),
+        ("upstream_state", ["PASS"], "upstream_state"),
+        ("price_options", True, "price_options"),
+        ("dialects", "MESSAGES", "dialects"),
+        ("dialects", [], "dialects"),
+        ("dialects", ["messages"], "dialects.0"),
+        ("dialects", ["MESSAGES", "MESSAGES"], "dialects"),
+        ("dialect", ["MESSAGES"], "dialect"),
+    ],
+)
+async def test_an_option_with_another_value_is_400_and_named(
+    sqlite_plane: ControlPlane, name: str, value: object, field: str
+) -> None:
+    target = {**await vendor_b(sqlite_plane), name: value}
+    body = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
+    assert [detail["field"] for detail in body["details"]] == [f"targets.0.{field}"]

@@ -1,5 +1,7 @@
 """Endpoints in the console: a target is tested before it is saved, and the test leaves nothing."""
 
+from typing import Any
+
 from playwright.async_api import Page, expect
 
 from tests.journeys.conftest import Stage
@@ -71,6 +73,29 @@ async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_lat
     await page.get_by_role("button", name="Delete what tests left").click()
     await expect(page.get_by_role("button", name="Delete what tests left")).to_have_count(0)
     assert await _left(stage) == []
+
+
+async def test_options_of_a_target_are_shown_kept_and_changed(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    options = {"dialects": ["RESPONSES", "MESSAGES"], "price_options": "REFUSE"}
+    endpoint = await _endpoint(stage)
+    path = f"/v1/gateway/endpoints/{endpoint['id']}"
+    await stage.operator.call("PATCH", path, {"targets": [endpoint["targets"][0] | options]})
+    await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
+
+    await page.get_by_label("State stored at the vendor").select_option("PASS")
+    await page.get_by_role("button", name="Save the target").click()
+    async with page.expect_navigation():
+        await page.get_by_role("dialog").get_by_role("button", name="Save without a test").click()
+    changed = (await _endpoint(stage))["targets"][0]
+    assert changed == endpoint["targets"][0] | options | {"upstream_state": "PASS"}
+    await expect(page.get_by_text("state stored at the vendor passes")).to_be_visible()
+
+
+async def _endpoint(stage: Stage) -> dict[str, Any]:
+    """The endpoint of the stage's slug."""
+    endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    return next(one for one in endpoints["items"] if one["slug"] == stage.slug)
 
 
 async def _left(stage: Stage) -> list[str]:

@@ -18,6 +18,9 @@ const FIELDS = {
   VENDOR_C: ["secret_id", "target_model", "project_id", "location"],
   VENDOR_B_COMPATIBLE: ["base_url", "secret_id", "target_model"],
 };
+/** Fields that every target may have; empty, they are not sent. */
+const OPTIONS = ["upstream_state", "dialects", "price_options"];
+const DIALECTS = { CHAT_COMPLETIONS: "Chat Completions", MESSAGES: "Messages", RESPONSES: "Responses" };
 const KINDS = [["chat", "a chat completion"], ["embeddings", "an embedding"]];
 const SHOWN_LINES = 12;
 const SHOWN_CHARACTERS = 2000;
@@ -45,7 +48,7 @@ export async function targetEditor(session, slug, target, verb, save) {
 
   function show() {
     const names = FIELDS[provider.value];
-    fields.replaceChildren(...names.map((name) => controls[name.replace("?", "")].field));
+    fields.replaceChildren(...[...names, ...OPTIONS].map((name) => controls[name.replace("?", "")].field));
     if (names.includes("secret_id")) controls.secret_id.field.after(h("p", {}, newSecret(controls.secret_id.control)));
   }
 
@@ -54,6 +57,10 @@ export async function targetEditor(session, slug, target, verb, save) {
     for (const name of FIELDS[provider.value].map((one) => one.replace("?", ""))) {
       const text = controls[name].control.value.trim();
       if (text) chosen[name] = text;
+    }
+    for (const name of OPTIONS) {
+      const { multiple, value: one, selectedOptions } = controls[name].control;
+      if (one) chosen[name] = multiple ? [...selectedOptions].map((option) => option.value) : one;
     }
     const { project_id, location: place, ...rest } = chosen;
     return provider.value === "VENDOR_C" ? { ...rest, vendor_c_config: { project_id, location: place } } : chosen;
@@ -116,6 +123,10 @@ function shown(outcome) {
 function controlsOf(target, models, secrets) {
   const text = (name, value, attributes = {}) => h("input", { name: `targets.0.${name}`, value, autocomplete: "off", spellcheck: "false", ...attributes });
   const chosen = (name, items, value) => select(`targets.0.${name}`, [["", "Choose"], ...items.map((one) => [one.id, one.name])], value ?? "");
+  const option = (name, standard, other) => select(`targets.0.${name}`, [["", `By default: ${standard[1]}`], standard, other], target[name] ?? "");
+  const listed = [...new Set([...(target.dialects ?? []), ...Object.keys(DIALECTS)])];
+  const spoken = select("targets.0.dialects", listed.map((one) => [one, DIALECTS[one] ?? one]), null, { multiple: true, size: 3 });
+  for (const one of spoken.options) one.selected = target.dialects?.includes(one.value) ?? false;
   const made = {
     model_id: ["Model", chosen("model_id", models, target.model_id), null],
     environment_name: ["Environment (optional)", text("environment_name", target.environment_name), "Empty means production."],
@@ -124,6 +135,9 @@ function controlsOf(target, models, secrets) {
     base_url: ["Base URL", text("base_url", target.base_url, { type: "url", inputmode: "url" }), "Begins with https:// and names no port."],
     project_id: ["Project", text("vendor_c_config.project_id", target.vendor_c_config?.project_id), null],
     location: ["Location", text("vendor_c_config.location", target.vendor_c_config?.location), null],
+    upstream_state: ["State stored at the vendor", option("upstream_state", ["REFUSE", "refuse it"], ["PASS", "pass it on"]), "Conversations, files and the like by their ids. All groups share the vendor's account: passed on, each may read what another stored."],
+    dialects: ["Dialects (optional)", spoken, "What the server speaks. Nothing chosen: what its provider speaks, or what it answers to."],
+    price_options: ["Options with a price of their own", option("price_options", ["PASS", "pass them on"], ["REFUSE", "refuse them"]), "Tools that the vendor runs, service tiers and the like."],
   };
   return Object.fromEntries(Object.entries(made).map(([name, [label, control, hint]]) => [name, { control, field: field(label, control, hint) }]));
 }

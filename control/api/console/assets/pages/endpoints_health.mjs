@@ -25,6 +25,9 @@ export function describeTarget(target, known) {
     target.base_url && [" at ", h("code", {}, target.base_url)],
     cloud && [", project ", h("code", {}, `${cloud.project_id} / ${cloud.location}`)],
     secret && [", secret ", h("code", {}, known.secrets.get(secret) ?? secret)],
+    target.dialects && [", speaks ", h("code", {}, target.dialects.join(", "))],
+    target.upstream_state === "PASS" && ", state stored at the vendor passes",
+    target.price_options === "REFUSE" && ", options with a price of their own are refused",
   ];
 }
 
