@@ -1,1 +1,1 @@
-"""What one governed call costs a worker, counted: Python calls by part, and user-space instructions."""
+"""What one governed call costs a worker, counted so that no processor and no load changes it."""

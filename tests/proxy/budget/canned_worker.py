@@ -1,6 +1,5 @@
 """A whole worker on canned wires, for counting: `python -m tests.proxy.budget.canned_worker CALLS`, of each caller.
 
-A second number says how often the prompt is repeated.
 Everything between the wires is the product's and works for real: policy replica, counters with three levels of groups,
 journal on disk, metrics, access log. Two numbers of calls and their difference give the cost of one.
 """
@@ -79,7 +78,7 @@ class NoSupervisor:
     """Takes the counts, as the channel to the supervisor does."""
 
     congested = True
-    """So nothing is sent: every 0.1 s, however few calls valgrind has made by then."""
+    """So nothing is sent: every 0.1 s, however few calls were made by then."""
 
     def counted(self, counts: dict[str, Any]) -> None:
         raise AssertionError("the last counts are sent to a channel that has room")
@@ -147,7 +146,7 @@ class CannedWorker:
         self.journal = JournalWriter(self.journal_directory, "w1")
         self.journal.start()
         stack.callback(self.journal.stop)
-        patient = RedisClientOptions(deadline_s=60)  # valgrind takes fifty times as long
+        patient = RedisClientOptions(deadline_s=60)  # counting takes fifty times as long
         options = CountersOptions(
             on_round_trip=self.meters.redis_round_trip, client=patient, before_settling=self.journal.write_now
         )
@@ -201,6 +200,7 @@ def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]
 
 
 def main(arguments: list[str]) -> None:
+    """Serve calls, and count nothing. A second number says how often the prompt is repeated."""
     request = request_of((_PROMPT + b" ") * int(arguments[1])) if arguments[1:] else REQUEST
     with canned_worker() as (runner, worker):
         runner.run(worker.serve(int(arguments[0]), request))

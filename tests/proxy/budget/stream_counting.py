@@ -4,16 +4,10 @@ A chunk is one frame of a Chat Completions stream, in a read of its own. Streams
 give the cost of one chunk, without that of the call around it.
 """
 
-import sys
-import sysconfig
-import tempfile
 from collections import Counter
-from pathlib import Path
-from subprocess import run
-from types import FrameType
 
 from tests.proxy.budget.canned_worker import CALLERS, KEY, SLUG, canned_worker
-from tests.proxy.budget.counting import DEBIANS_PYTHON, ROOT, Function, missing_tool
+from tests.proxy.budget.counting import Counts, Function, Spent, counting_bytecodes, counting_calls
 
 FEW_CHUNKS, MANY_CHUNKS = 100, 600
 _BODY = b'{"model":"%b","messages":[{"role":"user","content":"Tell me a story."}],"stream":true}' % SLUG.encode()
@@ -39,63 +33,39 @@ def reads(chunks: int) -> list[bytes]:
     return [_HEAD, *(b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames), ENDING]
 
 
-def calls_by_function() -> dict[Function, float]:
-    """Python calls per chunk, of the event loop's thread."""
-    few, many = _calls_of(FEW_CHUNKS), _calls_of(MANY_CHUNKS)
-    per_chunk = CALLERS * (MANY_CHUNKS - FEW_CHUNKS)
-    return {function: (many[function] - few[function]) / per_chunk for function in many}
+def spent_per_chunk() -> Spent:
+    """What a chunk takes of the event loop's thread."""
+    few, many = _counts_of(FEW_CHUNKS), _counts_of(MANY_CHUNKS)
+    more = Counts(
+        calls=_difference(many.calls, few.calls),
+        c_calls=_difference(many.c_calls, few.c_calls),
+        bytecodes=_difference(many.bytecodes, few.bytecodes),
+    )
+    return more.per(CALLERS * (MANY_CHUNKS - FEW_CHUNKS))
 
 
-def _calls_of(chunks: int) -> Counter[Function]:
-    counted: Counter[Function] = Counter()
-    root = f"{ROOT}/"
+def _difference(many: Counter[Function], few: Counter[Function]) -> Counter[Function]:
+    """The counts of the chunks by which two streams differ. What only one of them did may be below zero."""
+    many.subtract(few)
+    return many
 
-    def count(frame: FrameType, event: str, _arg: object) -> None:
-        name = frame.f_code.co_filename.removeprefix(root)
-        if event == "call" and not name.startswith("tests/"):
-            counted[name, frame.f_code.co_qualname] += 1
 
+def _counts_of(chunks: int) -> Counts:
+    counts = Counts()
     with canned_worker(*reads(chunks)) as (runner, worker):
         runner.run(worker.serve(2, REQUEST, ENDING))
-        sys.setprofile(count)
-        try:
-            runner.run(worker.serve(1, REQUEST, ENDING))
-        finally:
-            sys.setprofile(None)
-    return counted
+        for counting in (counting_calls, counting_bytecodes):
+            with counting(counts):
+                runner.run(worker.serve(1, REQUEST, ENDING))
+    return counts
 
 
-def instructions() -> float:
-    """User-space instructions per chunk, of all threads, canned wires included."""
-    return (_instructions_of(MANY_CHUNKS) - _instructions_of(FEW_CHUNKS)) / (CALLERS * (MANY_CHUNKS - FEW_CHUNKS))
-
-
-def _instructions_of(chunks: int) -> int:
-    with tempfile.TemporaryDirectory() as scratch:
-        argv = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}/out", f"--log-file={scratch}/log"]
-        argv += [str(DEBIANS_PYTHON), "-m", "tests.proxy.budget.stream_counting", str(chunks)]
-        packages = f"{ROOT}:{sysconfig.get_path('purelib')}"
-        env = {"PYTHONPATH": packages, "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
-        run(argv, check=True, cwd=ROOT, env=env, timeout=300)
-        line = next(line for line in Path(scratch, "out").read_text().splitlines() if line.startswith("totals:"))
-    return int(line.split()[1])
-
-
-def main(arguments: list[str]) -> None:
-    """With a number: only stream that many chunks, for `instructions`."""
-    if arguments:
-        with canned_worker(*reads(int(arguments[0]))) as (runner, worker):
-            runner.run(worker.serve(1, REQUEST, ENDING))
-        return
-    print(report(calls_by_function()))
-    print(missing_tool() or f"{instructions():9,.0f}  instructions per chunk")
-
-
-def report(calls: dict[Function, float]) -> str:
-    """The calls by function, a line each, and their sum."""
-    lines = [f"{count:9.2f}  {path}  {name}" for (path, name), count in sorted(calls.items()) if count >= 0.01]
-    return "\n".join([*lines, f"{sum(calls.values()):9.2f}  Python calls per chunk"])
+def report(spent: Spent) -> str:
+    """What a chunk takes by function, a line each, and the sums."""
+    lines = [f"{count:9.2f}  {path}  {name}" for (path, name), count in sorted(spent.calls.items()) if count >= 0.01]
+    sums = [sum(counted.values()) for counted in (spent.calls, spent.c_calls, spent.bytecodes)]
+    return "\n".join([*lines, "{:9.2f} Python calls, {:.2f} C calls, {:.1f} bytecodes per chunk".format(*sums)])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(report(spent_per_chunk()))

@@ -1,13 +1,7 @@
-"""A governed call stays within its budget of Python calls and instructions. Prints both, by part: `pytest -s`."""
-
-import pytest
+"""A governed call stays within its budget of Python calls, C calls and bytecodes. Prints them by part: `pytest -s`."""
 
 from tests.proxy.budget.canned_worker import ANSWER, CALLERS, SLUG, canned_worker
-from tests.proxy.budget.counting import calls_by_function, instructions, missing_tool, report
-
-MOST_CALLS = 92
-MOST_INSTRUCTIONS = 400_000
-"""347 000 on a quiet machine. Runs beside other load counted up to a tenth more."""
+from tests.proxy.budget.counting import check, report, spent_per_call
 
 
 def test_canned_call_is_a_governed_call() -> None:
@@ -19,15 +13,7 @@ def test_canned_call_is_a_governed_call() -> None:
     assert all(answer.endswith(body) for caller in callers for answer in caller.answers)
 
 
-def test_python_calls_of_a_governed_call() -> None:
-    calls = calls_by_function()
-    print(f"\n{report(calls)}")
-    assert sum(calls.values()) <= MOST_CALLS
-
-
-@pytest.mark.skipif(missing_tool() != "", reason=f"instructions cannot be counted without {missing_tool()}")
-@pytest.mark.timeout(600)  # valgrind takes fifty times as long
-def test_instructions_of_a_governed_call() -> None:
-    counted = instructions()
-    print(f"\n{counted:,.0f} instructions per governed call")
-    assert counted <= MOST_INSTRUCTIONS
+def test_governed_call_stays_within_its_budget() -> None:
+    spent = spent_per_call()
+    print(f"\n{report(spent)}")
+    check(spent, calls=92, c_calls=152, bytecodes=4_300)

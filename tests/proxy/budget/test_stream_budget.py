@@ -1,10 +1,8 @@
-"""A chunk of a stream stays within its budget of Python calls. Prints them by function: `pytest -s`."""
+"""A chunk of a stream stays within its budget of calls and bytecodes. Prints them by function: `pytest -s`."""
 
 from tests.proxy.budget.canned_worker import CALLERS, SLUG, canned_worker
-from tests.proxy.budget.stream_counting import ENDING, REQUEST, calls_by_function, reads, report
-
-MOST_CALLS = 4.2
-"""Of the connection, relay, reader and the caller's exchange, and a fraction for what is put off."""
+from tests.proxy.budget.counting import check
+from tests.proxy.budget.stream_counting import ENDING, REQUEST, reads, report, spent_per_chunk
 
 
 def test_canned_stream_is_a_governed_stream() -> None:
@@ -17,7 +15,7 @@ def test_canned_stream_is_a_governed_stream() -> None:
         assert all(answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for answer in caller.answers)
 
 
-def test_python_calls_of_a_chunk() -> None:
-    calls = calls_by_function()
-    print(f"\n{report(calls)}")
-    assert sum(calls.values()) <= MOST_CALLS
+def test_chunk_stays_within_its_budget() -> None:
+    spent = spent_per_chunk()
+    print(f"\n{report(spent)}")
+    check(spent, calls=4.2, c_calls=7.6, bytecodes=250)
