@@ -97,7 +97,7 @@ class Pipeline:
         given.meters.watch(self._capacity)
         self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors, given.model_host_suffix)
         self._authenticate = authenticate.Authenticate(given.directory)
-        self._route = route.Route(given.directory, given.dialects, slices)
+        self._route = route.Route(given.directory, given.dialects)
         self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
         self._count_tokens = count_tokens.CountTokens(given.dialects)
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
@@ -179,12 +179,11 @@ class Pipeline:
             return self._route.models(context, identified)  # 404
         if (reading := self._receive.body(context)) is not None:  # 400 404 405 415 529
             await reading  # 400 408 413 529
-        if (translating := self._route(context, identified)) is not None:  # 400 404
-            await translating  # 400
+        self._route(context, identified)  # 403 404
         context.admitted = admitted = await self._admit(context, identified)  # 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
-        answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
+        answering = await self._dispatch(context, admitted)  # 400 404 500 502 503 504 529
         if answering.upstream.whole is None:  # else its connection serves other calls already
             context.upstream = answering.upstream
         answered = self._relay(context, answering)  # 499 502 504

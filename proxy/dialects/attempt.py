@@ -1,7 +1,7 @@
 """How a call is put to its target: in which dialect, and translated or not.
 
-A value. `registry.py` makes it; `route` chooses the first one, `dispatch` goes on to the next where a target turns out
-not to speak the dialect.
+A value. `registry.py` makes it; `dispatch` uses the first one, and the next where a target turns out not to speak the
+dialect.
 """
 
 from dataclasses import dataclass

@@ -92,7 +92,7 @@ class Dialects:
     def first_attempt(self, request: Received, target: Target) -> Attempt:
         """How to put the call to `target`.
 
-        Raises `UntranslatableError` if the target cannot be asked this: the call is refused before it counts.
+        Raises `UntranslatableError` if the target cannot be asked this.
         """
         path = request.facts.path
         if path == token_count.PATH:

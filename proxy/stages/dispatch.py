@@ -1,4 +1,4 @@
-"""Step 5: find a replica, shape the request, send it (404 500 502 503 504 529).
+"""Step 5: shape the request in the target's dialect, find a replica, send it (400 404 500 502 503 504 529).
 
 Accepts nothing but an `Admitted`. Journals the call before anything is sent: the upstream's client sends once the
 record is written. Sends a request to another replica only if no byte of it reached the first. Asks again in another
@@ -31,6 +31,8 @@ from proxy.replicas.replica_calls import Replicas, Wanted
 from proxy.replicas.replica_sending import send_to_replica
 from proxy.time_slices import Slices
 
+FEW_BYTES = 16 << 10
+"""A body of this size is translated at once."""
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
 
@@ -75,6 +77,14 @@ class AccessTokens(Protocol):
 
 class Dialects(Protocol):
     """How each provider is asked."""
+
+    def first_attempt(self, request: Received, target: Target) -> Attempt:
+        """How to put the call to its target. Raises `UntranslatableError`."""
+        ...
+
+    def translates_much(self, request: Received, target: Target) -> bool:
+        """Whether the first attempt is a translation that would hold the loop for long."""
+        ...
 
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
@@ -159,6 +169,7 @@ class Dispatch:
     async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send any other call, and ask again in another dialect if the target lacks the path."""
         target = admitted.route.endpoint.target
+        context.put_by(await self._first_attempt(context, target))
         credential = await self._credential(context, target)
         while True:
             attempt = context.attempt
@@ -173,6 +184,13 @@ class Dispatch:
             self._parts.dialects.answered(target, attempt)
         attempt.release()
         return answering
+
+    async def _first_attempt(self, context: RequestContext, target: Target) -> Attempt:
+        """The first attempt. A long translation runs beside the event loop."""
+        dialects = self._parts.dialects
+        if len(context.body) <= FEW_BYTES or not dialects.translates_much(context, target):
+            return dialects.first_attempt(context, target)
+        return await self._slices.beside(partial(dialects.first_attempt, context, target))
 
     async def _following(self, context: RequestContext, answering: Answering, attempt: Attempt) -> Attempt | None:
         """The next attempt, if the error that was received is not a model server's own."""

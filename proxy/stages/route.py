@@ -1,27 +1,20 @@
-"""Step 3: find the slug's target. May the group call it (404), and can the target take this request (400)?
+"""Step 3: find the slug's target, if the group may call it (404).
 
 `GET /v1/models` and `GET /v1/models/{slug}` apply the same rule to each slug. A slug that does not exist and a slug
 that the group may not call get the same answer, so that nobody can probe for the slugs of others.
 """
 
-from collections.abc import Awaitable
-from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
 
-from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
-from proxy.dialects.attempt import Attempt
 from proxy.directory_values import Identified, Shape, SlugRoute
 from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
 from proxy.head_facts import HeadFacts
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
-from proxy.time_slices import Slices
 
-FEW_BYTES = 16 << 10
-"""A body of this size is translated at once."""
 MAX_SLUG_CHARS = 257
 """The longest slug. An error message repeats no more of what the caller sent."""
 
@@ -47,48 +40,25 @@ class Directory(Protocol):
 class Dialects(Protocol):
     """How each provider is asked."""
 
-    def first_attempt(self, request: Received, target: Target) -> Attempt:
-        """How to put the call to its target.
-
-        Raises `UntranslatableError`. Translation comes before admission, because an admitted call counts.
-        """
-        ...
-
     def has_sealed(self, request: Received) -> bool:
         """Whether the body holds reasoning that another target's translation sealed."""
-        ...
-
-    def translates_much(self, request: Received, target: Target) -> bool:
-        """Whether the first attempt is a translation that would hold the loop for long."""
         ...
 
 
 class Route:
     """Finds where a slug leads for the caller."""
 
-    def __init__(self, directory: Directory, dialects: Dialects, slices: Slices) -> None:
+    def __init__(self, directory: Directory, dialects: Dialects) -> None:
         self._directory = directory
         self._dialects = dialects
-        self._slices = slices
 
-    def __call__(self, context: RequestContext, identified: Identified) -> Awaitable[None] | None:
-        """Returns None if the call is routed; else await it: a large body is translated beside the event loop."""
-        dialects, shape = self._dialects, self._directory.shape(context.facts, context.slug)
-        if shape is not None and shape.identified is identified and not dialects.has_sealed(context):
+    def __call__(self, context: RequestContext, identified: Identified) -> None:
+        """Set the call's route, and its shape if a call like it was sent before."""
+        shape = self._directory.shape(context.facts, context.slug)
+        if shape is not None and shape.identified is identified and not self._dialects.has_sealed(context):
             context.route, context.shape, context.attempt = shape.route, shape, shape.attempt
-            return None
-        route = self._slug_route(identified, context.slug)
-        target, context.shape = route.endpoint.target, None
-        if len(context.body) > FEW_BYTES and dialects.translates_much(context, target):
-            return self._translate_beside(context, route)
-        context.put_by(dialects.first_attempt(context, target))
-        context.route = route
-        return None
-
-    async def _translate_beside(self, context: RequestContext, route: SlugRoute) -> None:
-        attempt = partial(self._dialects.first_attempt, context, route.endpoint.target)
-        context.put_by(await self._slices.beside(attempt))
-        context.route = route
+        else:
+            context.route, context.shape = self._slug_route(identified, context.slug), None
 
     def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

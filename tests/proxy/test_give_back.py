@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from policy.endpoints import Target, VendorCConfig
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
-from tests.fakes.wire import FakeOutgoing, asking
+from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
 REQUESTS = Limit(LimitType.REQUEST, Unit.DAY, 10)
 LIMITS = {"requests only": (REQUESTS,), "tokens too": (REQUESTS, Limit(LimitType.TOKEN, Unit.DAY, 100_000))}
@@ -110,6 +112,72 @@ async def test_call_refused_before_dispatch_returns_its_reservation(
     rig.check_settled()
     for closed in rig.journal.closed:
         assert not closed.numbers, "a replay of the journal would settle it again"
+
+
+UNTRANSLATABLE: list[tuple[str, str, dict[str, Any]]] = [
+    ("VENDOR_A", "/v1/embeddings", {}),
+    ("VENDOR_A", "/v1/chat/completions", {"n": 2}),
+    ("VENDOR_A", "/v1/chat/completions", {"n": 2, "stop": [" " * 20] * 1000, "tools": [{}] * 1000}),
+    ("VENDOR_A", "/v1/responses", {"input": "hi", "include": ["file_search_call.results"]}),
+    ("VENDOR_B", "/v1/messages", {"top_k": 3}),
+    ("VENDOR_C", "/v1/messages", {"top_k": 3}),
+]
+
+
+@pytest.fixture(params=UNTRANSLATABLE, ids=lambda one: f"{one[1]} to {one[0]}")
+def untranslatable(request: pytest.FixtureRequest) -> tuple[Target, Callable[[], FakeIncoming]]:
+    provider, path, more = request.param
+    place = VendorCConfig("project", "here") if provider == "VENDOR_C" else None
+
+    def call() -> FakeIncoming:
+        incoming = asking(**more)
+        incoming.target = path
+        return incoming
+
+    return Target(provider, secret_id="s1", target_model="m", vendor_c_config=place), call
+
+
+async def test_untranslatable_call_returns_all_it_took_and_leaves_no_event(
+    rig: PathRig, untranslatable: tuple[Target, Callable[[], FakeIncoming]]
+) -> None:
+    target, call = untranslatable
+    rig.directory.add_slug(SLUG, target)
+    for _ in range(3):
+        outgoing = await rig.serve(call())
+        assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
+        assert outgoing.header("x-ratelimit-remaining-requests") == "9"
+        assert used(rig) == (0, 0)
+    assert (rig.journal.opened, rig.upstream.calls) == ([], [])
+    assert [call.tokens for call in rig.meters.calls] == [None] * 3
+
+
+async def test_call_over_its_limit_is_refused_before_it_is_translated(
+    untranslatable: tuple[Target, Callable[[], FakeIncoming]],
+) -> None:
+    target, call = untranslatable
+    rig = PathRig()
+    rig.directory.add_slug(SLUG, target)
+    rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
+    rig.upstream.will(answer(ANSWER))
+    count = asking(max_tokens=1)
+    count.target = "/v1/messages/count_tokens"
+    assert (await rig.serve(count)).status == 200
+    outgoing = await rig.serve(call())
+    assert (outgoing.status, outgoing.json["error_code"]) == (429, "RATE_LIMITED")
+
+
+async def test_untranslatable_call_returns_what_it_took_of_every_group_above() -> None:
+    rig = PathRig()
+    limits = SlugLimits(SLUG, (Limit(LimitType.REQUEST, Unit.MINUTE, 2), Limit(LimitType.TOKEN, Unit.MINUTE, 9_000)))
+    for id, parent in (("g0", None), ("g1", "g0")):
+        rig.directory.groups[id] = Group(id, "w1", parent, f"entity {id}", Enforcement.CASCADING, (limits,))
+    rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
+    for _ in range(4):
+        assert (await rig.serve(asking(n=2))).status == 400
+    groups = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
+    assert len(groups) == 2
+    for counts in groups:
+        assert [counts.used((kind, Unit.MINUTE)) for kind in (LimitType.REQUEST, LimitType.TOKEN)] == [0, 0]
 
 
 async def test_caller_that_leaves_while_parked_returns_its_reservation(rig: PathRig) -> None:

@@ -770,28 +770,6 @@ async def test_full_journal_is_a_503_before_dispatch(rig: PathRig) -> None:
     assert rig.counters.settled[0].actual_tokens == 0
 
 
-@pytest.mark.parametrize(
-    ("provider", "path", "more"),
-    [
-        ("VENDOR_A", "/v1/embeddings", {}),
-        ("VENDOR_A", "/v1/chat/completions", {"n": 2}),
-        ("VENDOR_B", "/v1/messages", {"top_k": 3}),
-    ],
-)
-async def test_untranslatable_request_is_a_400_and_does_not_count(
-    rig: PathRig, provider: str, path: str, more: dict[str, Any]
-) -> None:
-    rig.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="m"))
-    rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
-    for _ in range(2):
-        incoming = asking(**more)
-        incoming.target = path
-        outgoing = await rig.serve(incoming)
-        assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
-    assert not rig.meters.decisions
-    assert not rig.journal.opened
-
-
 # Callers that disconnect.
 
 
