@@ -19,6 +19,7 @@ from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.usage import UsageMeter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
+from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
 from proxy.json_text.json_edit import Json
 from proxy.json_text.large_json import Outline
@@ -31,6 +32,10 @@ MAX_EVENT_OBJECTS = 5_000
 """An event is translated at once: each object takes up to 8 µs of the event loop."""
 PING, KEEP_ALIVE = "ping", b": ping\n\n"
 """The event that shows that a stream is alive (Messages), and a comment that shows it in any dialect."""
+_OF_MODELS = ("choices", "content", "content_block", "output")
+"""The members of an answer or an event that may hold JSON that the model wrote."""
+_TOOL_CALLS = (b"tool_", b"function_call")
+"""One of these stands in each event of a stream that may hold such JSON."""
 
 
 class TranslatingStreamReader:
@@ -86,6 +91,8 @@ class TranslatingStreamReader:
         self._meter.observe(event)
         if event.get("type") == PING:
             return KEEP_ALIVE
+        if any(mark in data for mark in _TOOL_CALLS):
+            event = with_exact_members(event, data, _OF_MODELS)
         try:
             return self._written(self._reader.read(event))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
@@ -142,7 +149,7 @@ class TranslatingBodyReader:
         if self.failed:  # it holds no answer to translate
             self._result = raw if failure is None else orjson.dumps({"error": failure})
             return
-        translated = yield partial(self._translated, answer, outline)
+        translated = yield partial(self._translated, answer, raw, outline)
         self._result = (
             translated if outline is None else (yield from outline.restored_body(translated).join_in_slices())
         )
@@ -153,7 +160,8 @@ class TranslatingBodyReader:
         assert self._result is not None
         return self._result
 
-    def _translated(self, answer: Json, outline: Outline | None) -> bytes:
+    def _translated(self, answer: Json, raw: bytes, outline: Outline | None) -> bytes:
+        answer = with_exact_members(answer, raw if outline is None else outline.text, _OF_MODELS)
         if outline is not None and not restore_slots(json_slots(answer), outline):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:

@@ -37,6 +37,7 @@ from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
+from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.json_edit import (
     LONG_BYTES,
@@ -53,6 +54,8 @@ from proxy.json_text.segmented_body import RequestBody
 MANY_OBJECTS = 500
 """A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
 VENDOR_B = "VENDOR_B"
+_OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
+"""The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""
 
 _DIALECTS: Mapping[str, Dialect] = {
     each.name: each for each in (chat_dialect.DIALECT, messages_dialect.DIALECT, responses_dialect.DIALECT)
@@ -263,8 +266,7 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own, reasoning_off=off)
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
-    _restore(request)
-    call = _DIALECTS[caller_dialect].read_request(request.json)
+    call = _DIALECTS[caller_dialect].read_request(request.json | _readable_members(request))
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
     body = _DIALECTS[dialect].write_request(call, target.target_model or request.slug, target.provider)
@@ -282,11 +284,15 @@ def _prefers_responses(call: Request, target: Target) -> bool:
     return target.provider == VENDOR_B and wanted and not call.sampling.stop
 
 
-def _restore(request: Received) -> None:
-    """Put back the long strings that a translation encodes again."""
+def _readable_members(request: Received) -> Json:
+    """The members that hold JSON of callers and models, in which no number was rounded and no placeholder stands where
+    a translation encodes anew."""
     outline = request.outline
-    if outline is not None and not restore_slots(json_slots(request.json), outline):
+    text = request.body if outline is None else outline.text
+    json = with_exact_members(request.json, text, _OF_CALLERS)
+    if outline is not None and not restore_slots(json_slots(json), outline):
         raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
+    return {name: json[name] for name in _OF_CALLERS if name in json}
 
 
 def _upstream_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
@@ -333,9 +339,9 @@ def _translating_reader(attempt: Attempt, call: Request, form: str, source: Answ
 
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
-    _restore(request)
+    exact = request.json | _readable_members(request)
     changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
-    return _DIALECTS[dialect].without_sealed(request.json) | {
+    return _DIALECTS[dialect].without_sealed(exact) | {
         name: orjson.Fragment(text) for name, text in changes.items()
     }
 

@@ -23,6 +23,7 @@ from proxy.dialects.middle.request import (
 )
 from proxy.dialects.middle.sealing import FOREIGN_REASONING
 from proxy.dialects.upstream_request import UntranslatableError
+from proxy.json_text.exact_numbers import loads_exactly
 
 DEFAULT_MAX_TOKENS = 4096
 """Messages requires a cap on output tokens; every model of that dialect accepts this one."""
@@ -165,7 +166,7 @@ def _closed_schema(schema: Json, field: str) -> Json:
     Messages requires that of an output's schema. Every output that satisfies the copy satisfies the original.
     """
     try:
-        copy: Json = orjson.loads(orjson.dumps(schema))
+        copy: Json = loads_exactly(orjson.dumps(schema))
     except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
         raise UntranslatableError(field, "nested too deeply to be written anew") from None
     waiting: list[object] = [copy]

@@ -32,6 +32,7 @@ from proxy.dialects.middle.request import (
     TurnPart,
 )
 from proxy.dialects.upstream_request import UntranslatableError
+from proxy.json_text.exact_numbers import loads_exactly
 
 _ROLES = {SYSTEM: SYSTEM, DEVELOPER: SYSTEM, USER: USER, ASSISTANT: ASSISTANT}
 _PDF = "application/pdf"
@@ -129,7 +130,7 @@ def has_open_tool_loop(messages: list[Json]) -> bool:
 def input_of(arguments: str) -> Json:
     """The arguments of a tool call as an object. A model may write invalid JSON; its text is then the only member."""
     try:
-        value = orjson.loads(arguments) if arguments.strip() else {}
+        value = loads_exactly(arguments) if arguments.strip() else {}
     except orjson.JSONDecodeError:
         value = None
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}

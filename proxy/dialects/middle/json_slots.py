@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from proxy.json_text.exact_numbers import loads_exactly
 from proxy.json_text.large_json import Outline
 
 Json = dict[str, Any]
@@ -56,7 +57,7 @@ def restore_slots(slots: list[Slot], outline: Outline) -> bool:
     """Restore placeholders in these members, in place. False, with nothing changed, if they exceed the bounds."""
     try:
         text = orjson.dumps([holder[name] for holder, name in slots])
-        values = orjson.loads(outline.restored_text(text, MAX_SLOT_BYTES))
+        values = loads_exactly(outline.restored_text(text, MAX_SLOT_BYTES))
     except (ValueError, orjson.JSONEncodeError):  # above a bound, or nested too deeply to serialize
         return False
     if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_SLOT_BRACKETS:

@@ -6,8 +6,6 @@ Pure. Raises `UntranslatableError` with the path of the field, never KeyError or
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import orjson
-
 from proxy.dialects.upstream_request import UntranslatableError
 
 Json = dict[str, Any]
@@ -30,14 +28,6 @@ def require_text(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise UntranslatableError(field, "must be text")
     return value
-
-
-def require_json_object(text: str, field: str) -> Json:
-    """Parse a JSON object inside a string. A blank string is the empty object."""
-    try:
-        return require_object(orjson.loads(text) if text.strip() else {}, field)
-    except orjson.JSONDecodeError:
-        raise UntranslatableError(field, "must be a JSON object in text") from None
 
 
 def require_known_members(

@@ -9,6 +9,7 @@ import orjson
 
 from proxy.dialects.middle.answer import END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, Stop
 from proxy.dialects.middle.request import AnswerPart, ToolCall
+from proxy.json_text.exact_numbers import loads_exactly
 
 
 def stop_of(reason: str, sequence: str | None, parts: Iterable[AnswerPart]) -> Stop:
@@ -30,7 +31,7 @@ def is_complete(call: ToolCall) -> bool:
     if call.custom:
         return True
     try:
-        orjson.loads(call.arguments)
+        loads_exactly(call.arguments)
     except orjson.JSONDecodeError:
         return False
     return True

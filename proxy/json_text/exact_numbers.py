@@ -1,0 +1,82 @@
+"""Parses JSON whose numbers must keep their spelling: tool arguments and schemas belong to callers and models.
+
+Pure. orjson turns integers above 64 bits into floats, rounds floats to 17 digits and refuses `1e400`. Numbers that it
+would write in another way are kept as text (`orjson.Fragment`), which `orjson.dumps` writes unchanged.
+"""
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+_ALIKE = bytes.maketrans(b"123456789.E", b"0000000000e")
+_LONG_DIGITS, _EXPONENT = b"0" * 16, b"0e"
+_SUSPECT = re.compile(rb"[\s:,\[]-?(?:\d[\d.]{15}|\d[\d.]*[eE])|\A-?(?:\d[\d.]{15}|\d[\d.]*[eE])")
+"""A number of at least 16 characters, or with an exponent. Every other one is written as it was read."""
+_INTEGER_CHARS = 18
+"""Every integer of at most this many characters fits into 64 bits."""
+
+
+def loads_exactly(text: bytes | str) -> Any:
+    """The value of `text`, for `orjson.dumps`. Accepts what orjson does, and numbers that no double can hold.
+
+    Raises `orjson.JSONDecodeError`.
+    """
+    encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        if not _may_round(encoded):
+            raise
+        kept = _kept(encoded)
+        if kept is None:
+            raise
+        return kept
+    return exact_value(value, encoded)
+
+
+def exact_value(value: Any, text: bytes) -> Any:
+    """`value`, which orjson read from `text`, with its numbers kept."""
+    if not _may_round(text):
+        return value
+    kept = _kept(text)
+    return value if kept is None else kept
+
+
+def with_exact_members(parsed: dict[str, Any], text: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+    """`parsed`, which orjson read from `text`, with the numbers kept inside the members of these `names`."""
+    exact = exact_value(parsed, text)
+    return parsed if exact is parsed else parsed | {name: exact[name] for name in names if name in exact}
+
+
+def _may_round(text: bytes) -> bool:
+    """Whether `text` may hold a number that orjson would change. Nearly always two searches tell that it cannot."""
+    alike = text.translate(_ALIKE)
+    return (_LONG_DIGITS in alike or _EXPONENT in alike) and _SUSPECT.search(text) is not None
+
+
+def _kept(text: bytes) -> Any:
+    """The value with its numbers kept. None for what only a lenient parser accepts, and for very deep nesting."""
+    try:
+        value = _DECODER.decode(text.decode())
+        orjson.dumps(value)  # refuses lone surrogates, which this parser lets pass
+    except (ValueError, RecursionError, orjson.JSONEncodeError):
+        return None
+    return value
+
+
+def _integer(digits: str) -> int | orjson.Fragment:
+    return int(digits) if len(digits) <= _INTEGER_CHARS else orjson.Fragment(digits)
+
+
+def _float(digits: str) -> float | orjson.Fragment:
+    value = float(digits)
+    return value if repr(value) == digits else orjson.Fragment(digits)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_refuse_constant)

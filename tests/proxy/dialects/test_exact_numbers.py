@@ -1,0 +1,123 @@
+"""No translation rounds a number in JSON that callers and models wrote: arguments, schemas, inputs, history."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from policy.endpoints import CHAT_COMPLETIONS, RESPONSES, Target
+from policy.endpoints import MESSAGES as MESSAGES_DIALECT
+from proxy.json_text.large_json import LONG_BYTES, parse_with_placeholders
+from tests.proxy.dialects.samples import (
+    CHAT,
+    JSON,
+    MESSAGES,
+    SLUG,
+    SSE,
+    VENDOR_A,
+    VENDOR_B,
+    VENDOR_C,
+    FakeReceived,
+    answer_reader,
+    build_request,
+    payloads,
+    read,
+    received,
+)
+
+NUMBERS = (
+    '{"big":123456789012345678901234567890,"long":0.1000000000000000055511151231257827,"zero":-0.0,"one":1.0,"e":2.5e-3}'
+)
+PATHS = {CHAT_COMPLETIONS: CHAT, MESSAGES_DIALECT: MESSAGES, RESPONSES: "/v1/responses"}
+TARGETS = {CHAT_COMPLETIONS: VENDOR_C, MESSAGES_DIALECT: VENDOR_A, RESPONSES: VENDOR_B}
+PAIRS = [(caller, target) for caller in PATHS for target in PATHS if caller != target]
+
+
+def request_text(caller: str, padding: str = "") -> bytes:
+    """A call with such numbers in a schema and in a past call. It asks for reasoning: VENDOR_B then gets Responses."""
+    quoted = orjson.dumps(NUMBERS).decode()
+    schema = '{"type":"object","properties":{"n":{"const":%s}}}' % NUMBERS
+    if caller == CHAT_COMPLETIONS:
+        call = '{"id":"c1","type":"function","function":{"name":"f","arguments":%s}}' % quoted
+        history = '{"role":"assistant","tool_calls":[%s]},{"role":"tool","tool_call_id":"c1","content":"r"}' % call
+        tool = '{"type":"function","function":{"name":"f","parameters":%s}}' % schema
+        rest = '"messages":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"reasoning_effort":"low"'
+    elif caller == MESSAGES_DIALECT:
+        use = '{"type":"tool_use","id":"c1","name":"f","input":%s}' % NUMBERS
+        result = '{"type":"tool_result","tool_use_id":"c1","content":"r"}'
+        history = '{"role":"assistant","content":[%s]},{"role":"user","content":[%s]}' % (use, result)
+        tool = '{"name":"f","input_schema":%s}' % schema
+        rest = '"messages":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"max_tokens":9000,'
+        rest += '"thinking":{"type":"adaptive"}'
+    else:
+        history = '{"type":"function_call","call_id":"c1","name":"f","arguments":%s},' % quoted
+        history += '{"type":"function_call_output","call_id":"c1","output":"r"}'
+        tool = '{"type":"function","name":"f","parameters":%s}' % schema
+        rest = '"input":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"reasoning":{"effort":"low"}'
+    return ('{"model":"%s",' % SLUG + rest % (padding, history, tool) + "}").encode()
+
+
+def occurrences(body: bytes) -> int:
+    return body.count(NUMBERS.encode()) + body.count(orjson.dumps(NUMBERS)[1:-1])
+
+
+@pytest.mark.parametrize(("caller", "target"), PAIRS)
+def test_a_request_keeps_the_numbers_of_schemas_and_history(caller: str, target: str) -> None:
+    request = received(request_text(caller), PATHS[caller])
+    assert occurrences(bytes(build_request(request, TARGETS[target], "k").body)) == 2
+
+
+@pytest.mark.parametrize(("caller", "target"), PAIRS)
+def test_a_long_request_keeps_them_too(caller: str, target: str) -> None:
+    text = request_text(caller, "x" * (3 * LONG_BYTES))
+    found = parse_with_placeholders(text)
+    assert found is not None
+    request = received(text, PATHS[caller])
+    assert isinstance(request, FakeReceived)
+    request.json, request.outline = found
+    assert request.outline is not None
+    assert occurrences(bytes(build_request(request, TARGETS[target], "k").body)) == 2
+
+
+def test_a_schema_that_is_closed_for_the_target_keeps_its_numbers() -> None:
+    schema = '{"type":"object","properties":{"n":{"const":%s}}}' % NUMBERS
+    text = '{"model":"%s","messages":[],"response_format":{"type":"json_schema","json_schema":{"schema":%s}}}'
+    request = received((text % (SLUG, schema)).encode(), CHAT)
+    assert occurrences(bytes(build_request(request, VENDOR_A, "k").body)) == 1
+
+
+def test_an_input_in_a_whole_answer_keeps_its_numbers() -> None:
+    use = '{"type":"tool_use","id":"t1","name":"f","input":%s}' % NUMBERS
+    body = ('{"id":"msg_1","type":"message","content":[%s],"stop_reason":"tool_use"}' % use).encode()
+    assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, body)) == 1
+
+
+def test_arguments_in_a_whole_answer_keep_their_numbers() -> None:
+    for arguments in (orjson.dumps(NUMBERS).decode(), NUMBERS):  # some servers do not encode them
+        call = '{"id":"c1","type":"function","function":{"name":"f","arguments":%s}}' % arguments
+        body = ('{"id":"c","choices":[{"message":{"tool_calls":[%s]}}]}' % call).encode()
+        assert occurrences(answered(MESSAGES_DIALECT, VENDOR_C, body)) == 1
+
+
+def test_a_streamed_input_keeps_its_numbers() -> None:
+    block = '{"type":"tool_use","id":"t1","name":"f","input":%s}' % NUMBERS
+    start = '{"type":"content_block_start","index":0,"content_block":%s}' % block
+    stream = b'data: {"type":"message_start","message":{"id":"msg_1"}}\n\ndata: %b\n\n' % start.encode()
+    stream += b'data: {"type":"content_block_stop","index":0}\n\ndata: {"type":"message_stop"}\n\n'
+    assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, stream, stream=True)) == 1
+
+
+def test_streamed_arguments_that_are_an_object_keep_their_numbers() -> None:
+    call = '{"index":0,"id":"c1","function":{"name":"f","arguments":%s}}' % NUMBERS
+    chunk = '{"id":"c","choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}' % call
+    stream = b"data: %b\n\ndata: [DONE]\n\n" % chunk.encode()
+    assert occurrences(answered(MESSAGES_DIALECT, VENDOR_C, stream, stream=True)) == 1
+
+
+def answered(caller: str, target: Target, answer: bytes, *, stream: bool = False) -> bytes:
+    """What the caller gets for an answer of the target."""
+    body: dict[str, Any] = {"model": SLUG, "messages": [], "stream": stream, "max_tokens": 5}
+    reader = answer_reader(received(body, PATHS[caller]), target, SSE if stream else JSON)
+    written = read(reader, [answer])
+    assert payloads(written) if stream else orjson.loads(written)
+    return written
