@@ -31,6 +31,7 @@ from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
+from proxy.dialects.middle.turn_order import results_behind_calls
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
@@ -267,6 +268,7 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
     call = _DIALECTS[caller_dialect].read_request(request.json | _readable_members(request))
+    call.turns = results_behind_calls(call.turns)
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
     body = _DIALECTS[dialect].write_request(call, target.target_model or request.slug, target.provider)
@@ -341,9 +343,7 @@ def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
     exact = request.json | _readable_members(request)
     changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
-    return _DIALECTS[dialect].without_sealed(exact) | {
-        name: orjson.Fragment(text) for name, text in changes.items()
-    }
+    return _DIALECTS[dialect].without_sealed(exact) | {name: orjson.Fragment(text) for name, text in changes.items()}
 
 
 def _form(content_type: str, streaming: bool) -> str:

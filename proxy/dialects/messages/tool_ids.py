@@ -4,6 +4,7 @@ Pure.
 """
 
 import re
+from collections import deque
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -14,29 +15,31 @@ def accepted_id(given: str) -> str:
 
 
 class ToolIds:
-    """The ids of one conversation. A result belongs to the last call before it that has its id."""
+    """The ids of one conversation. Results follow their calls; of several calls with one id, in their order."""
 
-    __slots__ = ("_current", "_used", "_waiting")
+    __slots__ = ("_latest", "_repeated", "_used", "_waiting")
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        self._current: dict[str, str] = {}
-        self._waiting: list[str] = []
-        """Calls without an id that have no result yet."""
+        self._repeated: dict[str, int] = {}
+        """How many calls had an id, by the id as Messages accepts it."""
+        self._latest: dict[str, str] = {}
+        self._waiting: dict[str, deque[str]] = {}
+        """Calls that have no result yet, by the id that the caller gave."""
 
     def of_call(self, given: str) -> str:
         name = accepted_id(given) or f"call_{len(self._used)}"
-        written, number = name, 1
+        written, number = name, self._repeated.get(name, 1)
         while written in self._used:
             number += 1
             written = f"{name}_{number}"
+        self._repeated[name] = number
         self._used.add(written)
-        self._current[given] = written
-        if not given:
-            self._waiting.append(written)
+        self._latest[given] = written
+        self._waiting.setdefault(given, deque()).append(written)
         return written
 
     def of_result(self, given: str) -> str:
-        if not given and self._waiting:
-            return self._waiting.pop(0)
-        return self._current.get(given) or accepted_id(given) or "call_0"
+        if waiting := self._waiting.get(given):
+            return waiting.popleft()
+        return self._latest.get(given) or accepted_id(given) or "call_0"

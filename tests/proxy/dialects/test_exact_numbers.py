@@ -20,14 +20,15 @@ from tests.proxy.dialects.samples import (
     FakeReceived,
     answer_reader,
     build_request,
+    events,
+    frames,
     payloads,
     read,
     received,
 )
 
-NUMBERS = (
-    '{"big":123456789012345678901234567890,"long":0.1000000000000000055511151231257827,"zero":-0.0,"one":1.0,"e":2.5e-3}'
-)
+Json = dict[str, Any]
+NUMBERS = '{"big":123456789012345678901234567890,"long":0.1000000000000000055511151231257827,"zero":-0.0,"one":1.0}'
 PATHS = {CHAT_COMPLETIONS: CHAT, MESSAGES_DIALECT: MESSAGES, RESPONSES: "/v1/responses"}
 TARGETS = {CHAT_COMPLETIONS: VENDOR_C, MESSAGES_DIALECT: VENDOR_A, RESPONSES: VENDOR_B}
 PAIRS = [(caller, target) for caller in PATHS for target in PATHS if caller != target]
@@ -35,26 +36,26 @@ PAIRS = [(caller, target) for caller in PATHS for target in PATHS if caller != t
 
 def request_text(caller: str, padding: str = "") -> bytes:
     """A call with such numbers in a schema and in a past call. It asks for reasoning: VENDOR_B then gets Responses."""
-    quoted = orjson.dumps(NUMBERS).decode()
-    schema = '{"type":"object","properties":{"n":{"const":%s}}}' % NUMBERS
+    exact = orjson.Fragment(NUMBERS)
+    schema = {"type": "object", "properties": {"n": {"const": exact}}}
+    user = {"role": "user", "content": f"hi{padding}"}
     if caller == CHAT_COMPLETIONS:
-        call = '{"id":"c1","type":"function","function":{"name":"f","arguments":%s}}' % quoted
-        history = '{"role":"assistant","tool_calls":[%s]},{"role":"tool","tool_call_id":"c1","content":"r"}' % call
-        tool = '{"type":"function","function":{"name":"f","parameters":%s}}' % schema
-        rest = '"messages":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"reasoning_effort":"low"'
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": NUMBERS}}
+        result: Json = {"role": "tool", "tool_call_id": "c1", "content": "r"}
+        members: Json = {"messages": [user, {"role": "assistant", "tool_calls": [call]}, result]}
+        members["tools"] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        members["reasoning_effort"] = "low"
     elif caller == MESSAGES_DIALECT:
-        use = '{"type":"tool_use","id":"c1","name":"f","input":%s}' % NUMBERS
-        result = '{"type":"tool_result","tool_use_id":"c1","content":"r"}'
-        history = '{"role":"assistant","content":[%s]},{"role":"user","content":[%s]}' % (use, result)
-        tool = '{"name":"f","input_schema":%s}' % schema
-        rest = '"messages":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"max_tokens":9000,'
-        rest += '"thinking":{"type":"adaptive"}'
+        use = {"type": "tool_use", "id": "c1", "name": "f", "input": exact}
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}]}
+        members = {"messages": [user, {"role": "assistant", "content": [use]}, result], "max_tokens": 9000}
+        members |= {"tools": [{"name": "f", "input_schema": schema}], "thinking": {"type": "adaptive"}}
     else:
-        history = '{"type":"function_call","call_id":"c1","name":"f","arguments":%s},' % quoted
-        history += '{"type":"function_call_output","call_id":"c1","output":"r"}'
-        tool = '{"type":"function","name":"f","parameters":%s}' % schema
-        rest = '"input":[{"role":"user","content":"hi%s"},%s],"tools":[%s],"reasoning":{"effort":"low"}'
-    return ('{"model":"%s",' % SLUG + rest % (padding, history, tool) + "}").encode()
+        item = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": NUMBERS}
+        members = {"input": [user, item, {"type": "function_call_output", "call_id": "c1", "output": "r"}]}
+        members["tools"] = [{"type": "function", "name": "f", "parameters": schema}]
+        members["reasoning"] = {"effort": "low"}
+    return orjson.dumps({"model": SLUG} | members)
 
 
 def occurrences(body: bytes) -> int:
@@ -80,37 +81,39 @@ def test_a_long_request_keeps_them_too(caller: str, target: str) -> None:
 
 
 def test_a_schema_that_is_closed_for_the_target_keeps_its_numbers() -> None:
-    schema = '{"type":"object","properties":{"n":{"const":%s}}}' % NUMBERS
-    text = '{"model":"%s","messages":[],"response_format":{"type":"json_schema","json_schema":{"schema":%s}}}'
-    request = received((text % (SLUG, schema)).encode(), CHAT)
-    assert occurrences(bytes(build_request(request, VENDOR_A, "k").body)) == 1
+    schema = {"type": "object", "properties": {"n": {"const": orjson.Fragment(NUMBERS)}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "o", "schema": schema}}
+    text = orjson.dumps({"model": SLUG, "messages": [], "response_format": asked})
+    assert occurrences(bytes(build_request(received(text, CHAT), VENDOR_A, "k").body)) == 1
 
 
 def test_an_input_in_a_whole_answer_keeps_its_numbers() -> None:
-    use = '{"type":"tool_use","id":"t1","name":"f","input":%s}' % NUMBERS
-    body = ('{"id":"msg_1","type":"message","content":[%s],"stop_reason":"tool_use"}' % use).encode()
-    assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, body)) == 1
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": orjson.Fragment(NUMBERS)}
+    body = {"id": "msg_1", "type": "message", "content": [use], "stop_reason": "tool_use"}
+    assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, orjson.dumps(body))) == 1
 
 
-def test_arguments_in_a_whole_answer_keep_their_numbers() -> None:
-    for arguments in (orjson.dumps(NUMBERS).decode(), NUMBERS):  # some servers do not encode them
-        call = '{"id":"c1","type":"function","function":{"name":"f","arguments":%s}}' % arguments
-        body = ('{"id":"c","choices":[{"message":{"tool_calls":[%s]}}]}' % call).encode()
-        assert occurrences(answered(MESSAGES_DIALECT, VENDOR_C, body)) == 1
+@pytest.mark.parametrize("arguments", [NUMBERS, orjson.Fragment(NUMBERS)], ids=["text", "an object, as some send it"])
+def test_arguments_in_a_whole_answer_keep_their_numbers(arguments: object) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    body = orjson.dumps({"id": "c", "choices": [{"message": {"tool_calls": [call]}}]})
+    assert occurrences(answered(MESSAGES_DIALECT, VENDOR_C, body)) == 1
 
 
 def test_a_streamed_input_keeps_its_numbers() -> None:
-    block = '{"type":"tool_use","id":"t1","name":"f","input":%s}' % NUMBERS
-    start = '{"type":"content_block_start","index":0,"content_block":%s}' % block
-    stream = b'data: {"type":"message_start","message":{"id":"msg_1"}}\n\ndata: %b\n\n' % start.encode()
-    stream += b'data: {"type":"content_block_stop","index":0}\n\ndata: {"type":"message_stop"}\n\n'
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": orjson.Fragment(NUMBERS)}
+    stream = events(
+        {"type": "message_start", "message": {"id": "msg_1"}},
+        {"type": "content_block_start", "index": 0, "content_block": use},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    )
     assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, stream, stream=True)) == 1
 
 
 def test_streamed_arguments_that_are_an_object_keep_their_numbers() -> None:
-    call = '{"index":0,"id":"c1","function":{"name":"f","arguments":%s}}' % NUMBERS
-    chunk = '{"id":"c","choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}' % call
-    stream = b"data: %b\n\ndata: [DONE]\n\n" % chunk.encode()
+    call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": orjson.Fragment(NUMBERS)}}
+    stream = frames({"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
     assert occurrences(answered(MESSAGES_DIALECT, VENDOR_C, stream, stream=True)) == 1
 
 
