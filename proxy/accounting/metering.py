@@ -46,6 +46,11 @@ class AnswerReader(Protocol):
         ...
 
     @property
+    def unknown_stop(self) -> str:
+        """The vendor's word for why a translated answer stopped, if it is unknown; else empty."""
+        ...
+
+    @property
     def streams(self) -> bool:
         """Whether the answer goes to the caller piece by piece. Otherwise it is held until its end."""
         ...

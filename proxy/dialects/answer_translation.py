@@ -13,10 +13,12 @@ import orjson
 from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
-from proxy.dialects.failures import failed_response_error, is_failure, reports_failure
-from proxy.dialects.middle.answer import Event, Stopped
+from proxy.dialects.failures import ERROR_KEY, error_within, failed_part, failure_details, is_failure
+from proxy.dialects.middle.answer import Event, Failed, Stopped
+from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
+from proxy.dialects.middle.stops import failure_of
 from proxy.dialects.usage import UsageMeter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
@@ -41,22 +43,28 @@ _TOOL_CALLS = (b"tool_", b"function_call")
 class TranslatingStreamReader:
     """Reads a stream of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_framer", "_holder", "_meter", "_reader", "_stopped", "_writer", "failed")
+    __slots__ = ("_answer", "_framer", "_holder", "_meter", "_reader")
     streams = True
 
     def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
         """`spoken`: the target's dialect; `heard`: the caller's."""
         self._framer = sse.Framer(MAX_EVENT_BYTES)
         self._reader = spoken.new_stream_reader()
-        self._writer = heard.new_stream_writer(context)
+        self._answer = AnswerStream(heard.new_stream_writer(context))
         self._holder = spoken.error_holder
         self._meter = meter
-        self._stopped = False
-        self.failed = False
 
     @property
     def reported(self) -> Reported:
         return self._meter
+
+    @property
+    def failed(self) -> bool:
+        return self._answer.failed
+
+    @property
+    def unknown_stop(self) -> str:
+        return self._answer.unknown_stop
 
     def feed(self, data: bytes) -> bytes:
         if self._framer.at_boundary and (frames := sse.whole_frames(data)):
@@ -66,19 +74,22 @@ class TranslatingStreamReader:
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._piece(rest, sse.FRAME) if rest else b""
-        return last + (self._writer.closing(self._meter.tokens) if self._stopped else b"")
+        return last + self._answer.end(self._meter.tokens)
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
     def _piece(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
+        if self._answer.failed:
+            self._read_usage_after_failure(piece)
+            return b""
         if kind == sse.COMMENT:
             return piece
         if kind != sse.FRAME:
             raise UpstreamCutError("an event is too large to translate")
         data = sse.data_of(piece)
         if data.strip() == b"[DONE]":
-            return self._written(self._reader.done_received())
+            return self._answer.write(self._reader.done_received())
         if not is_surely_within_bounds(data) or data.count(b"{") > MAX_EVENT_OBJECTS:
             raise UpstreamCutError("an event holds too much to translate")
         try:
@@ -87,27 +98,44 @@ class TranslatingStreamReader:
             raise UpstreamCutError("an event is not JSON") from None
         if not isinstance(event, dict):
             return b""
-        self.failed = self.failed or reports_failure(event, self._holder)
         self._meter.observe(event)
         if event.get("type") == PING:
             return KEEP_ALIVE
         if any(mark in data for mark in _TOOL_CALLS):
             event = with_exact_members(event, data, _OF_MODELS)
         try:
-            return self._written(self._reader.read(event))
+            events = self._reader.read(event)
+            if ERROR_KEY in data:
+                events = self._with_failure(events, event)
+            return self._answer.write(events)
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
 
-    def _written(self, events: list[Event]) -> bytes:
-        if any(isinstance(event, Stopped) for event in events):
-            self._stopped = True
-        return self._writer.write(events)
+    def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
+        """What `event` says, with its error as the last word. Readers report only the failures of their own dialect."""
+        part = failed_part(event, self._holder)
+        if part is None or any(isinstance(each, Failed) for each in events):
+            return events
+        said = [each for each in events if not isinstance(each, Stopped)]
+        return [*said, Failed(*failure_details(part))]
+
+    def _read_usage_after_failure(self, piece: bytes) -> None:
+        """Read the usage alone: nothing follows a failure, but its answer is billed as reported."""
+        data = sse.data_of(piece)
+        if not is_surely_within_bounds(data):
+            return
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return
+        if isinstance(event, dict):
+            self._meter.observe(event)
 
 
 class TranslatingBodyReader:
     """Reads a body of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_context", "_heard", "_held", "_meter", "_result", "_size", "_spoken", "failed")
+    __slots__ = ("_context", "_heard", "_held", "_meter", "_result", "_size", "_spoken", "failed", "unknown_stop")
     streams = False
 
     def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
@@ -120,6 +148,7 @@ class TranslatingBodyReader:
         self._size = 0
         self._result: bytes | None = None
         self.failed = False
+        self.unknown_stop = ""
 
     @property
     def reported(self) -> Reported:
@@ -144,10 +173,10 @@ class TranslatingBodyReader:
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self._meter.observe(answer)
-        failure = failed_response_error(answer)
-        self.failed = failure is not None or is_failure(answer)
+        failed_with = error_within(answer)
+        self.failed = failed_with is not None or is_failure(answer)
         if self.failed:  # it holds no answer to translate
-            self._result = raw if failure is None else orjson.dumps({"error": failure})
+            self._result = raw if failed_with is None else orjson.dumps({"error": failed_with})
             return
         translated = yield partial(self._translated, answer, raw, outline)
         self._result = (
@@ -166,6 +195,11 @@ class TranslatingBodyReader:
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
             said = self._spoken.read_answer(answer)
+            failure = failure_of(said.stop)
+            if failure is not None:
+                self.failed = True
+                return orjson.dumps({"error": {"message": failure.message, "type": failure.kind}})
+            self.unknown_stop = said.stop.word
             return orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None

@@ -33,6 +33,7 @@ class PassThroughReader:
     __slots__ = ("_last",)
     reported: Reported = NOTHING_REPORTED
     failed = False
+    unknown_stop = ""
     streams = True
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class BodyReader:
 
     __slots__ = ("_held", "_limit", "_passing", "_renamed", "_result", "_size", "_slug", "failed", "reported")
     streams = False
+    unknown_stop = ""
 
     def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
         self._held: list[bytes] = []

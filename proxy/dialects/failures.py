@@ -1,6 +1,7 @@
 """Recognizes failures that upstreams report under status 200, in bodies and in events of a stream.
 
-Pure. The caller gets such an answer unchanged, but it counts as failed and is billed only what was reported.
+Pure. Such an answer counts as failed. Where it passes, it passes unchanged; where it is translated, the failure is its
+last word (`middle/answer_stream.py`).
 """
 
 from typing import Any
@@ -14,14 +15,27 @@ ERROR_KEY = b'"error"'
 
 MAX_FAILURE_BYTES = 64 << 10
 """A failed response without output is smaller than this: it echoes little more than its settings."""
+SERVER_FAULT = "api_error"
+"""The type of an error that has none."""
 _FAILED = b'"failed"'
 _OUTPUT_MEMBERS = ("choices", "content", "data", "output")
 
 
 def reports_failure(event: Json, holder: str | None = None) -> bool:
     """Whether an event of a stream reports a failure. `holder`: the member around the answer, if any."""
-    inner = event.get(holder) if holder else None
-    return _has_error(event) or (isinstance(inner, dict) and _has_error(inner))
+    return failed_part(event, holder) is not None
+
+
+def failed_part(answer: Json, holder: str | None = None) -> Json | None:
+    """The part of an event, or of a body, that has an error: itself, what its `holder` wraps, or one of its choices."""
+    inner = answer.get(holder) if holder else None
+    if isinstance(inner, dict) and _has_error(inner):
+        return inner
+    if _has_error(answer):
+        return answer
+    choices = answer.get("choices")
+    parts = choices if isinstance(choices, list) else ()
+    return next((part for part in parts if isinstance(part, dict) and part.get("error")), None)
 
 
 def is_failure(body: Json) -> bool:
@@ -49,22 +63,27 @@ def is_empty_failure(body: bytes) -> bool:
     return response.get("status") == "failed" and not response.get("output")
 
 
-def failed_response_error(body: Json) -> Json | None:
-    """The error of a response of the Responses API that failed without any output; None for any other body."""
-    if body.get("object") != "response" or body.get("status") != "failed" or body.get("output"):
-        return None
-    error = body.get("error")
-    return error if isinstance(error, dict) else {"message": "", "type": "api_error"}
+def error_within(body: Json) -> Json | None:
+    """The error of a body that holds it in place of its answer's rest: of a response that failed, or of one of its
+    choices. None for any other body."""
+    if body.get("object") == "response":
+        if body.get("status") != "failed":
+            return None
+        error = body.get("error")
+        return error if isinstance(error, dict) else {"message": "The response failed", "type": SERVER_FAULT}
+    part = None if body.get("error") else failed_part(body)
+    error = None if part is None else part.get("error")
+    return {"message": error, "type": SERVER_FAULT} if isinstance(error, str) else error
 
 
-def failure_details(event: Json) -> tuple[str, str]:
-    """Type and message of the failure that an event reports; `api_error` and "" where it does not say."""
-    error = event.get("error")
+def failure_details(part: Json) -> tuple[str, str]:
+    """Type and message of the failure that a part of an answer reports; `api_error` and "" where it does not say."""
+    error = part.get("error")
     if isinstance(error, str):
-        return "api_error", error
-    details = error if isinstance(error, dict) else event
+        return SERVER_FAULT, error
+    details = error if isinstance(error, dict) else part
     kind, message = details.get("type"), details.get("message")
-    return kind if isinstance(kind, str) else "api_error", message if isinstance(message, str) else ""
+    return kind if isinstance(kind, str) else SERVER_FAULT, message if isinstance(message, str) else ""
 
 
 def _has_error(value: Json) -> bool:

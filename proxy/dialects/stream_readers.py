@@ -55,6 +55,7 @@ class StreamReader:
     )
 
     streams = True
+    unknown_stop = ""
 
     def __init__(self, shape: StreamFormat, slug: str, meter: UsageMeter, *, drop_usage: bool = False) -> None:
         self.failed = False

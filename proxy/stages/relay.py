@@ -4,6 +4,7 @@ Each piece of a stream is passed on within the read that brought it; the request
 upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
+import logging
 from asyncio import sleep
 from collections.abc import Coroutine, Sequence
 from time import perf_counter, time_ns
@@ -30,11 +31,15 @@ from proxy.progress_clock import Flowing, ProgressClock
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
 
+log = logging.getLogger(__name__)
+
 BAD_GATEWAY = 502
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
+MAX_UNKNOWN_STOPS = 100
+"""The most unknown reasons for an answer's end that a worker logs."""
 UNCOUNTED_BYTES = 8_192
 """Bytes of a stream to pass on before what was delivered is counted, all at once."""
 
@@ -82,6 +87,7 @@ class Relay:
         self._dialects = dialects
         self._slices = slices
         self._most_reported = most_reported
+        self._unknown_stops = _UnknownStops()
 
     def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
         """The answer, if it came whole and reports its usage, as nearly all do that are no streams. Else await it."""
@@ -133,7 +139,11 @@ class Relay:
     def _ended(self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered) -> Answered:
         """The end of an answer whose last bytes are in `head`."""
         if reader.failed:
+            if context.outgoing.started:
+                self._count_failed(context, head.final)
             return self._failed(context, answering, head)
+        if reader.unknown_stop:
+            self._unknown_stops.note(answering, reader.unknown_stop)
         # A response that failed before it said anything is no answer: bill only what was reported.
         if reader.reported.tokens is None:
             delivered = context.delivered
@@ -144,6 +154,14 @@ class Relay:
             delivered.pending.append(head.final)
         context.answered = True
         return head
+
+    @staticmethod
+    def _count_failed(context: RequestContext, final: bytes) -> None:
+        """Bill a stream that failed for the text that it brought, if it brought some."""
+        delivered = context.delivered
+        assert delivered is not None
+        delivered.pending.append(final)
+        context.answered = context.answered or delivered.tokens(None).output > 0
 
     async def _error(self, context: RequestContext, answering: Answering) -> Answered:
         """The upstream's error, in the caller's form."""
@@ -206,7 +224,6 @@ class _Passage:
         some = reader.feed(data)
         if reader.failed:
             some = _without_secrets(self._answering, some)
-            return not some or outgoing.write(some)
         if not some:
             return True
         has_room = outgoing.write(some)
@@ -231,10 +248,10 @@ class _Passage:
         some = reader.feed(data)
         if reader.failed:
             some = _without_secrets(self._answering, some)
-        elif some:
+        if some:
             self._sent.append(some)
             self._count()
-            if not context.answered:
+            if not context.answered and not reader.failed:
                 self._begin_progress()
                 context.answered = True
         has_room = True
@@ -271,6 +288,23 @@ class _Passage:
         """Record no more, however the passage ended. The bill is made from the counter."""
         if self._looked_at is not None:
             self._looked_at.discard(self)
+
+
+class _UnknownStops:
+    """Logs words of vendors for the end of an answer that are unknown here, each once."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def note(self, answering: Answering, word: str) -> None:
+        if word in self._logged or len(self._logged) >= MAX_UNKNOWN_STOPS:
+            return
+        self._logged.add(word)
+        log.warning(
+            "A target ended a translated answer with a reason that is unknown here (slug %s: %s). Callers see an"
+            " ordinary end. If it means anything else, please report it.",
+            *(answering.admitted.route.plan.slug, _without_secrets(answering, repr(word).encode()).decode()),
+        )
 
 
 def _free(context: RequestContext) -> None:

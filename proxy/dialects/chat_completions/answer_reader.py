@@ -8,28 +8,11 @@ from hashlib import sha256
 import orjson
 
 from proxy.dialects.chat_completions.reasoning import answered_reasoning
-from proxy.dialects.middle.answer import (
-    END,
-    MAX_TOKENS,
-    REFUSED,
-    STOP_SEQUENCE,
-    TOOL_CALLS,
-    Answer,
-    Stop,
-    UsageDetails,
-)
+from proxy.dialects.middle.answer import BROKEN, END, REFUSED, STOP_SEQUENCE, Answer, Stop, UsageDetails
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, Refusal, Text, ToolCall
-from proxy.dialects.middle.stops import stop_of
-
-_REASONS = {
-    "stop": END,
-    "length": MAX_TOKENS,
-    "tool_calls": TOOL_CALLS,
-    "function_call": TOOL_CALLS,
-    "content_filter": REFUSED,
-}
+from proxy.dialects.middle.stops import stop_of, stop_with
 
 
 def read_answer(completion: Json) -> Answer:
@@ -94,12 +77,11 @@ def made_call_id(answer_id: str, number: int) -> str:
 
 def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Stop:
     """Some servers name the stop sequence that matched in the choice's `stop_reason`."""
-    if is_refused:
+    stop = stop_with(text_in(choice, "finish_reason"), parts)
+    if is_refused and stop.reason != BROKEN:
         return Stop(REFUSED)
-    reason, matched = _REASONS.get(text_in(choice, "finish_reason"), END), text_in(choice, "stop_reason")
-    if matched and reason == END:
-        return stop_of(STOP_SEQUENCE, matched, parts)
-    return stop_of(reason, None, parts)
+    matched = text_in(choice, "stop_reason")
+    return stop_of(STOP_SEQUENCE, matched, parts) if matched and stop == Stop(END) else stop
 
 
 def read_details(usage: Json) -> UsageDetails:

@@ -6,11 +6,9 @@ Pure.
 from proxy.dialects.chat_completions.answer_reader import content_text, read_details, read_stop
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
 from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
-from proxy.dialects.failures import failure_details, reports_failure
 from proxy.dialects.middle.answer import (
     DetailsSeen,
     Event,
-    Failed,
     ReasoningDelta,
     ReasoningEnded,
     RefusalDelta,
@@ -47,8 +45,6 @@ class ChatStreamReader:
 
     def read(self, chunk: Json) -> list[Event]:
         """Raises `UpstreamCutError` for an answer too large to gather."""
-        if ("error" in chunk or "choices" not in chunk) and reports_failure(chunk):
-            return [Failed(*failure_details(chunk))]
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         events: list[Event] = []

@@ -6,39 +6,17 @@ Pure. Lenient: what a vendor leaves out counts as absent.
 import orjson
 
 from policy.endpoints import MESSAGES
-from proxy.dialects.middle.answer import (
-    CONTEXT_FULL,
-    END,
-    MAX_TOKENS,
-    PAUSED,
-    REFUSED,
-    STOP_SEQUENCE,
-    TOOL_CALLS,
-    Answer,
-    Json,
-    UsageDetails,
-)
+from proxy.dialects.middle.answer import Answer, Json, UsageDetails
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
-from proxy.dialects.middle.stops import stop_of
-
-STOPS = {
-    "end_turn": END,
-    "max_tokens": MAX_TOKENS,
-    "stop_sequence": STOP_SEQUENCE,
-    "tool_use": TOOL_CALLS,
-    "refusal": REFUSED,
-    "pause_turn": PAUSED,
-    "model_context_window_exceeded": CONTEXT_FULL,
-}
-"""Our word for each `stop_reason`; an unknown one is `END`."""
+from proxy.dialects.middle.stops import stop_with
 
 
 def read_answer(body: Json) -> Answer:
     parts = [part for block in objects_in(body, "content") if (part := _part(block)) is not None]
     if (refusal := refusal_in(body)) is not None:
         parts.append(refusal)
-    stop = stop_of(STOPS.get(text_in(body, "stop_reason"), END), text_in(body, "stop_sequence") or None, parts)
+    stop = stop_with(text_in(body, "stop_reason"), parts, text_in(body, "stop_sequence") or None)
     return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()))
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import orjson
 
 from proxy.dialects.failures import failure_details
-from proxy.dialects.messages.answer_reader import STOPS, details_in, redacted_of, refusal_in, thinking_of
+from proxy.dialects.messages.answer_reader import details_in, redacted_of, refusal_in, thinking_of
 from proxy.dialects.middle.answer import (
-    END,
     DetailsSeen,
     Event,
     Failed,
@@ -29,7 +28,7 @@ from proxy.dialects.middle.answer import (
 from proxy.dialects.middle.answer_reading import object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.request import AnswerPart, ToolCall
-from proxy.dialects.middle.stops import stop_of
+from proxy.dialects.middle.stops import stop_with
 
 
 class MessagesStreamReader:
@@ -62,7 +61,7 @@ class MessagesStreamReader:
         """The text of the open block of thinking."""
         self._signature = ""
         self._details = UsageDetails()
-        self._reason = END
+        self._reason = ""
         self._sequence: str | None = None
         self._readers: dict[object, Callable[[Json], list[Event]]] = {
             "message_start": self._start,
@@ -83,9 +82,7 @@ class MessagesStreamReader:
     def read(self, event: Json) -> list[Event]:
         kind = event.get("type")
         reader = self._readers.get(kind) if isinstance(kind, str) else None
-        if reader is not None:
-            return reader(event)
-        return self._failed(event) if event.get("error") else []
+        return [] if reader is None else reader(event)
 
     def done_received(self) -> list[Event]:
         """A Messages stream ends with `message_stop`."""
@@ -163,7 +160,7 @@ class MessagesStreamReader:
         delta = object_in(event, "delta")
         reason = text_in(delta, "stop_reason")
         if reason:
-            self._reason = STOPS.get(reason, END)
+            self._reason = reason
             self._sequence = text_in(delta, "stop_sequence") or None
         self._details = details_in(event, self._details)
         seen: list[Event] = [DetailsSeen(self._details)]
@@ -174,7 +171,7 @@ class MessagesStreamReader:
         parts: list[AnswerPart] = []
         if self._call is not None:
             parts = [ToolCall(self._call.id, self._call.name, self._arguments.text())]
-        return [Stopped(stop_of(self._reason, self._sequence, parts))]
+        return [Stopped(stop_with(self._reason, parts, self._sequence))]
 
     def _failed(self, event: Json) -> list[Event]:
         return [Failed(*failure_details(event))]

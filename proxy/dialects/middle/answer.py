@@ -11,7 +11,7 @@ from proxy.dialects.middle.request import AnswerPart, Reasoning
 
 Json = dict[str, Any]
 
-END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, REFUSED, PAUSED, CONTEXT_FULL = (
+END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, REFUSED, PAUSED, CONTEXT_FULL, BROKEN = (
     "end",
     "max_tokens",
     "stop_sequence",
@@ -19,8 +19,10 @@ END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, REFUSED, PAUSED, CONTEXT_FULL = (
     "refused",
     "paused",
     "context_full",
+    "broken",
 )
-"""Why an answer ended. Use `stop_of` to make one: calls of tools outrank what the vendor says."""
+"""Why an answer ended. `BROKEN`: its server gave up; callers get a failure. Make a `Stop` with `stops.py`: calls of
+tools outrank what the vendor says."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Stop:
     reason: str
     sequence: str | None = None
     """The stop sequence that matched, where the vendor names it."""
+    word: str = field(default="", compare=False)
+    """The vendor's word, if it is unknown here or says that the answer broke."""
 
 
 @dataclass(slots=True)

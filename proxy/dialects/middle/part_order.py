@@ -4,7 +4,7 @@ Pure. Some vendors interleave the arguments of several calls; Messages and Respo
 What comes while a call is open waits until the arguments of that call are a whole JSON object.
 """
 
-from proxy.dialects.middle.answer import Event, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import Event, Failed, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.gathering import Budget, ObjectProgress
 
 _OF_CALLS = frozenset((ToolCallStarted, ToolCallDelta))
@@ -35,6 +35,8 @@ class PartOrder:
             self._pass(event, going)
         elif isinstance(event, Stopped):
             self._release_all(going)
+            going.append(event)
+        elif isinstance(event, Failed):  # what waits belongs to calls that are never complete
             going.append(event)
         elif isinstance(event, PartEnded):
             self._release(going)

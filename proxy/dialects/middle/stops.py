@@ -1,18 +1,70 @@
 """Decides why an answer ended, from the vendor's word and from the tools that it called.
 
-Pure. Clients act on a call only where the reason says so, and some vendors say `stop` beside calls.
+Pure. Clients act on a call only where the reason says so, and some vendors say `stop` beside calls. All dialects share
+one table of words: servers that speak a vendor's dialect often keep words of their own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import orjson
 
-from proxy.dialects.middle.answer import END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, Stop
+from proxy.dialects.failures import SERVER_FAULT
+from proxy.dialects.middle.answer import (
+    BROKEN,
+    CONTEXT_FULL,
+    END,
+    MAX_TOKENS,
+    PAUSED,
+    REFUSED,
+    STOP_SEQUENCE,
+    TOOL_CALLS,
+    Failed,
+    Stop,
+)
 from proxy.dialects.middle.request import AnswerPart, ToolCall
 from proxy.json_text.exact_numbers import loads_exactly
 
+MAX_WORD_CHARS = 64
+"""Most characters of a vendor's word that are kept. The longest known one has half as many."""
+_WORDS = {
+    END: ("stop", "end_turn", "eos", "eos_token", "complete", "completed", "load", "unload"),
+    MAX_TOKENS: ("length", "max_tokens", "max_output_tokens", "model_length", "max_length"),
+    STOP_SEQUENCE: ("stop_sequence",),
+    TOOL_CALLS: ("tool_calls", "tool_call", "tool_use", "function_call"),
+    REFUSED: (
+        *("content_filter", "content_filtered", "refusal", "guardrail_intervened", "sensitive", "safety", "recitation"),
+        *("prohibited_content", "blocklist", "spii", "language", "error_toxic"),
+        *("image_safety", "image_recitation", "image_prohibited_content"),
+    ),
+    PAUSED: ("pause_turn",),
+    CONTEXT_FULL: ("model_context_window_exceeded", "error_limit"),
+    BROKEN: (
+        *("abort", "aborted", "error", "failed", "cancelled", "canceled", "user_cancel", "timeout", "network_error"),
+        *("insufficient_system_resource", "malformed_function_call", "unexpected_tool_call", "function_call_filter"),
+        *("malformed_response", "too_many_tool_calls"),
+    ),
+}
+"""The words of vendors and model servers, in lower case. `load` and `unload` are Ollama's, for an empty prompt."""
+_REASONS = {word: reason for reason, words in _WORDS.items() for word in words}
+_KINDS = {"insufficient_system_resource": "overloaded_error"}
+"""The type of a failure, where it is not `SERVER_FAULT`."""
 
-def stop_of(reason: str, sequence: str | None, parts: Iterable[AnswerPart]) -> Stop:
+
+def stop_with(word: str, parts: Sequence[AnswerPart], sequence: str | None = None, otherwise: str = END) -> Stop:
+    """The stop of an answer with these parts, which its vendor ended with `word`; empty if it said none.
+
+    `sequence`: the stop sequence that matched, if the vendor names it. `otherwise`: what an unknown word means.
+    """
+    reason = _reason(word)
+    if reason == BROKEN:
+        return Stop(BROKEN, word=word[:MAX_WORD_CHARS])
+    stop = stop_of(reason or otherwise, sequence, parts)
+    if reason is None and word:
+        stop.word = word[:MAX_WORD_CHARS]
+    return stop
+
+
+def stop_of(reason: str, sequence: str | None, parts: Sequence[AnswerPart]) -> Stop:
     """The stop of an answer with these parts. `reason`: the vendor's, in our words.
 
     It is `TOOL_CALLS` where tools were called; not where the answer was refused, nor where `MAX_TOKENS` cut the last
@@ -26,6 +78,14 @@ def stop_of(reason: str, sequence: str | None, parts: Iterable[AnswerPart]) -> S
     return Stop(reason, sequence if reason == STOP_SEQUENCE else None)
 
 
+def failure_of(stop: Stop) -> Failed | None:
+    """The failure of an answer that its server gave up; None for any other stop."""
+    if stop.reason != BROKEN:
+        return None
+    kind = _KINDS.get(stop.word.lower(), SERVER_FAULT)
+    return Failed(kind, f"The model server broke the answer off: {stop.word}")
+
+
 def is_complete(call: ToolCall) -> bool:
     """Whether the arguments of a call are complete JSON. A custom tool's plain input cannot be checked."""
     if call.custom:
@@ -35,3 +95,13 @@ def is_complete(call: ToolCall) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
+
+
+def _reason(word: str) -> str | None:
+    """Our word for a vendor's; None for an unknown one. Some vendors write it in capitals, or its cause after a colon:
+    `content_filter: RECITATION`."""
+    known = _REASONS.get(word)
+    if known is None:
+        plain = word[:MAX_WORD_CHARS].lower()
+        known = _REASONS.get(plain) or _REASONS.get(plain.partition(":")[0].strip())
+    return known

@@ -9,10 +9,11 @@ from policy.endpoints import RESPONSES
 from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Stop, UsageDetails
 from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
-from proxy.dialects.middle.stops import stop_of
+from proxy.dialects.middle.stops import stop_of, stop_with
 from proxy.dialects.responses.item_reader import native_item, reasoning_text
 
-_INCOMPLETE = {"max_output_tokens": MAX_TOKENS, "content_filter": REFUSED}
+UNFINISHED = frozenset(("failed", "cancelled"))
+"""The statuses of a response that its server gave up."""
 
 
 def read_answer(body: Json) -> Answer:
@@ -32,12 +33,12 @@ def item_parts(item: Json) -> list[AnswerPart]:
 
 def response_stop(response: Json, parts: list[AnswerPart]) -> Stop:
     """Why this response ended. `parts`: its output."""
-    reason = END
-    if response.get("status") == "incomplete":
-        reason = _INCOMPLETE.get(text_in(object_in(response, "incomplete_details"), "reason"), MAX_TOKENS)
-    elif any(isinstance(part, Refusal) for part in parts):
-        reason = REFUSED
-    return stop_of(reason, None, parts)
+    status = text_in(response, "status")
+    if status in UNFINISHED:
+        return stop_with(status, parts)
+    if status == "incomplete":
+        return stop_with(text_in(object_in(response, "incomplete_details"), "reason"), parts, otherwise=MAX_TOKENS)
+    return stop_of(REFUSED if any(isinstance(part, Refusal) for part in parts) else END, None, parts)
 
 
 def usage_details(response: Json) -> UsageDetails:

@@ -43,11 +43,10 @@ Place = tuple[int, int]
 class ResponsesStreamReader:
     """Reads one answer."""
 
-    __slots__ = ("_calls", "_has_failed", "_parts", "_reasoning", "_seen", "_started", "_summary", "_text_place")
+    __slots__ = ("_calls", "_parts", "_reasoning", "_seen", "_started", "_summary", "_text_place")
 
     def __init__(self) -> None:
         self._started = False
-        self._has_failed = False
         self._seen: set[Place] = set()
         """The parts, or calls (part 0), of which text was read."""
         self._calls: dict[int, int] = {}
@@ -198,18 +197,15 @@ class ResponsesStreamReader:
 
     def _failed(self, event: Json) -> list[Event]:
         error = object_in(object_in(event, "response"), "error")
-        return self._failure(text_in(error, "code"), text_in(error, "message"))
+        return [_failure(text_in(error, "code"), text_in(error, "message"))]
 
     def _error(self, event: Json) -> list[Event]:
         kind, message = failure_details(event)
-        return self._failure(text_in(event, "code") or kind, message)
+        return [_failure(text_in(event, "code") or kind, message)]
 
-    def _failure(self, kind: str, message: str) -> list[Event]:
-        """The first report of a failure: vendors send an `error` before `response.failed`, or only one of them."""
-        if self._has_failed:
-            return []
-        self._has_failed = True
-        return [Failed("server_error" if kind in ("", "error") else kind, message)]
+
+def _failure(kind: str, message: str) -> Failed:
+    return Failed("server_error" if kind in ("", "error") else kind, message)
 
 
 def _item(event: Json) -> int:

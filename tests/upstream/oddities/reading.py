@@ -62,7 +62,7 @@ def _read_event(said: Understood, caller: str, event: Any) -> None:
     if not isinstance(event, dict):
         return
     kind = event.get("type")
-    if event.get("error") or kind in ("error", "response.failed"):
+    if _has_error(event) or kind in ("error", "response.failed"):
         said.failed = True
     if caller == CHAT_COMPLETIONS:
         for choice in event.get("choices") or ():
@@ -76,7 +76,7 @@ def _read_event(said: Understood, caller: str, event: Any) -> None:
 
 
 def _whole(caller: str, answer: Json) -> Understood:
-    failed = bool(answer.get("error")) or answer.get("type") == "error" or answer.get("status") == "failed"
+    failed = _has_error(answer) or answer.get("type") == "error" or answer.get("status") == "failed"
     said = Understood(failed=failed, complete=not failed)
     if caller == CHAT_COMPLETIONS:
         texts = [(choice.get("message") or {}).get("content") for choice in answer.get("choices") or ()]
@@ -87,3 +87,7 @@ def _whole(caller: str, answer: Json) -> Understood:
         texts = [part.get("text") for part in parts]
     said.text = "".join(text for text in texts if isinstance(text, str))
     return said
+
+
+def _has_error(value: Json) -> bool:
+    return bool(value.get("error")) or any(choice.get("error") for choice in value.get("choices") or ())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.chat_completions.answer_reader import read_answer
 from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
-from proxy.dialects.middle.answer import DetailsSeen, Event, Failed, Stopped, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import DetailsSeen, Event, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.request import ToolCall
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.chat_completions.recorded import (
@@ -175,17 +175,6 @@ def test_further_choices_and_what_follows_the_end_are_ignored() -> None:
     second["choices"][0]["index"] = 1
     events = events_of(frames([chunk({"content": "a"}), second, chunk({}, "stop"), chunk({"content": "c"}, "stop")]))
     assert assembled(events).parts == read_answer(whole({"content": "a"})).parts
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        {"error": {"type": "overloaded", "message": "x"}},
-        {"choices": [], "error": {"type": "overloaded", "message": "x"}},
-    ],
-)
-def test_failure_in_a_stream_is_read(failure: dict[str, Any]) -> None:
-    assert events_of(frames([failure])) == [Failed("overloaded", "x")]
 
 
 NAMES = ["choices", "delta", "index", "content", "refusal", "tool_calls", "function", "custom", "function_call", "id"]

@@ -285,16 +285,13 @@ def test_failure_within_a_stream_is_a_failed_response(kind: str, code: str) -> N
         ([{"type": "error", "code": "rate_limit_exceeded", "message": "slow"}], "rate_limit_exceeded", "slow"),
         ([{"type": "error", "error": {"type": "server_error", "message": "oops"}}], "server_error", "oops"),
         (
-            [
-                {"type": "error", "message": "oops"},
-                {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "oops"}}},
-            ],
+            [{"type": "response.failed", "response": {"error": {"code": "server_error", "message": "oops"}}}],
             "server_error",
             "oops",
         ),
     ],
 )
-def test_failure_is_read_once(events: list[Json], kind: str, message: str) -> None:
+def test_failure_is_read_in_each_form(events: list[Json], kind: str, message: str) -> None:
     reader = DIALECT.new_stream_reader()
     assert [one for event in events for one in reader.read(event)] == [Failed(kind, message)]
 
