@@ -18,7 +18,9 @@ MAX_FAILURE_BYTES = 64 << 10
 SERVER_FAULT = "api_error"
 """The type of an error that has none."""
 _FAILED = b'"failed"'
-_OUTPUT_MEMBERS = ("choices", "content", "data", "output")
+OUTPUT_MEMBERS = ("choices", "content", "data", "output")
+TELLING_MEMBERS = frozenset(("error", "object", "status", "type", *OUTPUT_MEMBERS))
+"""The members that tell a failure from an answer."""
 
 
 def reports_failure(event: Json, holder: str | None = None) -> bool:
@@ -47,7 +49,7 @@ def is_failure(body: Json) -> bool:
         return False
     if not body.get("error") and body.get("type") != "error" and body.get("object") != "error":
         return False
-    return not any(body.get(name) for name in _OUTPUT_MEMBERS)
+    return not any(body.get(name) for name in OUTPUT_MEMBERS)
 
 
 def is_empty_failure(body: bytes) -> bool:

@@ -24,7 +24,7 @@ from proxy.dialects.counting.delivered_text import (
 )
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage import OpenAiMeter, ReportPlace
 from proxy.exchange import Received
 
 Json = dict[str, Any]
@@ -90,7 +90,8 @@ PATHS = {
 
 def answer_reader(passed: PassedPath, form: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of a successful answer. `form`: `stream`, `json` or `other`."""
-    meter = OpenAiMeter(most, has_output=passed.has_output)
     if form == "stream":
-        return StreamReader(passed.stream, slug, meter)
+        place = ReportPlace(types=frozenset((None, *(mark.decode() for mark in passed.stream.marks))))
+        return StreamReader(passed.stream, slug, OpenAiMeter(most, place, has_output=passed.has_output))
+    meter = OpenAiMeter(most, has_output=passed.has_output)
     return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(slug, meter)

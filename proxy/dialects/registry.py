@@ -207,7 +207,7 @@ class Dialects:
             return None
         if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
             return None
-        tokens = usual_tokens(answer, most) if path in chat_completions.PATHS else None
+        tokens = usual_tokens(answer.get("usage"), most) if path in chat_completions.PATHS else None
         if tokens is None:
             meter = _BODY_METERS[path](most)
             meter.observe(answer)
@@ -333,10 +333,9 @@ class AnswerSource:
 def _translating_reader(attempt: Attempt, call: Request, form: str, source: AnswerSource) -> AnswerReader:
     spoken, heard = _DIALECTS[attempt.dialect], _DIALECTS[attempt.caller_dialect]
     context = AnswerContext(source.slug, call, created_s(source.headers))
-    meter = spoken.new_meter(source.most)
     if form == "stream":
-        return TranslatingStreamReader(spoken, heard, context, meter)
-    return TranslatingBodyReader(spoken, heard, context, meter)
+        return TranslatingStreamReader(spoken, heard, context, spoken.new_meter(source.most))
+    return TranslatingBodyReader(spoken, heard, context, spoken.new_body_meter(source.most))
 
 
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:

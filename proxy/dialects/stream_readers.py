@@ -14,11 +14,12 @@ from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
-from proxy.json_text.json_bounds import is_surely_within_bounds
-from proxy.json_text.json_edit import Json, edit_member, find_member, last_object_named, remove_member
+from proxy.json_text.json_edit import Json, edit_member, find_member, remove_member
+from proxy.json_text.member_scanner import MemberScanner, Wanted
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
+_SCANNED_MEMBERS = failures.TELLING_MEMBERS | {"usage"}
 HEAD_BYTES = 4 << 10
 """How much of a frame is searched for the model's name without parsing it."""
 LESSONS = 8
@@ -26,7 +27,6 @@ LESSONS = 8
 
 # A frame with the model before any nested value, as in every delta of a Chat Completions stream.
 _MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*+:\s*+("[^"\\]*+")')
-_ANY_MODEL = re.compile(rb'[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")')
 _NULL_AT_END = re.compile(rb'"usage"\s*+:\s*+null\s*+(?=\}\s*+\Z)')
 _NULL_ENDING = b',"usage":null}\n\n'
 _ENDING = b"}\n\n"
@@ -50,7 +50,7 @@ class StreamReader:
     """Reads a stream: each frame passes as soon as it is complete; from the final one on, frames wait for `end`."""
 
     __slots__ = (
-        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_shape", "_slug", "_tail"),
+        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_scanner", "_shape", "_slug"),
         *("_lessons", "_opening", "_opening_as_slug", "failed", "reported"),
     )
 
@@ -65,7 +65,8 @@ class StreamReader:
         self._drop_usage = drop_usage
         self._framer = sse.Framer()
         self._held: bytes | None = None
-        self._tail = b""
+        self._scanner: MemberScanner | None = None
+        """Reads an oversized frame."""
         # The bytes up to the model's name: the same in all deltas of a stream.
         self._opening = self._opening_as_slug = _NO_OPENING
         self._pattern = self._expected = MATCHES_NOTHING  # expected: the pattern, where a frame begins and may pass
@@ -92,7 +93,7 @@ class StreamReader:
 
     def end(self) -> bytes:
         rest = self._framer.flush()
-        last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
+        last = self._passed(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
         return last + (self._held or b"")
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
@@ -133,16 +134,14 @@ class StreamReader:
             return self._learned(frame, frame)
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
-        if not is_surely_within_bounds(payload):  # too many values to parse: read only both ends
-            return self._oversized(frame[:-TAIL_BYTES], sse.HEAD) + self._oversized(frame[-TAIL_BYTES:], sse.TAIL)
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
-            return frame
+            event = None
         if not isinstance(event, dict):
-            return frame
-        self.reported.observe(event)
-        self.failed = self.failed or failures.reports_failure(event, self._shape.holder)
+            scanner = self._new_scanner()
+            return frame[:start] + scanner.feed(payload) + scanner.end() + frame[end:]
+        self._see(event)
         if self._drop_usage and "usage" in event:
             if event["usage"] is not None and event.get("choices") == []:
                 return b""
@@ -178,19 +177,24 @@ class StreamReader:
         raw = payload[member.start : member.end] if member else orjson.dumps(inner)
         return edit_member(payload, event, holder, edit_member(raw, inner, "model", self._slug))
 
+    def _see(self, event: Json) -> None:
+        """Read usage and failure of an event, or of what was found of it."""
+        self.reported.observe(event)
+        self.failed = self.failed or failures.reports_failure(event, self._shape.holder)
+
+    def _new_scanner(self) -> MemberScanner:
+        return MemberScanner(Wanted(_SCANNED_MEMBERS, self._shape.holder, self._slug), self._see)
+
     def _oversized(self, piece: bytes, kind: int) -> bytes:
-        """Pass part of an oversized frame: rename the model in its head, read the usage from its tail."""
-        if kind == sse.HEAD:
+        """Pass part of an oversized frame, which is scanned for its usage and the model's name."""
+        if self._scanner is None:
             self._note_final_frame(piece[:TAIL_BYTES])
-            match = _ANY_MODEL.search(piece) if self._shape.holder else _MODEL.match(piece, 0, TAIL_BYTES)
-            piece = piece[: match.start(1)] + self._slug + piece[match.end(1) :] if match else piece
-        self._tail = (self._tail + piece)[-TAIL_BYTES:]
+            self._scanner = self._new_scanner()
+        passing = self._scanner.feed(piece)
         if kind == sse.TAIL:
-            usage = last_object_named(self._tail, b"usage")
-            if usage is not None:
-                self.reported.observe_usage(usage)
-            self._tail = b""
-        return piece
+            passing += self._scanner.end()
+            self._scanner = None
+        return passing
 
     def _hold(self, piece: bytes) -> bytes:
         """Hold a piece until `end`. Of an oversized final frame only the tail is held; returns what passes."""

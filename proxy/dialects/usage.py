@@ -1,13 +1,14 @@
 """Reads the usage that a provider reports into `Tokens`. The last report counts, if it is valid.
 
 A report is valid if input and output are both there and each figure is a JSON integer from 0 to a bound. An invalid
-report withdraws the ones before it. Reports are never added up, and the larger one is not preferred; an explicit zero
-is zero.
+report withdraws the ones before it. Reports are never added up, and the larger one is not preferred. An explicit zero
+is zero, but does not replace a figure of an earlier report of the same answer.
 
 See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
@@ -34,18 +35,39 @@ class UsageMeter(Reported, Protocol):
     """Is shown every frame or body that holds a usage object, in order."""
 
     def observe(self, answer: Json) -> None:
-        """Read the usage of a parsed frame or of a whole body."""
-        ...
-
-    def observe_usage(self, usage: Json) -> None:
-        """Read a usage object found without the frame around it."""
+        """Read the usage of a parsed frame or of a whole body, if it is in its place there."""
         ...
 
 
-def usual_tokens(answer: Json, most: int) -> Tokens | None:
+@dataclass(frozen=True, slots=True)
+class ReportPlace:
+    """Where an answer has its usage. A `usage` anywhere else is content."""
+
+    holder: str | None = None
+    """The member around it."""
+    types: frozenset[str | None] | None = None
+    """The types of the events that report it, None for an object without a type. None: any object reports it."""
+
+    def usage_in(self, answer: Json) -> Any:
+        """The usage of a frame or a body; None if there is none."""
+        if self.types is not None:
+            kind = answer.get("type")
+            if (kind is not None and not isinstance(kind, str)) or kind not in self.types:
+                return None
+        if self.holder is None:
+            return answer.get("usage")
+        holder = answer.get(self.holder)
+        return holder.get("usage") if isinstance(holder, dict) else None
+
+
+TOP_LEVEL = ReportPlace()
+_START = ReportPlace("message", frozenset(("message_start",)))
+_DELTA = ReportPlace(None, frozenset(("message_delta",)))
+
+
+def usual_tokens(usage: Any, most: int) -> Tokens | None:
     """What `OpenAiMeter` reads, in one step, if the report is as nearly all of Chat Completions are; else None."""
     try:
-        usage = answer["usage"]
         given, output = usage["prompt_tokens"], usage["completion_tokens"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         in_bounds = 0 <= cached <= given <= most and 0 <= output <= most
@@ -59,37 +81,41 @@ def usual_tokens(answer: Json, most: int) -> Tokens | None:
 class OpenAiMeter:
     """Chat Completions, Completions, Embeddings (`prompt_tokens` …) and Responses (`input_tokens` …).
 
-    Input includes cached input in all of them. `most`: the largest valid figure. `holder`: the member of a frame that
-    wraps `usage`, if any. `has_output` is False for embeddings, which report only input.
+    Input includes cached input in all of them. `most`: the largest valid figure. `has_output` is False for embeddings,
+    which report only input.
     """
 
-    __slots__ = ("_has_output", "_holder", "_most", "rejected", "tokens")
+    __slots__ = ("_has_output", "_most", "_place", "rejected", "tokens")
     input: Tokens | None = None
 
-    def __init__(self, most: int = MAX_REPORTED_TOKENS, holder: str | None = None, *, has_output: bool = True) -> None:
+    def __init__(
+        self, most: int = MAX_REPORTED_TOKENS, place: ReportPlace = TOP_LEVEL, *, has_output: bool = True
+    ) -> None:
         self.tokens: Tokens | None = None
         self.rejected = ""
-        self._holder = holder
+        self._place = place
         self._most = most
         self._has_output = has_output
 
     def observe(self, answer: Json) -> None:
-        if self._holder and isinstance(holder := answer.get(self._holder), dict):
-            answer = holder
-        if (usage := answer.get("usage")) is None:
+        usage = self._place.usage_in(answer)
+        if usage is None:
             return
-        if (tokens := usual_tokens(answer, self._most)) is not None:
-            self.tokens = tokens
-        else:
+        tokens = usual_tokens(usage, self._most)
+        if tokens is None:
             self.observe_usage(usage)
+        else:
+            self.tokens = _without_wiping(self.tokens, tokens)
 
     def observe_usage(self, usage: Json) -> None:
+        """Read a usage object by all the rules, one after the other."""
         try:
             tokens = self._validated(usage)
         except InvalidUsageError as error:
             self.tokens, self.rejected = None, str(error)
         else:
-            self.tokens = tokens or self.tokens
+            if tokens is not None:
+                self.tokens = _without_wiping(self.tokens, tokens)
 
     def _validated(self, usage: Json) -> Tokens | None:
         """The report; None if the object has neither figure. Raises `InvalidUsageError`."""
@@ -114,16 +140,18 @@ class MessagesMeter:
     """Messages: `input_tokens` excludes cache reads and cache writes, so the input is the sum of the three figures.
 
     `message_start` reports the input; `message_delta` reports the output and may correct the input. Some servers start
-    with an inclusive count and send the true split at the end, so a split replaces the earlier one as a whole, and only
-    if it has `input_tokens`. The output figure of `message_start` is a guess and is ignored.
+    with an inclusive count and send the true split at the end. The output figure of `message_start` is a guess and is
+    ignored.
     """
 
-    __slots__ = ("_most", "_output", "_split", "rejected")
+    __slots__ = ("_is_whole", "_most", "_output", "_split", "rejected")
 
-    def __init__(self, most: int = MAX_REPORTED_TOKENS) -> None:
+    def __init__(self, most: int = MAX_REPORTED_TOKENS, *, is_whole: bool = False) -> None:
+        """`is_whole`: a body is read, whose usage is its member, and no event of a stream."""
         self._split: dict[str, int] = {}
         self._output: int | None = None
         self._most = most
+        self._is_whole = is_whole
         self.rejected = ""
 
     @property
@@ -139,13 +167,10 @@ class MessagesMeter:
         return reported._replace(output=self._output) if reported is not None and self._output is not None else None
 
     def observe(self, answer: Json) -> None:
-        message = answer.get("message")
-        usage = (message if isinstance(message, dict) else answer).get("usage")
-        if usage is not None:
-            self._see(usage, is_last=answer.get("type") != "message_start")
-
-    def observe_usage(self, usage: Json) -> None:
-        self._see(usage, is_last=True)
+        is_start = not self._is_whole and answer.get("type") == "message_start"
+        place = TOP_LEVEL if self._is_whole else _START if is_start else _DELTA
+        if (usage := place.usage_in(answer)) is not None:
+            self._see(usage, is_last=not is_start)
 
     def _see(self, usage: Json, *, is_last: bool) -> None:
         try:
@@ -153,14 +178,31 @@ class MessagesMeter:
             split = {name: count for name in _SPLIT if (count := _figure(usage, (name,), self._most)) is not None}
             output = _figure(usage, _OUTPUT_ALONE, self._most)
             if _SPLIT[0] in split:
-                self._split |= split
+                self._correct(split)
             if not is_last:
                 return
             if output is None or not self._split:
                 raise InvalidUsageError(f"{_OUTPUT_ALONE[0] if output is None else _SPLIT[0]} is missing")
-            self._output = output
+            self._output = output or self._output or 0
         except InvalidUsageError as error:
             self._output, self.rejected = None, str(error)
+
+    def _correct(self, split: dict[str, int]) -> None:
+        """Take the figures of a later split. Its zeros count only if its other figures have taken their tokens over."""
+        has_taken_over = sum(split.values()) >= sum(self._split.values())
+        self._split |= {name: count for name, count in split.items() if count or has_taken_over}
+
+
+def _without_wiping(before: Tokens | None, reported: Tokens) -> Tokens:
+    """A report after another one: zeros in it replace nothing."""
+    if before is None:
+        return reported
+    input_tokens = reported.input or before.input
+    return Tokens(
+        input=input_tokens,
+        output=reported.output or before.output,
+        cached_input=min(reported.cached_input or before.cached_input, input_tokens),
+    )
 
 
 def _must_be_an_object(usage: object) -> None:

@@ -56,11 +56,11 @@ class _Walk:
 
     def pass_over(self, at: int) -> int:
         """Walk over the piece at this offset. Returns its size."""
-        masked = _masked(self._raw[at : at + PIECE_BYTES])
+        masked = masked_escapes(self._raw[at : at + PIECE_BYTES])
         if masked.endswith(b"\\"):  # it must not end in an escape
-            masked = _masked(self._raw[at : at + PIECE_BYTES + 1])
+            masked = masked_escapes(self._raw[at : at + PIECE_BYTES + 1])
         parts = masked.split(b'"')
-        change, lowest = _depths(b"".join(parts[self._in_string :: 2]))
+        change, lowest = depth_changes(b"".join(parts[self._in_string :: 2]))
         if self._depth + lowest > 1:
             self._depth += change
             self._in_string ^= len(parts) % 2 == 0
@@ -116,12 +116,12 @@ class _Walk:
         return self._raw[start + 1 : start + LONGEST_NAME_BYTES].decode("utf-8", "replace")
 
 
-def _masked(piece: bytes) -> bytes:
+def masked_escapes(piece: bytes) -> bytes:
     """The piece with its escaped quotes and backslashes hidden."""
     return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in piece else piece
 
 
-def _depths(between: bytes) -> tuple[int, int]:
+def depth_changes(between: bytes) -> tuple[int, int]:
     """By how much a text without strings changes the depth, at its end and at its lowest point."""
     brackets = between.translate(None, _NO_BRACKETS)
     for _ in range(_REDUCTIONS):

@@ -1,5 +1,7 @@
 """The Messages dialect, as the registry knows it."""
 
+from functools import partial
+
 from policy.endpoints import MESSAGES
 from proxy.dialects.counting.answer_text import messages_texts
 from proxy.dialects.messages import passing
@@ -24,7 +26,7 @@ DIALECT = Dialect(
     new_stream_writer=MessagesStreamWriter,
     new_meter=MessagesMeter,
     request_headers=passing.request_headers,
-    new_body_meter=MessagesMeter,
+    new_body_meter=partial(MessagesMeter, is_whole=True),
     stream_reader=passing.stream_reader,
     texts=messages_texts,
     without_sealed=without_sealed,

@@ -8,7 +8,7 @@ import re
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage import OpenAiMeter, ReportPlace
 from proxy.exchange import Incoming, Received
 
 PATH = "/v1/responses"
@@ -23,6 +23,9 @@ _EVENTS = StreamFormat(
 )
 
 
+_REPORT = ReportPlace(_EVENTS.holder, frozenset(("response.completed", "response.incomplete", "response.failed")))
+
+
 def request_headers(credential: str | None, _provider: str, _caller: Incoming | None) -> HeaderFields:
     return bearer_headers(credential)
 
@@ -32,5 +35,5 @@ def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamR
 
 
 def meter(most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
-    """A meter of this dialect's streams and bodies."""
-    return OpenAiMeter(most, _EVENTS.holder)
+    """A meter of this dialect's streams."""
+    return OpenAiMeter(most, _REPORT)

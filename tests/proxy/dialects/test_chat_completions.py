@@ -294,11 +294,11 @@ def test_usage_in_an_unfinished_last_frame_counts() -> None:
 
 
 def test_last_report_counts_and_usage_beside_content_stays() -> None:
-    early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 0}
+    early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 2}
     sent = [chunk("a", usage=early), chunk("b", usage=late)]
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
-    assert answer.reported.tokens == Tokens(input=10, output=0, cached_input=4)
+    assert answer.reported.tokens == Tokens(input=10, output=2, cached_input=4)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_stream_is_read_as_the_whole_answer(spoken: Dialect, name: str) -> None:
 )
 def test_caller_of_a_stream_reads_what_the_caller_of_a_body_reads(spoken: Dialect, name: str, heard: Dialect) -> None:
     whole, stream = recorded(spoken, name)
-    body = TranslatingBodyReader(spoken, heard, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
+    body = TranslatingBodyReader(spoken, heard, context(), spoken.new_body_meter(MAX_REPORTED_TOKENS))
     body.feed(orjson.dumps(whole))
     answer = heard.read_answer(orjson.loads(body.end()))
     streamed = assembled(events_of(heard, translated(spoken, heard, [stream])))

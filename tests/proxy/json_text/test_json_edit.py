@@ -12,7 +12,6 @@ from proxy.json_text.json_edit import (
     edit_member,
     edit_members,
     find_member,
-    last_object_named,
     remove_member,
     value_end,
     walk_members,
@@ -185,17 +184,3 @@ def test_edit_finds_the_member_among_lookalikes(raw: bytes, padding: bytes, befo
 def test_value_end_of_a_truncated_text_is_an_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match="breaks off"):
         value_end(raw, 0)
-
-
-@pytest.mark.parametrize(
-    ("raw", "found"),
-    [
-        (b'..."}],"usage":{"prompt_tokens":1}}', {"prompt_tokens": 1}),
-        (b'"usage":{"a":1},"usage" : {"b":{}} ', {"b": {}}),
-        (b'"usage":null}', None),
-        (b'"usage":{"a":', None),
-        (b"nothing here", None),
-    ],
-)
-def test_last_object_named_reads_a_fragment(raw: bytes, found: dict[str, Any] | None) -> None:
-    assert last_object_named(raw, b"usage") == found

@@ -198,7 +198,7 @@ def answers(draw: st.DrawFn) -> Json:
 
 
 def metered(body: Json) -> Tokens | None:
-    meter = DIALECT.new_meter(10**9)
+    meter = DIALECT.new_body_meter(10**9)
     meter.observe(body)
     return meter.tokens
 
