@@ -18,7 +18,7 @@ from proxy.dialects.middle.answer import Event, Failed, Stopped
 from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
-from proxy.dialects.middle.stops import failure_of
+from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
 from proxy.dialects.usage import UsageMeter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
@@ -200,6 +200,7 @@ class TranslatingBodyReader:
                 self.failed = True
                 return orjson.dumps({"error": {"message": failure.message, "type": failure.kind}})
             self.unknown_stop = said.stop.word
+            fill_empty_arguments(said.parts)
             return orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None

@@ -31,6 +31,7 @@ from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
+from proxy.dialects.middle.stops import fill_empty_arguments
 from proxy.dialects.middle.turn_order import results_behind_calls
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
@@ -269,6 +270,8 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
     call = _DIALECTS[caller_dialect].read_request(request.json | _readable_members(request))
     call.turns = results_behind_calls(call.turns)
+    for turn in call.turns:
+        fill_empty_arguments(turn.parts)
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
     body = _DIALECTS[dialect].write_request(call, target.target_model or request.slug, target.provider)

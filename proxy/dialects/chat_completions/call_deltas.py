@@ -11,6 +11,7 @@ from proxy.dialects.middle.answer_reading import integer_in, object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered, ObjectProgress
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, ToolCall
+from proxy.dialects.middle.stops import EMPTY_OBJECT
 
 
 @dataclass(slots=True)
@@ -66,8 +67,14 @@ class CallDeltas:
         return self._start(call, object_in(delta, "extra_content") or None) if name else []
 
     def finish(self) -> list[Event]:
-        """Start the calls whose name never came, so that no call is lost."""
-        return [event for call in self._calls if not call.started for event in self._start(call, None)]
+        """Start the calls whose name never came, so that no call is lost, and give empty arguments to those without."""
+        events: list[Event] = []
+        for call in self._calls:
+            if not call.started:
+                events += self._start(call, None)
+            if not call.custom and not call.arguments.text().strip():
+                events.append(ToolCallDelta(call.number, EMPTY_OBJECT))
+        return events
 
     def parts(self) -> list[AnswerPart]:
         """The calls so far; only of the last one the arguments, which tell whether it is complete."""
@@ -80,6 +87,8 @@ class CallDeltas:
     def _call_of(self, id: str, index: int | None, name: str) -> _Call | None:
         """The known call that a delta goes on with; None if it begins another one."""
         at_index = self._by_index.get(index) if index is not None else None
+        if not id and not name:  # servers may count up an index with each delta
+            return at_index or (self._calls[-1] if self._calls else None)
         if id:
             known = self._by_id.get(id)
             if known is None:  # a new id without a name is a server that makes one up for every delta

@@ -11,6 +11,7 @@ from proxy.dialects.chat_completions.reasoning import read_reasoning
 from proxy.dialects.middle.reading import (
     Json,
     objects_at,
+    optional,
     require_known_members,
     require_list,
     require_object,
@@ -102,7 +103,7 @@ def _tool_call(call: Json, field: str) -> ToolCall:
     return ToolCall(
         require_text(call.get("id"), f"{field}.id"),
         require_text(inner.get("name"), f"{path}.name"),
-        require_text(inner.get(text, ""), f"{path}.{text}"),
+        optional(require_text, inner, text, path) or "",
         custom=kind == "custom",
         extra=require_object(extra, f"{field}.extra_content") if extra is not None else None,
         cache=require_object(cache, f"{field}.cache_control") if cache is not None else None,

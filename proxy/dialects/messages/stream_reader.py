@@ -28,7 +28,7 @@ from proxy.dialects.middle.answer import (
 from proxy.dialects.middle.answer_reading import object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.request import AnswerPart, ToolCall
-from proxy.dialects.middle.stops import stop_with
+from proxy.dialects.middle.stops import EMPTY_OBJECT, stop_with
 
 
 class MessagesStreamReader:
@@ -148,13 +148,16 @@ class MessagesStreamReader:
 
     def _block_ended(self, event: Json) -> list[Event]:
         if self._thinking is None:
-            # A tool without arguments gets no delta; callers of other dialects expect an empty object.
-            is_empty = self._call_is_open and not self._arguments.text()
-            self._call_is_open = False
-            return [*(self._arguments_delta({"partial_json": "{}"}) if is_empty else []), PartEnded()]
+            return [*self._call_ended(), PartEnded()]
         text, self._thinking = self._thinking.text(), None
         reasoning = thinking_of(text, self._signature)
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
+
+    def _call_ended(self) -> list[Event]:
+        """Empty arguments for a call that got no delta. Not gathered: they do not tell whether the call was cut off."""
+        is_empty = self._call_is_open and not self._arguments.text().strip()
+        self._call_is_open = False
+        return [ToolCallDelta(self._call.number, EMPTY_OBJECT)] if is_empty and self._call is not None else []
 
     def _message_delta(self, event: Json) -> list[Event]:
         delta = object_in(event, "delta")
@@ -171,7 +174,7 @@ class MessagesStreamReader:
         parts: list[AnswerPart] = []
         if self._call is not None:
             parts = [ToolCall(self._call.id, self._call.name, self._arguments.text())]
-        return [Stopped(stop_with(self._reason, parts, self._sequence))]
+        return [*self._call_ended(), Stopped(stop_with(self._reason, parts, self._sequence))]
 
     def _failed(self, event: Json) -> list[Event]:
         return [Failed(*failure_details(event))]

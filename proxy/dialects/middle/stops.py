@@ -21,9 +21,11 @@ from proxy.dialects.middle.answer import (
     Failed,
     Stop,
 )
-from proxy.dialects.middle.request import AnswerPart, ToolCall
+from proxy.dialects.middle.request import AnswerPart, ToolCall, TurnPart
 from proxy.json_text.exact_numbers import loads_exactly
 
+EMPTY_OBJECT = "{}"
+"""The arguments of a call without any."""
 MAX_WORD_CHARS = 64
 """Most characters of a vendor's word that are kept. The longest known one has half as many."""
 _WORDS = {
@@ -84,6 +86,16 @@ def failure_of(stop: Stop) -> Failed | None:
         return None
     kind = _KINDS.get(stop.word.lower(), SERVER_FAULT)
     return Failed(kind, f"The model server broke the answer off: {stop.word}")
+
+
+def fill_empty_arguments(parts: Sequence[TurnPart]) -> None:
+    """Give calls without arguments an empty object: not every client or server parses an empty text.
+
+    Of an answer, call it once the stop is known.
+    """
+    for part in parts:
+        if isinstance(part, ToolCall) and not part.custom and not part.arguments.strip():
+            part.arguments = EMPTY_OBJECT
 
 
 def is_complete(call: ToolCall) -> bool:

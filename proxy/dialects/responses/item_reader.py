@@ -172,7 +172,7 @@ def _call(item: Json, field: str) -> ToolCall:
     name = require_text(item.get("name"), f"{field}.name")
     if item.get("namespace") is not None:
         name = joined_name(require_text(item["namespace"], f"{field}.namespace"), name)
-    arguments = require_text(item.get(member), f"{field}.{member}")
+    arguments = optional(require_text, item, member, field) or ""
     return ToolCall(require_text(item.get("call_id"), f"{field}.call_id"), name, arguments, custom, field=field)
 
 
