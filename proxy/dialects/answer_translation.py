@@ -18,6 +18,7 @@ from proxy.dialects.middle.answer import Event, Failed, Stopped
 from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
+from proxy.dialects.middle.left_out import stream_comment
 from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
 from proxy.dialects.usage import UsageMeter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
@@ -43,11 +44,12 @@ _TOOL_CALLS = (b"tool_", b"function_call")
 class TranslatingStreamReader:
     """Reads a stream of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_answer", "_framer", "_holder", "_meter", "_reader")
+    __slots__ = ("_answer", "_context", "_framer", "_holder", "_meter", "_reader")
     streams = True
 
     def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
         """`spoken`: the target's dialect; `heard`: the caller's."""
+        self._context = context
         self._framer = sse.Framer(MAX_EVENT_BYTES)
         self._reader = spoken.new_stream_reader()
         self._answer = AnswerStream(heard.new_stream_writer(context))
@@ -74,7 +76,10 @@ class TranslatingStreamReader:
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._piece(rest, sse.FRAME) if rest else b""
-        return last + self._answer.end(self._meter.tokens)
+        ending = self._answer.end(self._meter.tokens)
+        if not ending:
+            return last
+        return last + stream_comment(self._reader.left_out.names + self._context.left_out.names) + ending
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
@@ -201,9 +206,11 @@ class TranslatingBodyReader:
                 return orjson.dumps({"error": {"message": failure.message, "type": failure.kind}})
             self.unknown_stop = said.stop.word
             fill_empty_arguments(said.parts)
-            return orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
+            written = orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None
+        self._context.request.left_out += said.left_out.names + self._context.left_out.names
+        return written
 
 
 def created_s(headers: Headers) -> int:

@@ -7,10 +7,8 @@ dialect.
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.dialects.middle.left_out import HEADER, header_value
 from proxy.dialects.middle.request import Request
-
-MAX_NAMED = 20
-"""The most things that the header of left-out things names."""
 
 
 @dataclass(slots=True)
@@ -37,14 +35,16 @@ class Attempt:
 
     @property
     def notice(self) -> str:
-        """Header lines that tell the caller what the translation left out, each with CRLF; mostly none."""
+        """Header lines that tell the caller what the translation left out, each with CRLF; mostly none.
+
+        A whole answer may add to them before its head leaves.
+        """
         request = self.request
         off = self.reasoning_off if request is None else request.reasoning_off
         lines = f'x-tollgate-reasoning: off; reason="{off}"\r\n' if off else ""
         if request is None or not request.left_out:
             return lines
-        named, more = request.left_out[:MAX_NAMED], len(request.left_out) - MAX_NAMED
-        return f"{lines}x-tollgate-left-out: {', '.join(named)}{f' and {more} more' if more > 0 else ''}\r\n"
+        return f"{lines}{HEADER}: {header_value(request.left_out)}\r\n"
 
     def release(self) -> None:
         """Free what only the request needed."""

@@ -134,6 +134,7 @@ class Relay:
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
             await self._slices.run(reader.prepare_end_in_slices(), context.load.held_bytes)
         head.final = reader.end()
+        context.notice = context.attempt.notice  # only now a translated answer knows what it leaves out
         return self._ended(context, answering, reader, head)
 
     def _ended(self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered) -> Answered:

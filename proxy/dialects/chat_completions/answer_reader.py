@@ -10,15 +10,32 @@ import orjson
 from proxy.dialects.chat_completions.reasoning import answered_reasoning
 from proxy.dialects.middle.answer import BROKEN, END, REFUSED, STOP_SEQUENCE, Answer, Stop, UsageDetails
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of, stop_with
 
+MESSAGE_PATH, DELTA_PATH = "choices.0.message", "choices.0.delta"
+READ_MEMBERS = frozenset(
+    (
+        *("role", "content", "refusal", "tool_calls", "function_call", "extra_content"),
+        *("reasoning_content", "reasoning", "reasoning_details"),
+    )
+)
+"""The members of a message or a delta that are read. All others are told to the caller."""
+_BESIDE_CHOICES = ("citations", "images", "search_results")
+
 
 def read_answer(completion: Json) -> Answer:
     """The first choice of a whole answer."""
-    choice = next(iter(objects_in(completion, "choices")), {})
+    choices = objects_in(completion, "choices")
+    choice = next(iter(choices), {})
     message, id = object_in(choice, "message"), text_in(completion, "id")
+    left_out = LeftOut()
+    note_unread_members(message, MESSAGE_PATH, left_out)
+    note_other_members(completion, left_out)
+    for number in range(1, len(choices)):
+        left_out.add(f"choices.{number}")
     parts = _parts(message, id)
     return Answer(
         id=id,
@@ -27,7 +44,26 @@ def read_answer(completion: Json) -> Answer:
         stop=read_stop(choice, parts, is_refused=any(isinstance(part, Refusal) for part in parts)),
         logprobs=objects_in(object_in(choice, "logprobs"), "content") or None,
         details=read_details(object_in(completion, "usage")),
+        left_out=left_out,
     )
+
+
+def note_unread_members(message: Json, path: str, left_out: LeftOut) -> None:
+    """Name what a message or a delta says in members, or in parts of its content, that nothing here reads."""
+    for name in message.keys() - READ_MEMBERS:
+        if message[name]:
+            left_out.add(f"{path}.{name}")
+    content = message.get("content")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        if not text_in(part, "text") and isinstance(part, dict):
+            left_out.add(f"{path}.content.{number}", text_in(part, "type"))
+
+
+def note_other_members(completion: Json, left_out: LeftOut) -> None:
+    """Name what some servers say of an answer beside its choices."""
+    for name in _BESIDE_CHOICES:
+        if completion.get(name):
+            left_out.add(name)
 
 
 def _parts(message: Json, answer_id: str) -> list[AnswerPart]:

@@ -3,7 +3,15 @@
 Pure.
 """
 
-from proxy.dialects.chat_completions.answer_reader import content_text, read_details, read_stop
+from proxy.dialects.chat_completions.answer_reader import (
+    DELTA_PATH,
+    READ_MEMBERS,
+    content_text,
+    note_other_members,
+    note_unread_members,
+    read_details,
+    read_stop,
+)
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
 from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
 from proxy.dialects.middle.answer import (
@@ -19,6 +27,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Reasoning
 
@@ -30,7 +39,7 @@ _REASONING = ("reasoning_content", "reasoning")
 class ChatStreamReader:
     """Reads the first choice of one answer."""
 
-    __slots__ = ("_block", "_budget", "_calls", "_details", "_id", "_is_refused", "_started", "_stopped")
+    __slots__ = ("_block", "_budget", "_calls", "_details", "_id", "_is_refused", "_started", "_stopped", "left_out")
 
     def __init__(self) -> None:
         self._budget = Budget()
@@ -42,13 +51,16 @@ class ChatStreamReader:
         self._is_refused = False
         self._started = False
         self._stopped = False
+        self.left_out = LeftOut()
 
     def read(self, chunk: Json) -> list[Event]:
         """Raises `UpstreamCutError` for an answer too large to gather."""
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         events: list[Event] = []
-        if isinstance(choice, dict) and not self._stopped and not choice.get("index"):
+        if isinstance(choice, dict) and choice.get("index"):
+            self.left_out.add("choices.1")
+        elif isinstance(choice, dict) and not self._stopped:
             if not self._started:
                 events.append(self._start(chunk))
             delta = choice.get("delta")
@@ -56,6 +68,7 @@ class ChatStreamReader:
                 self._read_delta(delta, choice, events)
             if choice.get("finish_reason"):
                 self._stop(choice, events)
+                note_other_members(chunk, self.left_out)
         if chunk.get("usage"):
             self._read_usage(object_in(chunk, "usage"), events)
         return events
@@ -71,6 +84,8 @@ class ChatStreamReader:
         return Started(self._id, integer_in(chunk, "created") or 0)
 
     def _read_delta(self, delta: Json, choice: Json, events: list[Event]) -> None:
+        if not READ_MEMBERS.issuperset(delta) or isinstance(delta.get("content"), list):
+            note_unread_members(delta, DELTA_PATH, self.left_out)
         if "reasoning_content" in delta or "reasoning" in delta or "reasoning_details" in delta:
             self._read_reasoning(delta, events)
         if delta.get("extra_content"):

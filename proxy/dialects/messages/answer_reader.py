@@ -8,16 +8,33 @@ import orjson
 from policy.endpoints import MESSAGES
 from proxy.dialects.middle.answer import Answer, Json, UsageDetails
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_with
 
+_BLOCKS = frozenset(("text", "thinking", "redacted_thinking", "tool_use"))
+"""The types of blocks that are read. All others are told to the caller."""
+
 
 def read_answer(body: Json) -> Answer:
-    parts = [part for block in objects_in(body, "content") if (part := _part(block)) is not None]
+    blocks = objects_in(body, "content")
+    parts = [part for block in blocks if (part := _part(block)) is not None]
+    left_out = LeftOut()
+    for number, block in enumerate(blocks):
+        note_unread(block, number, left_out)
     if (refusal := refusal_in(body)) is not None:
         parts.append(refusal)
     stop = stop_with(text_in(body, "stop_reason"), parts, text_in(body, "stop_sequence") or None)
-    return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()))
+    return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()), left_out=left_out)
+
+
+def note_unread(block: Json, number: int, left_out: LeftOut) -> None:
+    """Name a block that nothing here reads, or the citations of a text."""
+    kind = text_in(block, "type")
+    if kind not in _BLOCKS:
+        left_out.add(f"content.{number}", kind or "unknown")
+    elif kind == "text" and block.get("citations"):
+        left_out.add(f"content.{number}.citations")
 
 
 def details_in(holder: Json, earlier: UsageDetails) -> UsageDetails:

@@ -25,6 +25,8 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     content: list[Json] = []
     calls = 0
     told = tells_reasoning(context.request)
+    if answer.logprobs:
+        context.left_out.add("logprobs")
     refusal = "".join(part.text for part in answer.parts if isinstance(part, Refusal))
     for part in answer.parts:
         if isinstance(part, ToolCall):

@@ -8,7 +8,13 @@ from collections.abc import Callable
 import orjson
 
 from proxy.dialects.failures import failure_details
-from proxy.dialects.messages.answer_reader import details_in, redacted_of, refusal_in, thinking_of
+from proxy.dialects.messages.answer_reader import (
+    details_in,
+    note_unread,
+    redacted_of,
+    refusal_in,
+    thinking_of,
+)
 from proxy.dialects.middle.answer import (
     DetailsSeen,
     Event,
@@ -25,8 +31,9 @@ from proxy.dialects.middle.answer import (
     ToolCallStarted,
     UsageDetails,
 )
-from proxy.dialects.middle.answer_reading import object_in, text_in
+from proxy.dialects.middle.answer_reading import integer_in, object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, ToolCall
 from proxy.dialects.middle.stops import EMPTY_OBJECT, stop_with
 
@@ -47,6 +54,7 @@ class MessagesStreamReader:
         "_sequence",
         "_signature",
         "_thinking",
+        "left_out",
     )
 
     def __init__(self) -> None:
@@ -63,6 +71,7 @@ class MessagesStreamReader:
         self._details = UsageDetails()
         self._reason = ""
         self._sequence: str | None = None
+        self.left_out = LeftOut()
         self._readers: dict[object, Callable[[Json], list[Event]]] = {
             "message_start": self._start,
             "content_block_start": self._block,
@@ -96,6 +105,7 @@ class MessagesStreamReader:
     def _block(self, event: Json) -> list[Event]:
         block = object_in(event, "content_block")
         kind = block.get("type")
+        note_unread(block, integer_in(event, "index") or 0, self.left_out)
         if kind == "text":
             return self._text_delta(block)
         if kind == "thinking":
@@ -119,6 +129,8 @@ class MessagesStreamReader:
         if not isinstance(delta, dict):
             return []
         kind = delta.get("type")
+        if kind == "citations_delta":
+            self.left_out.add(f"content.{integer_in(event, 'index') or 0}.citations")
         reader = self._deltas.get(kind) if isinstance(kind, str) else None
         return [] if reader is None else reader(delta)
 

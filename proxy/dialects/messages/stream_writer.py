@@ -128,6 +128,8 @@ class MessagesStreamWriter:
     def _text(self, event: TextDelta) -> bytes:
         if not event.text:
             return b""
+        if event.logprobs:
+            self._context.left_out.add("logprobs")
         begun = b"" if self._open == _TEXT else self._begin(_TEXT, {"type": "text", "text": ""})
         return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 

@@ -7,6 +7,7 @@ holds that for each recorded answer, cut anywhere.
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning
 
 Json = dict[str, Any]
@@ -54,6 +55,8 @@ class Answer:
     logprobs: list[Json] | None = None
     """One object per token of the text: `token`, `logprob`, `bytes`, `top_logprobs`, as in Chat Completions."""
     details: UsageDetails = field(default_factory=UsageDetails)
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+    """What the values above cannot hold."""
 
 
 @dataclass(slots=True)

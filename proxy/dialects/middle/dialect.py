@@ -5,13 +5,14 @@ the providers that speak it (`policy/endpoints.py`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader
 from proxy.dialects.counting.answer_text import TextExtractor
 from proxy.dialects.middle.answer import Answer, Event
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import Request
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import UsageMeter
@@ -22,6 +23,11 @@ Json = dict[str, Any]
 
 class StreamReader(Protocol):
     """Reads the events of one target's stream. One instance per answer."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What of the answer so far no event can say."""
+        ...
 
     def read(self, event: Json) -> list[Event]:
         """What this event of the target says; nothing for an event of an unknown type.
@@ -59,6 +65,8 @@ class AnswerContext:
     request: Request
     created_s: int
     """Unix seconds from the answer's `date` header, for answers that do not tell."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """What the writer had no place for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from policy.endpoints import RESPONSES
 from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Stop, UsageDetails
 from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of, stop_with
 from proxy.dialects.responses.item_reader import native_item, reasoning_text
@@ -19,10 +20,36 @@ UNFINISHED = frozenset(("failed", "cancelled"))
 def read_answer(body: Json) -> Answer:
     items = objects_in(body, "output")
     parts = [part for item in items for part in item_parts(item)]
+    left_out = LeftOut()
+    for number, item in enumerate(items):
+        note_unread(item, number, left_out)
     logprobs = [one for item in items for part in objects_in(item, "content") for one in objects_in(part, "logprobs")]
     return Answer(
-        text_in(body, "id"), created_s(body), parts, response_stop(body, parts), logprobs or None, usage_details(body)
+        id=text_in(body, "id"),
+        created_s=created_s(body),
+        parts=parts,
+        stop=response_stop(body, parts),
+        logprobs=logprobs or None,
+        details=usage_details(body),
+        left_out=left_out,
     )
+
+
+def note_unread(item: Json, number: int, left_out: LeftOut) -> None:
+    """Name an item that nothing here reads, or what its content holds besides text."""
+    kind = text_in(item, "type")
+    if kind not in _PARTS:
+        left_out.add(f"output.{number}", kind or "unknown")
+    elif kind == "message":
+        for place, part in enumerate(objects_in(item, "content")):
+            note_unread_content(part, f"output.{number}.content.{place}", left_out)
+
+
+def note_unread_content(part: Json, path: str, left_out: LeftOut) -> None:
+    if part.get("annotations"):
+        left_out.add(f"{path}.annotations")
+    if part.get("type") not in _CONTENT and not text_in(part, "text"):
+        left_out.add(path, text_in(part, "type") or "unknown")
 
 
 def item_parts(item: Json) -> list[AnswerPart]:
@@ -83,6 +110,7 @@ def _message_parts(item: Json) -> list[AnswerPart]:
     return parts
 
 
+_CONTENT = ("output_text", "refusal")
 _PARTS: dict[str, Callable[[Json], list[AnswerPart]]] = {
     "message": _message_parts,
     "reasoning": _reasoning_parts,

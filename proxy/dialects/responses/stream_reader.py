@@ -4,7 +4,7 @@ Pure. Lenient: some servers leave out deltas, or the events between an item's st
 say is read from the event that repeats the whole text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from proxy.dialects.failures import failure_details
 from proxy.dialects.middle.answer import (
@@ -22,11 +22,14 @@ from proxy.dialects.middle.answer import (
     ToolCallStarted,
 )
 from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
-from proxy.dialects.middle.request import AnswerPart
+from proxy.dialects.middle.left_out import LeftOut
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Text
+from proxy.dialects.middle.stops import EMPTY_OBJECT
 from proxy.dialects.responses.answer_reader import (
     call_of,
     created_s,
     item_parts,
+    note_unread,
     reasoning_of,
     response_stop,
     usage_details,
@@ -43,7 +46,11 @@ Place = tuple[int, int]
 class ResponsesStreamReader:
     """Reads one answer."""
 
-    __slots__ = ("_calls", "_parts", "_reasoning", "_seen", "_started", "_summary", "_text_place")
+    __slots__ = (
+        *("_calls", "_ended_calls", "_ended_items", "_parts", "_reasoning"),
+        *("_reasoning_chars", "_seen", "_started", "_summary", "_text_chars", "_text_place"),
+        "left_out",
+    )
 
     def __init__(self) -> None:
         self._started = False
@@ -53,6 +60,11 @@ class ResponsesStreamReader:
         """The number of each tool call, by the index of its item."""
         self._parts: list[AnswerPart] = []
         """The refusals and the last call, which decide why the answer stopped."""
+        self._ended_items: set[int] = set()
+        self._ended_calls: set[str] = set()
+        """The items, and the ids of the calls, that were complete before the answer was."""
+        self._text_chars = self._reasoning_chars = 0
+        self.left_out = LeftOut()
         self._reasoning = ""
         self._summary: Place = (-1, 0)
         self._text_place: Place = (-1, 0)
@@ -72,6 +84,7 @@ class ResponsesStreamReader:
         text = event.get("delta")
         if not isinstance(text, str) or not text:
             return []
+        self._text_chars += len(text)
         delta = TextDelta(text, objects_in(event, "logprobs") if event.get("logprobs") else None)
         place = _place(event)
         if place == self._text_place:
@@ -102,7 +115,9 @@ class ResponsesStreamReader:
 
     def _refusal_done(self, event: Json) -> list[Event]:
         text = text_in(event, "refusal")
-        return [RefusalDelta(text)] if text and _place(event) not in self._seen else []
+        if not text or _place(event) in self._seen:
+            return []
+        return self._refusal(event | {"delta": text})
 
     def _reasoning_delta(self, event: Json, form: str, index: str) -> list[Event]:
         text, item = text_in(event, "delta"), _item(event)
@@ -117,6 +132,7 @@ class ResponsesStreamReader:
             self._summary = (item, part)
             text = f"\n\n{text}"
         self._seen.add((item, 0))
+        self._reasoning_chars += len(text)
         return [ReasoningDelta(text)]
 
     def _summary_delta(self, event: Json) -> list[Event]:
@@ -151,11 +167,22 @@ class ResponsesStreamReader:
 
     def _part_done(self, event: Json) -> list[Event]:
         """The end of a text; not of raw reasoning, which ends with its item."""
-        return [] if object_in(event, "part").get("type") == "reasoning_text" else [PartEnded()]
+        part = object_in(event, "part")
+        kind = text_in(part, "type")
+        if kind == "refusal":
+            return [*self._refusal_done(event | {"refusal": part.get("refusal")}), PartEnded()]
+        text = event | {"text": part.get("text")}
+        return [] if kind == "reasoning_text" else [*self._text_done(text), PartEnded()]
+
+    def _annotated(self, event: Json) -> list[Event]:
+        self.left_out.add(f"output.{_item(event)}.content.{_place(event)[1]}.annotations")
+        return []
 
     def _item_done(self, event: Json) -> list[Event]:
         item = object_in(event, "item")
         kind = text_in(item, "type")
+        self._ended_items.add(_item(event))
+        note_unread(item, _item(event), self.left_out)
         if kind in _CALLS:
             return self._call_done(event, item)
         if kind == "reasoning":
@@ -165,15 +192,17 @@ class ResponsesStreamReader:
     def _call_done(self, event: Json, item: Json) -> list[Event]:
         call = call_of(item)
         self._parts.append(call)
+        self._ended_calls.add(call.id)
         before = [] if _item(event) in self._calls else self._item_added({**event, "item": item | {"arguments": ""}})
         if (_item(event), 0) not in self._seen:
-            before += self._arguments(event, call.arguments)
+            before += self._arguments(event, call.arguments if call.custom else call.arguments or EMPTY_OBJECT)
         return [*before, PartEnded()]
 
     def _reasoning_done(self, event: Json, item: Json) -> list[Event]:
         reasoning = reasoning_of(item)
         before: list[Event] = []
         if reasoning.text and (_item(event), 0) not in self._seen:
+            self._reasoning_chars += len(reasoning.text)
             before.append(ReasoningDelta(reasoning.text))
         return [*before, ReasoningEnded(reasoning) if reasoning.native else PartEnded()]
 
@@ -191,9 +220,35 @@ class ResponsesStreamReader:
 
     def _ended(self, event: Json) -> list[Event]:
         response = object_in(event, "response")
-        parts = [part for item in objects_in(response, "output") for part in item_parts(item)] or self._parts
-        stopped = Stopped(response_stop(response, parts))
-        return [*self._begin(event), DetailsSeen(usage_details(response)), stopped]
+        output = objects_in(response, "output")
+        begun = [] if self._seen or self._calls else self._begin(event)
+        rest = [
+            told
+            for place, item in self._untold(output)
+            for told in self._item_done({"output_index": place, "item": item})
+        ]
+        parts = [part for item in output for part in item_parts(item)] or self._parts
+        return [*begun, *rest, DetailsSeen(usage_details(response)), Stopped(response_stop(response, parts))]
+
+    def _untold(self, output: list[Json]) -> Iterator[tuple[int, Json]]:
+        """The items of a whole answer that no event before told, with their places.
+
+        Some servers count places in another way in events: what was told is also known by the ids of calls, and by how
+        much text there was.
+        """
+        parts = [part for item in output for part in item_parts(item)]
+        all_text = 0 < _chars(parts, Text) <= self._text_chars
+        all_reasoning = 0 < _chars(parts, Reasoning) <= self._reasoning_chars
+        for place, item in enumerate(output):
+            kind = text_in(item, "type")
+            is_told = (
+                place in self._ended_items
+                or (kind == "message" and all_text)
+                or (kind == "reasoning" and all_reasoning)
+                or (kind in _CALLS and call_of(item).id in self._ended_calls)
+            )
+            if not is_told:
+                yield place, item
 
     def _failed(self, event: Json) -> list[Event]:
         error = object_in(object_in(event, "response"), "error")
@@ -206,6 +261,10 @@ class ResponsesStreamReader:
 
 def _failure(kind: str, message: str) -> Failed:
     return Failed("server_error" if kind in ("", "error") else kind, message)
+
+
+def _chars(parts: list[AnswerPart], kind: type[Text | Reasoning]) -> int:
+    return sum(len(part.text) for part in parts if isinstance(part, kind))
 
 
 def _item(event: Json) -> int:
@@ -221,6 +280,7 @@ _EVENTS: dict[str, Callable[[ResponsesStreamReader, Json], list[Event]]] = {
     "response.queued": ResponsesStreamReader._begin,
     "response.in_progress": ResponsesStreamReader._begin,
     "response.output_text.done": ResponsesStreamReader._text_done,
+    "response.output_text.annotation.added": ResponsesStreamReader._annotated,
     "response.refusal.delta": ResponsesStreamReader._refusal,
     "response.refusal.done": ResponsesStreamReader._refusal_done,
     "response.reasoning_summary_text.delta": ResponsesStreamReader._summary_delta,

@@ -1,0 +1,43 @@
+"""Names what a translation left out, for the header `x-tollgate-left-out` or a stream's comment of that name.
+
+Pure. The kind of a block or an item comes from the upstream: it is cut to characters that a header field holds.
+"""
+
+import re
+from collections.abc import Sequence
+
+HEADER = "x-tollgate-left-out"
+MAX_NAMED = 20
+"""The most things that are named; of the others, only the number is told."""
+_MAX_KEPT = 1_000
+_MAX_KIND_CHARS = 64
+_OTHER = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class LeftOut:
+    """What of an answer its caller's dialect has no place for: paths in the target's answer, each once."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, path: str, kind: str = "") -> None:
+        """`kind`: the type of the block or item at this path."""
+        if len(self._names) < _MAX_KEPT:
+            self._names[f"{path} ({_OTHER.sub('_', kind[:_MAX_KIND_CHARS])})" if kind else path] = None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._names)
+
+
+def header_value(names: Sequence[str]) -> str:
+    """The value of the header."""
+    more = len(names) - MAX_NAMED
+    return f"{', '.join(names[:MAX_NAMED])}{f' and {more} more' if more > 0 else ''}"
+
+
+def stream_comment(names: Sequence[str]) -> bytes:
+    """An SSE comment that says the same; empty if nothing was left out."""
+    return f": {HEADER}: {header_value(names)}\n\n".encode() if names else b""
