@@ -106,6 +106,9 @@ class MessagesStreamReader:
         block = object_in(event, "content_block")
         kind = block.get("type")
         note_unread(block, integer_in(event, "index") or 0, self.left_out)
+        return [*self._call_ended(), *self._block_begun(block, kind)]
+
+    def _block_begun(self, block: Json, kind: object) -> list[Event]:
         if kind == "text":
             return self._text_delta(block)
         if kind == "thinking":
@@ -140,7 +143,7 @@ class MessagesStreamReader:
 
     def _arguments_delta(self, delta: Json) -> list[Event]:
         text = text_in(delta, "partial_json")
-        if not text or self._call is None:
+        if not text or self._call is None or not self._call_is_open:  # the vendor's own tools have such deltas too
             return []
         self._arguments.add(text)
         return [ToolCallDelta(self._call.number, text)]

@@ -4,7 +4,7 @@ A new oddity is one row in the file of its kind, and a kind is one file whose `R
 `tests/contracts/http/test_oddities.py` runs each row over real sockets, once for each caller that it names.
 """
 
-from tests.upstream.oddities import failures, finish_reasons, usage_reports
+from tests.upstream.oddities import failures, fidelity, finish_reasons, usage_reports
 from tests.upstream.oddities.row import Oddity
 
-ODDITIES: tuple[Oddity, ...] = (*usage_reports.ROWS, *failures.ROWS, *finish_reasons.ROWS)
+ODDITIES: tuple[Oddity, ...] = (*usage_reports.ROWS, *failures.ROWS, *finish_reasons.ROWS, *fidelity.ROWS)
