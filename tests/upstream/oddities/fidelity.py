@@ -110,7 +110,7 @@ CITED_PART = {
 SPOKEN_PART = {"type": "output_audio", "data": "aGk=", "transcript": "hi"}
 DRAWN = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}
 SEARCHED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
-ITEMS = tuple(enumerate((DRAWN, SEARCHED, ITEM | {"content": [SPOKEN_PART, CITED_PART]})))
+ITEMS: tuple[tuple[int, Json], ...] = tuple(enumerate((DRAWN, SEARCHED, ITEM | {"content": [SPOKEN_PART, CITED_PART]})))
 ITEMS_TOLD = (
     "output.0 (image_generation_call)",
     "output.1 (web_search_call)",
