@@ -17,7 +17,7 @@ from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
 from proxy.directory_values import Identified, Shape, SlugRoute
-from proxy.forms.upload import Upload
+from proxy.forms.upload import Form, Upload
 from proxy.head_facts import HeadFacts
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
@@ -216,7 +216,7 @@ class Received(Protocol):
     streaming: bool
     outline: Outline | None
     """If set, long strings in `json` are placeholders; never in a member that a stage reads."""
-    upload: Upload | None
+    upload: Form | None
     """If set, it is the body: most of it has not arrived."""
 
 
@@ -287,7 +287,7 @@ class RequestContext:
     """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
     metadata: Mapping[str, Any] | None = field(init=False)
     """The billing event's `requestMetadata`."""
-    upload: Upload | None = None
+    upload: Form | None = None
     """Set if the body is sent while it arrives."""
     route: SlugRoute | None = None
     attempt: Attempt = field(init=False)

@@ -10,6 +10,7 @@ import re
 from enum import Enum
 
 from proxy.forms.part_head import GUARDED, PartHead, parse_part_head
+from proxy.http_rules.vendor_state import REASON, names_state
 from proxy.refusals import MalformedRequestError
 
 MAX_HEAD_BYTES = 8_192
@@ -34,7 +35,7 @@ class FormReader:
 
     __slots__ = (
         *("_at", "_boundary", "_content_bytes", "_data", "_head", "_model_at", "_model_bytes", "_out", "_parts"),
-        *("_seen", "_state", "_value", "model", "streaming"),
+        *("_seen", "_state", "_state_part", "_takes_state", "_value", "model", "streaming"),
     )
 
     def __init__(self, boundary: bytes) -> None:
@@ -50,6 +51,9 @@ class FormReader:
         self._value: bytes | None = None
         """The content of a guarded part so far; None in any other part."""
         self._seen: set[bytes] = set()
+        self._state_part = ""
+        """The name of a part that names state in the vendor's account."""
+        self._takes_state = True
         self._model_at = -1
         self._model_bytes = 0
         self.model: str | None = None
@@ -80,6 +84,15 @@ class FormReader:
             raise _ambiguous()
         self._out[self._model_at] = part
         return len(part) - self._model_bytes
+
+    def forbid_state(self) -> None:
+        """Refuse parts that name state in the vendor's account, past and future ones."""
+        self._takes_state = False
+        self._check_state()
+
+    def _check_state(self) -> None:
+        if self._state_part and not self._takes_state:
+            raise MalformedRequestError(f"{self._state_part} {REASON}")
 
     def _step(self) -> bool:
         """Judge the next bytes; False if more are needed."""
@@ -125,6 +138,9 @@ class FormReader:
         if end < 0 or self._boundary in raw:
             raise MalformedRequestError(f"the head of a form's part is longer than {MAX_HEAD_BYTES} bytes, or broken")
         self._head = head = parse_part_head(raw)
+        if names_state(head.name.decode()):
+            self._state_part = head.name.decode()
+            self._check_state()
         if head.name in GUARDED:
             if head.name in self._seen:
                 raise MalformedRequestError(f"{head.name.decode()} occurs more than once in the form")

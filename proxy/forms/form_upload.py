@@ -47,6 +47,10 @@ class FormUpload:
         if declared is not None:
             self.length = declared + grown
 
+    def forbid_state(self) -> None:
+        """Refuse parts that name state in the vendor's account. Raises `MalformedRequestError`."""
+        self._reader.forbid_state()
+
     async def read(self) -> bytes:
         """The next bytes for the upstream; b"" at the end of a complete form.
 

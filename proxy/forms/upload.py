@@ -22,3 +22,14 @@ class Upload(Protocol):
         Raises what `Incoming.read` raises, and a `RefusalError` for a body that turns out to be wrong.
         """
         ...
+
+
+class Form(Upload, Protocol):
+    """The form of a caller."""
+
+    def forbid_state(self) -> None:
+        """Refuse parts that name state in the vendor's account, those that were read already too.
+
+        Raises `MalformedRequestError`; for a part that comes later, `read` does.
+        """
+        ...

@@ -29,7 +29,8 @@ _TYPE_NAMES = {
 }
 _OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _TYPED = frozenset(_KINDS)
-_GUARDED = _TYPED | {"model"}
+_GUARDED = _TYPED | {"model", "background", "container", "conversation", "previous_response_id", "thread"}
+"""Also the members that name state in the vendor's account (`vendor_state.py`): a server may fold their names."""
 _USAGE = "include_usage"
 _GUARDED_OPTIONS = frozenset((_USAGE,))
 _KNOWN_OPTIONS = frozenset((_USAGE, "include_obfuscation"))

@@ -23,6 +23,7 @@ from proxy.directory_values import Shape
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
 from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.head_facts import HeadFacts
+from proxy.http_rules import target_rules
 from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
@@ -186,8 +187,11 @@ class Dispatch:
         return answering
 
     async def _first_attempt(self, context: RequestContext, target: Target) -> Attempt:
-        """The first attempt. A long translation runs beside the event loop."""
+        """The first attempt. A long translation runs beside the event loop, and so does a close look at a long body."""
         dialects = self._parts.dialects
+        if target_rules.concerns(context, target) or context.upload is not None:
+            check = partial(target_rules.check, context, target)
+            await self._slices.beside(check) if len(context.body) > FEW_BYTES else check()
         if len(context.body) <= FEW_BYTES or not dialects.translates_much(context, target):
             return dialects.first_attempt(context, target)
         return await self._slices.beside(partial(dialects.first_attempt, context, target))
@@ -299,11 +303,12 @@ class Dispatch:
         """Keep what the next call with this head and slug can use again.
 
         Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and
-        not of an access token, which expires.
+        not of an access token, which expires; nor where each body must be checked for options with a price.
         """
         facts, attempt = context.facts, context.attempt
         varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
-        if not facts.repeats or varies or admitted.route.endpoint.target.provider == VENDOR_C:
+        target = admitted.route.endpoint.target
+        if not facts.repeats or varies or target.provider == VENDOR_C or not target.passes_price_options:
             return
         headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
         shape = Shape(

@@ -13,6 +13,7 @@ from proxy.directory_values import Identified, Shape, SlugRoute
 from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
 from proxy.head_facts import HeadFacts
 from proxy.http_rules import model_listing
+from proxy.http_rules.vendor_state import needs_a_close_look
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257
@@ -55,10 +56,15 @@ class Route:
     def __call__(self, context: RequestContext, identified: Identified) -> None:
         """Set the call's route, and its shape if a call like it was sent before."""
         shape = self._directory.shape(context.facts, context.slug)
-        if shape is not None and shape.identified is identified and not self._dialects.has_sealed(context):
-            context.route, context.shape, context.attempt = shape.route, shape, shape.attempt
-        else:
+        if (
+            shape is None
+            or shape.identified is not identified
+            or self._dialects.has_sealed(context)
+            or needs_a_close_look(context)
+        ):
             context.route, context.shape = self._slug_route(identified, context.slug), None
+        else:
+            context.route, context.shape, context.attempt = shape.route, shape, shape.attempt
 
     def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

@@ -90,6 +90,23 @@ def test_repeated_head_asks_nothing_anew(scene: Scene) -> None:
     assert b"x-request-id: " in scene.upstream_head
 
 
+def test_body_that_names_state_is_refused_after_bodies_that_do_not(scene: Scene) -> None:
+    before = scene.worker.egress.latest
+    content = [{"type": "file", "file": {"file_id": "file_1"}}]
+    assert scene.call(request(messages=[{"role": "user", "content": content}])) == 400
+    assert scene.worker.egress.latest == before
+
+
+def test_body_with_priced_options_is_refused_after_bodies_without(scene: Scene) -> None:
+    scene.worker.publish(
+        endpoint_row(Target("VENDOR_B", secret_id="sec_1", target_model="gpt", price_options="REFUSE"))
+    )
+    assert {scene.call() for _ in range(3)} == {200}
+    before = scene.worker.egress.latest
+    assert scene.call(request(tools=[{"type": "web_search"}])) == 400
+    assert scene.worker.egress.latest == before
+
+
 def test_each_call_has_a_request_id_of_its_own(scene: Scene) -> None:
     ids = set[bytes]()
     for _ in range(3):

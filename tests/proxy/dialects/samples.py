@@ -15,7 +15,7 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import Headers, Incoming, Received
-from proxy.forms.upload import Upload
+from proxy.forms.upload import Form
 from proxy.head_facts import HeadFacts, Purpose
 from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
@@ -69,7 +69,7 @@ class FakeReceived:
     slug: str
     streaming: bool
     outline: Outline | None = None
-    upload: Upload | None = None
+    upload: Form | None = None
 
 
 def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = ()) -> Received:
