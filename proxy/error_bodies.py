@@ -41,6 +41,12 @@ class HeldAnswer:
         body = await self.read()
         return not body or take(body)
 
+    def interrupt(self) -> None:
+        """Nothing is waited for."""
+
+    def let_end(self) -> None:
+        self._upstream.let_end()
+
     def close(self) -> None:
         self._upstream.close()
 

@@ -197,6 +197,17 @@ class UpstreamAnswer(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """Have a `pour` in progress return False, as for lack of room."""
+        ...
+
+    def let_end(self) -> None:
+        """What was read is all of the answer: discard the rest, and keep the connection if it ends within a second.
+
+        Does not wait. `close` does nothing afterwards.
+        """
+        ...
+
     def close(self) -> None:
         """Return the connection to the pool if the body was read to its end, else cancel the exchange. Idempotent."""
         ...

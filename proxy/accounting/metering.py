@@ -55,6 +55,25 @@ class AnswerReader(Protocol):
         """Whether the answer goes to the caller piece by piece. Otherwise it is held until its end."""
         ...
 
+    @property
+    def ended(self) -> bool:
+        """Whether the answer has ended by its own last event, whether or not its upstream goes on."""
+        ...
+
+    @property
+    def flows(self) -> bool:
+        """Whether nothing but output came in the last read: the reader neither failed nor waits, nor has it ended."""
+        ...
+
+    @property
+    def waits(self) -> int:
+        """The number of the wait for the usage, or for the last event, that is in progress; 0 if there is none."""
+        ...
+
+    def waited(self) -> bytes:
+        """A wait took `HELD_S`. Returns the bytes for the caller; the answer may have ended."""
+        ...
+
     def feed(self, data: bytes) -> bytes:
         """Read upstream's bytes; returns the bytes for the caller. Holds back what cannot be passed on yet."""
         ...

@@ -14,6 +14,7 @@ from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
 from proxy.dialects.failures import ERROR_KEY, error_within, failed_part, failure_details, is_failure
+from proxy.dialects.finish import FinishingReader, NothingHeld, Role
 from proxy.dialects.middle.answer import Event, Failed, Stopped
 from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
@@ -41,18 +42,23 @@ _TOOL_CALLS = (b"tool_", b"function_call")
 """One of these stands in each event of a stream that may hold such JSON."""
 
 
-class TranslatingStreamReader:
-    """Reads a stream of the target's dialect and returns one of the caller's."""
+class TranslatingStreamReader(FinishingReader):
+    """Reads a stream of the target's dialect and returns one of the caller's.
 
-    __slots__ = ("_answer", "_context", "_framer", "_holder", "_meter", "_reader")
+    What a frame of the target becomes in the caller's dialect is held and let go as that frame would be.
+    """
+
+    __slots__ = ("_answer", "_context", "_framer", "_holder", "_meter", "_reader", "_roles")
     streams = True
 
     def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
         """`spoken`: the target's dialect; `heard`: the caller's."""
+        super().__init__()
         self._context = context
         self._framer = sse.Framer(MAX_EVENT_BYTES)
         self._reader = spoken.new_stream_reader()
         self._answer = AnswerStream(heard.new_stream_writer(context))
+        self._roles = spoken.roles
         self._holder = spoken.error_holder
         self._meter = meter
 
@@ -61,21 +67,26 @@ class TranslatingStreamReader:
         return self._meter
 
     @property
-    def failed(self) -> bool:
-        return self._answer.failed
-
-    @property
     def unknown_stop(self) -> str:
         return self._answer.unknown_stop
 
     def feed(self, data: bytes) -> bytes:
         if self._framer.at_boundary and (frames := sse.whole_frames(data)):
-            return b"".join(map(self._piece, frames))
-        return b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
+            written = b"".join(map(self._piece, frames))
+        else:
+            written = b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
+        self._note()
+        return written
+
+    def waited(self) -> bytes:
+        held = super().waited()
+        return held if self.ended else held + self._answer.finish()
 
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._piece(rest, sse.FRAME) if rest else b""
+        last += self._held
+        self._held = b""
         ending = self._answer.end(self._meter.tokens)
         if not ending:
             return last
@@ -84,37 +95,50 @@ class TranslatingStreamReader:
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
+    def _missing_end(self) -> bytes:
+        return self._written(self._reader.done_received())
+
     def _piece(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
-        if self._answer.failed:
+        if self.ended:
+            return b""
+        if self.failed:
             self._read_usage_after_failure(piece)
             return b""
         if kind == sse.COMMENT:
-            return piece
+            return self._leave(piece, Role.OTHER)
         if kind != sse.FRAME:
             raise UpstreamCutError("an event is too large to translate")
         data = sse.data_of(piece)
         if data.strip() == b"[DONE]":
-            return self._answer.write(self._reader.done_received())
+            return self._leave(self._written(self._reader.done_received()), Role.LAST)
         if not is_surely_within_bounds(data) or data.count(b"{") > MAX_EVENT_OBJECTS:
             raise UpstreamCutError("an event holds too much to translate")
         try:
             event = orjson.loads(data) if data else None
         except orjson.JSONDecodeError:
             raise UpstreamCutError("an event is not JSON") from None
-        if not isinstance(event, dict):
-            return b""
+        return self._event(event, data) if isinstance(event, dict) else b""
+
+    def _event(self, event: Json, data: bytes) -> bytes:
         self._meter.observe(event)
         if event.get("type") == PING:
-            return KEEP_ALIVE
+            return self._leave(KEEP_ALIVE, Role.OTHER)
         if any(mark in data for mark in _TOOL_CALLS):
             event = with_exact_members(event, data, _OF_MODELS)
         try:
             events = self._reader.read(event)
             if ERROR_KEY in data:
                 events = self._with_failure(events, event)
-            return self._answer.write(events)
+            written = self._written(events)
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
+        is_report = event.get("usage") is not None and self._meter.tokens is not None
+        return self._leave(written, self._roles.of_event(event), is_report)
+
+    def _written(self, events: list[Event]) -> bytes:
+        written = self._answer.write(events)
+        self.failed = self._answer.failed
+        return written
 
     def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
         """What `event` says, with its error as the last word. Readers report only the failures of their own dialect."""
@@ -125,7 +149,8 @@ class TranslatingStreamReader:
         return [*said, Failed(*failure_details(part))]
 
     def _read_usage_after_failure(self, piece: bytes) -> None:
-        """Read the usage alone: nothing follows a failure, but its answer is billed as reported."""
+        """Read usage and end alone: nothing follows a failure, but its answer is billed as reported."""
+        self.ended = self._roles.of_frame(piece) is Role.LAST
         data = sse.data_of(piece)
         if not is_surely_within_bounds(data):
             return
@@ -137,7 +162,7 @@ class TranslatingStreamReader:
             self._meter.observe(event)
 
 
-class TranslatingBodyReader:
+class TranslatingBodyReader(NothingHeld):
     """Reads a body of the target's dialect and returns one of the caller's."""
 
     __slots__ = ("_context", "_heard", "_held", "_meter", "_result", "_size", "_spoken", "failed", "unknown_stop")

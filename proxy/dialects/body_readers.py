@@ -12,6 +12,7 @@ import orjson
 
 from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import TELLING_MEMBERS, is_failure
+from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
@@ -30,7 +31,7 @@ _WANTED = Wanted(TELLING_MEMBERS | {"usage"})
 Work = Generator[None, None, bytes]
 
 
-class PassThroughReader:
+class PassThroughReader(NothingHeld):
     """Passes errors and answers that are not JSON. Holds only the last read until `end`."""
 
     __slots__ = ("_last",)
@@ -53,7 +54,7 @@ class PassThroughReader:
         return self._last
 
 
-class BodyReader:
+class BodyReader(NothingHeld):
     """Holds a JSON body until it is complete. A body too large to hold passes, except for its last bytes."""
 
     __slots__ = ("_held", "_limit", "_result", "_scanner", "_size", "_slug", "failed", "reported")

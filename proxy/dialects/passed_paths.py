@@ -7,7 +7,7 @@ See docs/reference/inference.md#paths and docs/reference/events-and-webhooks.md#
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from policy.billing import MAX_REPORTED_TOKENS
@@ -23,19 +23,15 @@ from proxy.dialects.counting.delivered_text import (
     UnbilledCounter,
 )
 from proxy.dialects.counting.request_text import RequestTokens
+from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.usage import OpenAiMeter, ReportPlace
 from proxy.exchange import Received
 
 Json = dict[str, Any]
+_OUTPUT = r".*(?:\.delta|\.partial_image)"
+"""The types of events with output."""
 Counter = Callable[[Received, AnswerReader], DeliveredCounter]
-
-
-def _events(*final: str) -> StreamFormat:
-    """Streams whose last event has one of these types."""
-    types = "|".join(map(re.escape, final)).encode()
-    pattern = rb'(?:\A|[\r\n])(?:event: ?(?:%b)\b|data: ?\{\s*"type"\s*:\s*"(?:%b)")' % (types, types)
-    return StreamFormat(tuple(kind.encode() for kind in final), re.compile(pattern))
 
 
 def _unbilled(_request: Received, _reader: AnswerReader) -> DeliveredCounter:
@@ -69,29 +65,40 @@ class PassedPath:
     takes_forms: bool = False
     has_output: bool = True
     """Whether a usage report must tell output tokens."""
-    stream: StreamFormat = field(default_factory=lambda: _events("[DONE]"))
+    last: str = ""
+    """The type of the event that ends a stream, and of the only one that reports usage."""
+    is_many: bool = False
+    """Whether a stream may hold several things, each with such an event."""
     answers_are_files: bool = False
     """Whether an answer is never held, whatever its type."""
 
 
 _RERANK = PassedPath(_ranking, has_output=False)
-_TRANSCRIPT = PassedPath(_transcript, takes_forms=True, stream=_events("transcript.text.done"))
+_TRANSCRIPT = PassedPath(_transcript, takes_forms=True, last="transcript.text.done")
 PATHS = {
     "/v1/moderations": PassedPath(),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
-    "/v1/images/generations": PassedPath(stream=_events("image_generation.completed")),
-    "/v1/images/edits": PassedPath(takes_forms=True, stream=_events("image_edit.completed")),
-    "/v1/audio/speech": PassedPath(stream=_events("speech.audio.done"), answers_are_files=True),
+    "/v1/images/generations": PassedPath(last="image_generation.completed", is_many=True),
+    "/v1/images/edits": PassedPath(takes_forms=True, last="image_edit.completed", is_many=True),
+    "/v1/audio/speech": PassedPath(last="speech.audio.done", answers_are_files=True),
     "/v1/audio/transcriptions": _TRANSCRIPT,
     "/v1/audio/translations": _TRANSCRIPT,
 }
 
 
-def answer_reader(passed: PassedPath, form: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
+def answer_reader(passed: PassedPath, form: str, request: Received, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of a successful answer. `form`: `stream`, `json` or `other`."""
     if form == "stream":
-        place = ReportPlace(types=frozenset((None, *(mark.decode() for mark in passed.stream.marks))))
-        return StreamReader(passed.stream, slug, OpenAiMeter(most, place, has_output=passed.has_output))
+        place = ReportPlace(types=frozenset((None, passed.last)))
+        meter = OpenAiMeter(most, place, has_output=passed.has_output)
+        return StreamReader(_stream(passed, request), request.slug, meter, is_alone=False)
     meter = OpenAiMeter(most, has_output=passed.has_output)
-    return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(slug, meter)
+    return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(request.slug, meter)
+
+
+def _stream(passed: PassedPath, request: Received) -> StreamFormat:
+    """The format of a stream. Of several pictures each has an end of its own; how many a form asks for is not known."""
+    if passed.is_many and (request.upload is not None or request.json.get("n") not in (None, 1)):
+        return StreamFormat(EventRoles(output=_OUTPUT, part_end=re.escape(passed.last)))
+    return StreamFormat(EventRoles(output=_OUTPUT, last=frozenset((passed.last,))))

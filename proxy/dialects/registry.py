@@ -239,7 +239,7 @@ class Dialects:
         if form == "json" and (meter := _BODY_METERS.get(path)) is not None:
             return BodyReader(request.slug, meter(most))
         if (passed := passed_paths.PATHS.get(path)) is not None:
-            return passed_paths.answer_reader(passed, form, request.slug, most)
+            return passed_paths.answer_reader(passed, form, request, most)
         return _DIALECTS[attempt.dialect].stream_reader(request, most)
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:

@@ -1,7 +1,7 @@
 """Reads streams in the caller's own dialect: frames pass unchanged except for the model's name and added usage.
 
-Pure. Ordinary deltas are not parsed. The final frame and all that follows it wait for `end`, so that the call is
-journaled before the last byte leaves.
+Pure. Ordinary deltas are not parsed. The last frame waits for `end`, so that the call is journaled before the last byte
+leaves; finish frames wait for the usage (`finish.py`).
 """
 
 import re
@@ -12,13 +12,12 @@ import orjson
 
 from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
+from proxy.dialects.finish import TAIL_BYTES, FinishingReader, Role, Roles
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_edit import Json, edit_member, find_member, remove_member
 from proxy.json_text.member_scanner import MemberScanner, Wanted
 
-MAX_HELD_BYTES = 1 << 20
-TAIL_BYTES = 64 << 10
 _SCANNED_MEMBERS = failures.TELLING_MEMBERS | {"usage"}
 HEAD_BYTES = 4 << 10
 """How much of a frame is searched for the model's name without parsing it."""
@@ -35,38 +34,38 @@ _NO_OPENING = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """How an API's stream is recognized.
+    """How an API's stream is read."""
 
-    `final` matches the final frame; `marks` are a cheap test before it: each final frame contains one of them.
-    `holder`: the member of an event that wraps `model` and `usage`, if the API nests them.
-    """
-
-    marks: tuple[bytes, ...]
-    final: re.Pattern[bytes]
+    roles: Roles
     holder: str | None = None
+    """The member of an event that wraps `model` and `usage`, if the API nests them."""
+    last: bytes = b""
+    """The last event, if it says nothing about the answer: then it can be supplied."""
 
 
-class StreamReader:
-    """Reads a stream: each frame passes as soon as it is complete; from the final one on, frames wait for `end`."""
+class StreamReader(FinishingReader):
+    """Reads a stream: each frame passes as soon as it is complete, but for its finish and its end."""
 
     __slots__ = (
-        *("_pattern", "_drop_usage", "_expected", "_framer", "_held", "_scanner", "_shape", "_slug"),
-        *("_lessons", "_opening", "_opening_as_slug", "failed", "reported"),
+        *("_pattern", "_drop_usage", "_expected", "_framer", "_scanned_role", "_scanner", "_shape", "_slug"),
+        *("_lessons", "_opening", "_opening_as_slug", "reported"),
     )
 
     streams = True
     unknown_stop = ""
 
-    def __init__(self, shape: StreamFormat, slug: str, meter: UsageMeter, *, drop_usage: bool = False) -> None:
-        self.failed = False
+    def __init__(
+        self, shape: StreamFormat, slug: str, meter: UsageMeter, *, drop_usage: bool = False, is_alone: bool = True
+    ) -> None:
+        super().__init__(is_alone=is_alone)
         self._shape = shape
         self._slug = encoded_name(slug)
         self.reported = meter
         self._drop_usage = drop_usage
         self._framer = sse.Framer()
-        self._held: bytes | None = None
         self._scanner: MemberScanner | None = None
         """Reads an oversized frame."""
+        self._scanned_role = Role.OUTPUT
         # The bytes up to the model's name: the same in all deltas of a stream.
         self._opening = self._opening_as_slug = _NO_OPENING
         self._pattern = self._expected = MATCHES_NOTHING  # expected: the pattern, where a frame begins and may pass
@@ -82,7 +81,8 @@ class StreamReader:
             if several is not None:
                 return several
         sent = self._feed_other(data)
-        self._expected = self._pattern if self._held is None and self._framer.at_boundary else MATCHES_NOTHING
+        self._note()
+        self._expected = self._pattern if self.flows and self._framer.at_boundary else MATCHES_NOTHING
         return sent
 
     def _feed_other(self, data: bytes) -> bytes:
@@ -94,22 +94,26 @@ class StreamReader:
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._passed(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        return last + (self._held or b"")
+        held, self._held = self._held, b""
+        return last + held
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
+    def _missing_end(self) -> bytes:
+        return self._shape.last
+
     def _passed(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
+        if self.ended:
+            return b""
         if kind == sse.FRAME:
-            piece = self._frame(piece)
-        elif kind != sse.COMMENT:
-            piece = self._oversized(piece, kind)
-        return piece if self._held is None else self._hold(piece)
+            return self._frame(piece)
+        return self._leave(piece, Role.OTHER) if kind == sse.COMMENT else self._oversized(piece, kind)
 
     def _frame(self, received: bytes) -> bytes:
         """The frame as the caller gets it. Parses it only if it is no ordinary delta."""
         frame, opening = received, self._opening
-        if frame.find(failures.ERROR_KEY) >= 0:
+        if self.waits or frame.find(failures.ERROR_KEY) >= 0 or self._shape.roles.mark.search(frame):
             return self._parsed(frame)
         at = frame.rfind(b'"usage"')
         if at >= 0:
@@ -129,9 +133,12 @@ class StreamReader:
         return self._parsed(frame)
 
     def _parsed(self, frame: bytes) -> bytes:
-        self._note_final_frame(frame)
-        if b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame:
-            return self._learned(frame, frame)
+        role = self._shape.roles.of_frame(frame)
+        tells_nothing = b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame
+        if role is None and tells_nothing and not self.waits and not self._shape.roles.mark.search(frame):
+            role = Role.OUTPUT
+        if role is not None and tells_nothing:
+            return self._leave(self._learned(frame, frame) if role is Role.OUTPUT else frame, role)
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
         try:
@@ -140,8 +147,18 @@ class StreamReader:
             event = None
         if not isinstance(event, dict):
             scanner = self._new_scanner()
-            return frame[:start] + scanner.feed(payload) + scanner.end() + frame[end:]
+            scanned = frame[:start] + scanner.feed(payload) + scanner.end() + frame[end:]
+            return self._leave(scanned, role or Role.OUTPUT)
         self._see(event)
+        if role is None:
+            role = self._shape.roles.of_event(event)
+        is_report = event.get("usage") is not None and self.reported.tokens is not None
+        return self._leave(self._edited(frame, (start, end), event), role, is_report)
+
+    def _edited(self, frame: bytes, place: tuple[int, int], event: Json) -> bytes:
+        """A parsed frame as the caller gets it; empty if it holds nothing but the usage that we asked for."""
+        start, end = place
+        payload = frame[start:end]
         if self._drop_usage and "usage" in event:
             if event["usage"] is not None and event.get("choices") == []:
                 return b""
@@ -160,11 +177,6 @@ class StreamReader:
             opening_sent_bytes = len(self._opening_as_slug) if opening_bytes else 0
             self._pattern = learn_from(frame, sent, opening_bytes, opening_sent_bytes) or self._pattern
         return sent
-
-    def _note_final_frame(self, frame: bytes) -> None:
-        shape = self._shape
-        if self._held is None and any(mark in frame for mark in shape.marks) and shape.final.search(frame):
-            self._held = b""
 
     def _renamed(self, payload: bytes, event: Json) -> bytes:
         holder = self._shape.holder
@@ -188,20 +200,15 @@ class StreamReader:
     def _oversized(self, piece: bytes, kind: int) -> bytes:
         """Pass part of an oversized frame, which is scanned for its usage and the model's name."""
         if self._scanner is None:
-            self._note_final_frame(piece[:TAIL_BYTES])
+            self._scanned_role = self._shape.roles.of_frame(piece[:TAIL_BYTES]) or Role.OUTPUT
             self._scanner = self._new_scanner()
         passing = self._scanner.feed(piece)
         if kind == sse.TAIL:
             passing += self._scanner.end()
             self._scanner = None
-        return passing
-
-    def _hold(self, piece: bytes) -> bytes:
-        """Hold a piece until `end`. Of an oversized final frame only the tail is held; returns what passes."""
-        held = (self._held or b"") + piece
-        keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
-        passing, self._held = held[: len(held) - keep], held[len(held) - keep :]
-        return passing
+        elif self._scanned_role is Role.LAST:
+            return self._hold(passing)
+        return self._leave(passing, self._scanned_role)
 
 
 class MessagesStreamReader(StreamReader):
@@ -210,7 +217,7 @@ class MessagesStreamReader(StreamReader):
     __slots__ = ()
 
     def _frame(self, received: bytes) -> bytes:
-        if received.find(b'"content_block_delta"') < 0 or received.find(b'"usage"') >= 0:
+        if self.waits or received.find(b'"content_block_delta"') < 0 or received.find(b'"usage"') >= 0:
             return super()._frame(received)
         return self._learned(received, received)
 

@@ -5,7 +5,7 @@ upstream is read no faster than the caller reads. Upstream errors are turned int
 """
 
 import logging
-from asyncio import sleep
+from asyncio import TimerHandle, get_running_loop, sleep
 from collections.abc import Coroutine, Sequence
 from time import perf_counter, time_ns
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from proxy.accounting.recovery import progress_record
 from proxy.answer_head import begin
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
+from proxy.dialects.finish import HELD_S
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
 from proxy.exchange import (
     Answered,
@@ -24,6 +25,8 @@ from proxy.exchange import (
     Headers,
     Received,
     RequestContext,
+    UpstreamAnswer,
+    UpstreamError,
 )
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
@@ -117,20 +120,25 @@ class Relay:
         _free(context)
         passage = _Passage(self, context, answering, reader, head)
         try:
-            while passage.rest or not upstream.ended:
-                if passage.rest:
+            while not reader.ended and (passage.rest or not upstream.ended):
+                if passage.is_due:
+                    has_room = passage.take_held()
+                elif passage.rest:
                     await sleep(0)
                     has_room = passage.take_rest()
                 else:
-                    began = perf_counter() - upstream.taking_s
-                    try:
-                        has_room = await upstream.pour(passage.take)
-                    finally:  # `take` ran meanwhile: that was no wait for the upstream
-                        context.upstream_s += perf_counter() - upstream.taking_s - began
-                if not has_room:
+                    has_room = await _poured(context, upstream, passage)
+                if not has_room and not reader.ended:
                     await context.outgoing.room()
+        except UpstreamError:
+            if reader.waits:
+                passage.take_held()  # what came before the break leaves before it shows
+            if not reader.ended:
+                raise
         finally:
             passage.end()
+        if reader.ended:
+            upstream.let_end()
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
             await self._slices.run(reader.prepare_end_in_slices(), context.load.held_bytes)
         head.final = reader.end()
@@ -193,8 +201,8 @@ class _Passage:
     """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_context", "_count_at", "_delivered", "_flowing", "_head", "_looked_at", "_outgoing"),
-        *("_reader", "_recorded", "_relay", "_sent", "_streaming", "rest"),
+        *("_answering", "_context", "_count_at", "_delivered", "_due_at", "_flowing", "_head", "_looked_at"),
+        *("_outgoing", "_reader", "_recorded", "_relay", "_sent", "_streaming", "_timer", "_wait", "is_due", "rest"),
     )
 
     def __init__(
@@ -214,6 +222,12 @@ class _Passage:
         """The caller has the head and the first bytes of a stream, and progress is recorded."""
         self._looked_at: set[Flowing] | None = None
         self._count_at = 0
+        self._wait = 0
+        """The reader's wait that was seen last."""
+        self._due_at = 0.0
+        self._timer: TimerHandle | None = None
+        self.is_due = False
+        """The reader has waited long enough: `take_held` is to be called."""
         self.rest = b""
         """Bytes that wait until other requests had the event loop."""
 
@@ -223,8 +237,8 @@ class _Passage:
             return self._take_first_or_large(data)
         reader, outgoing = self._reader, self._outgoing
         some = reader.feed(data)
-        if reader.failed:
-            some = _without_secrets(self._answering, some)
+        if not reader.flows:
+            return self._take_unusual(some)
         if not some:
             return True
         has_room = outgoing.write(some)
@@ -246,7 +260,17 @@ class _Passage:
             # An answer that is held until its end counts against the worker's memory, as requests do (529).
             assert context.load is not None
             context.load.hold(len(data))
-        some = reader.feed(data)
+        return self._take_unusual(reader.feed(data)) and not self.rest
+
+    def _take_unusual(self, some: bytes) -> bool:
+        """Send what a read let go that may be more than output. False: also if the answer has ended."""
+        if self._reader.waits != self._wait:
+            self._watch()
+        return self._deliver(some) and not self._reader.ended
+
+    def _deliver(self, some: bytes) -> bool:
+        """Send what the reader let go."""
+        context, outgoing, reader = self._context, self._outgoing, self._reader
         if reader.failed:
             some = _without_secrets(self._answering, some)
         if some:
@@ -262,7 +286,34 @@ class _Passage:
         elif some:
             has_room = outgoing.write(some)
         self._flowing = reader.streams and outgoing.started and context.answered
-        return has_room and not self.rest
+        return has_room
+
+    def take_held(self) -> bool:
+        """Pass on what the reader held, or let it end the answer. False: the caller has no room for more."""
+        self.is_due = False
+        return self._deliver(self._reader.waited())
+
+    def _watch(self) -> None:
+        """The reader waits for something else than before, or no more. A timer that runs already goes on."""
+        self._wait = self._reader.waits
+        if not self._wait:
+            return
+        loop = get_running_loop()
+        self._due_at = loop.time() + HELD_S
+        if self._timer is None:
+            self._timer = loop.call_later(HELD_S, self._look)
+
+    def _look(self) -> None:
+        """Have the held frames leave if the wait is over."""
+        self._timer = None
+        if not self._reader.waits or self.is_due:
+            return
+        loop = get_running_loop()
+        if self._due_at > loop.time():  # another wait began meanwhile
+            self._timer = loop.call_at(self._due_at, self._look)
+        else:
+            self.is_due = True
+            self._answering.upstream.interrupt()
 
     def _begin_progress(self) -> None:
         """Record the first bytes now, and progress from now on."""
@@ -289,6 +340,17 @@ class _Passage:
         """Record no more, however the passage ended. The bill is made from the counter."""
         if self._looked_at is not None:
             self._looked_at.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def _poured(context: RequestContext, upstream: UpstreamAnswer, passage: _Passage) -> bool:
+    """Pass on what arrives, until the end or until `passage` takes no more. Measures the wait for the upstream."""
+    began = perf_counter() - upstream.taking_s
+    try:
+        return await upstream.pour(passage.take)
+    finally:  # `take` ran meanwhile: that was no wait for the upstream
+        context.upstream_s += perf_counter() - upstream.taking_s - began
 
 
 class _UnknownStops:

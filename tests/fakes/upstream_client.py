@@ -32,6 +32,9 @@ class FakeAnswer:
     ended: bool = False
     whole: bytes | None = None
     taking_s: float = 0.0
+    let: bool = False
+    """Whether the rest was declared no part of the answer."""
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def fields(self) -> AnswerFields:
@@ -43,7 +46,9 @@ class FakeAnswer:
             piece = self.pieces.popleft()
             if isinstance(piece, asyncio.Event):
                 self.waiting.set()
-                await piece.wait()
+                if not await self._came(piece):
+                    self.pieces.appendleft(piece)
+                    return b""
             elif isinstance(piece, Exception):
                 raise piece
             else:
@@ -54,6 +59,9 @@ class FakeAnswer:
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
         while not self.ended:
             data = await self.read()
+            if self.interrupted.is_set():
+                self.interrupted.clear()
+                return False
             self.ended = self.ended or not data
             started = perf_counter()
             has_room = not data or take(data)
@@ -61,6 +69,22 @@ class FakeAnswer:
             if not has_room:
                 return False
         return True
+
+    async def _came(self, event: asyncio.Event) -> bool:
+        """Wait for a test's event. False: the reader was interrupted."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (event, self.interrupted)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not self.interrupted.is_set()
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+    def let_end(self) -> None:
+        self.let = True
 
     def close(self) -> None:
         self.closed = True

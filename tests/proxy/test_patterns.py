@@ -19,6 +19,7 @@ import pytest
 import control
 import policy
 import proxy
+from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat
 
 SHORT, LONG = 4_000, 40_000
@@ -72,10 +73,12 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool]]
     """Name, pattern, and whether it is used in a search, not only matched at one offset."""
     source = Path(module.__file__ or "").read_text()
     for name, value in vars(module).items():
-        pattern = value.final if isinstance(value, StreamFormat) else value
-        if isinstance(pattern, re.Pattern):
-            searched = re.search(rf"\b{name}\.(search|finditer|findall|sub|split)\b", source)
-            yield f"{module.__name__}.{name}", pattern, isinstance(value, StreamFormat) or searched is not None
+        roles = value.roles if isinstance(value, StreamFormat) else None
+        for pattern in [value, *(pattern for pattern, _ in roles.kinds)] if isinstance(roles, EventRoles) else [value]:
+            if isinstance(pattern, re.Pattern):
+                searched = re.search(rf"\b{name}\.(search|finditer|findall|sub|split)\b", source)
+                kind = "" if pattern is value else f" {pattern.pattern!r}"
+                yield f"{module.__name__}.{name}{kind}", pattern, searched is not None
 
 
 PATTERNS = {name: (pattern, searched) for name, pattern, searched in patterns()}

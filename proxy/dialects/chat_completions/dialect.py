@@ -25,6 +25,7 @@ DIALECT = Dialect(
     request_headers=passing.request_headers,
     new_body_meter=OpenAiMeter,
     stream_reader=passing.stream_reader,
+    roles=passing.CHUNKS.roles,
     texts=chat_texts,
     without_sealed=without_sealed,
 )

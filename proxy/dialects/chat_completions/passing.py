@@ -4,11 +4,10 @@ Pure. The caller's body goes upstream unchanged except for `model`, and for `str
 otherwise report no usage.
 """
 
-import re
-
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
+from proxy.dialects.finish import ChunkRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, UntranslatableError, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
@@ -24,7 +23,7 @@ _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 INCLUDE_USAGE = b'"stream_options":{"include_usage":true}'
 """The member that requests a stream's usage."""
 
-CHUNKS = StreamFormat((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
+CHUNKS = StreamFormat(ChunkRoles(), last=b"data: [DONE]\n\n")
 
 
 def request_headers(credential: str | None, _provider: str, _caller: Incoming | None) -> HeaderFields:
@@ -56,4 +55,5 @@ def adds_include_usage(path: str, parsed: Json) -> bool:
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
     drop_usage = adds_include_usage(request.facts.path, request.json)
-    return StreamReader(CHUNKS, request.slug, OpenAiMeter(most), drop_usage=drop_usage)
+    is_alone = request.json.get("n") in (None, 1) and not isinstance(request.json.get("prompt"), list)
+    return StreamReader(CHUNKS, request.slug, OpenAiMeter(most), drop_usage=drop_usage, is_alone=is_alone)

@@ -75,7 +75,7 @@ class ChatStreamReader:
 
     def done_received(self) -> list[Event]:
         events: list[Event] = []
-        if self._started and not self._stopped:
+        if not self._stopped:
             self._stop({}, events)
         return events
 

@@ -68,6 +68,9 @@ class ChatStreamWriter:
             return _WRITERS[type(events[0])](self, events[0])
         return b"".join([_WRITERS[type(event)](self, event) for event in events])
 
+    def finish(self) -> bytes:
+        return b""  # the last chunk has told it
+
     def closing(self, tokens: Tokens | None) -> bytes:
         if not self._context.request.include_usage:
             return _DONE

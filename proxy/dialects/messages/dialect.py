@@ -28,6 +28,7 @@ DIALECT = Dialect(
     request_headers=passing.request_headers,
     new_body_meter=partial(MessagesMeter, is_whole=True),
     stream_reader=passing.stream_reader,
+    roles=passing.EVENTS.roles,
     texts=messages_texts,
     without_sealed=without_sealed,
 )

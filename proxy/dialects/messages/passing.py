@@ -3,9 +3,8 @@
 Pure. `anthropic-version` and `anthropic-beta` are the caller's if it sent them: they choose the form of the answer.
 """
 
-import re
-
 from policy.billing import MAX_REPORTED_TOKENS
+from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
@@ -15,10 +14,14 @@ PATH = "/v1/messages"
 VENDOR_A = "VENDOR_A"
 DEFAULT_VERSION = "2023-06-01"
 
-_EVENTS = StreamFormat(
-    (b"message_stop",),
-    re.compile(rb'(?:\A|[\r\n])(?:event: ?message_stop\b|data: ?\{\s*"type"\s*:\s*"message_stop")'),
+EVENTS = StreamFormat(
+    EventRoles(
+        output="message_start|content_block_start|content_block_delta|error",
+        part_end="content_block_stop",
+        last=frozenset(("message_stop",)),
+    ),
     holder="message",
+    last=b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
 )
 
 
@@ -37,4 +40,4 @@ def request_headers(credential: str | None, provider: str, caller: Incoming | No
 
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> MessagesStreamReader:
-    return MessagesStreamReader(_EVENTS, request.slug, MessagesMeter(most))
+    return MessagesStreamReader(EVENTS, request.slug, MessagesMeter(most))

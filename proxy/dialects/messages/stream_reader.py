@@ -94,8 +94,8 @@ class MessagesStreamReader:
         return [] if reader is None else reader(event)
 
     def done_received(self) -> list[Event]:
-        """A Messages stream ends with `message_stop`."""
-        return []
+        """A Messages stream ends with `message_stop`, but some servers leave it out."""
+        return self._stopped({}) if self._reason else []
 
     def _start(self, event: Json) -> list[Event]:
         message = object_in(event, "message")

@@ -99,15 +99,21 @@ class MessagesStreamWriter:
             return self._writers[type(event)](event)
         return b"".join([self._writers[type(event)](event) for event in ordered])
 
+    def finish(self) -> bytes:
+        return self._message_delta(None)
+
     def closing(self, tokens: Tokens | None) -> bytes:
-        """Called after `Stopped`."""
+        """Called after `Stopped`. The `message_delta` comes again if `finish` wrote it: each repeats the last one."""
+        return self._close() + self._message_delta(tokens) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+    def _message_delta(self, tokens: Tokens | None) -> bytes:
         assert self._stop is not None
         payload: Json = {
             "type": "message_delta",
             "delta": stop_members(self._stop, self._refusal_text.text(), self._context.request.sampling.stop),
             "usage": usage_of(tokens, self._details, self._context),
         }
-        return self._close() + _event(payload) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+        return _event(payload)
 
     def _started(self, event: Started) -> bytes:
         if self._message_id:

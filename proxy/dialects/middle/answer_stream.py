@@ -33,6 +33,10 @@ class AnswerStream:
                 return self._writer.write([*events[:place], failure])
         return self._writer.write(events)
 
+    def finish(self) -> bytes:
+        """What tells why the answer stopped, if it did: the usage is late."""
+        return self._writer.finish() if self._stopped and not self.failed else b""
+
     def end(self, tokens: Tokens | None) -> bytes:
         """The bytes that end the stream: none of an answer that was cut, or that failed and said so."""
         return self._writer.closing(tokens) if self._stopped and not self.failed else b""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader
 from proxy.dialects.counting.answer_text import TextExtractor
+from proxy.dialects.finish import Roles
 from proxy.dialects.middle.answer import Answer, Event
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import Request
@@ -37,7 +38,7 @@ class StreamReader(Protocol):
         ...
 
     def done_received(self) -> list[Event]:
-        """`[DONE]` was received, which may be the only sign that the answer is complete."""
+        """`[DONE]` came, or only the dialect's last event is missing: the answer is complete."""
         ...
 
 
@@ -46,6 +47,10 @@ class StreamWriter(Protocol):
 
     def write(self, events: list[Event]) -> bytes:
         """The caller's bytes for these events; may be empty. Raises `UpstreamCutError` as readers do."""
+        ...
+
+    def finish(self) -> bytes:
+        """What tells why the answer stopped, if nothing told it yet: the usage is late. Called after `Stopped`."""
         ...
 
     def closing(self, tokens: Tokens | None) -> bytes:
@@ -98,6 +103,8 @@ class Dialect:
     """The same for an answer that is no stream and passes."""
     stream_reader: Callable[[Received, int], AnswerReader]
     """Reads a streamed answer for a caller of this dialect. The integer: the largest valid figure of a report."""
+    roles: Roles
+    """What the frames of a target's stream are to the answer."""
     texts: TextExtractor
     """Finds the model's output in an answer, to count what was delivered."""
     without_sealed: Callable[[Json], Json]

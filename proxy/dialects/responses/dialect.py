@@ -26,6 +26,7 @@ DIALECT = Dialect(
     request_headers=passing.request_headers,
     new_body_meter=OpenAiMeter,
     stream_reader=passing.stream_reader,
+    roles=passing.EVENTS.roles,
     texts=responses_texts,
     without_sealed=without_sealed,
     error_holder="response",

@@ -3,9 +3,8 @@
 Pure. The caller's body goes upstream unchanged except for `model`.
 """
 
-import re
-
 from policy.billing import MAX_REPORTED_TOKENS
+from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
 from proxy.dialects.usage import OpenAiMeter, ReportPlace
@@ -13,17 +12,16 @@ from proxy.exchange import Incoming, Received
 
 PATH = "/v1/responses"
 
-_EVENTS = StreamFormat(
-    (b"response.completed", b"response.incomplete", b"response.failed", b"[DONE]"),
-    re.compile(
-        rb"(?:\A|[\r\n])(?:event: ?response\.(?:completed|incomplete|failed)\b|data: ?\[DONE\]"
-        rb'|data: ?\{\s*"type"\s*:\s*"response\.(?:completed|incomplete|failed)")'
+_LAST = frozenset(("response.completed", "response.incomplete", "response.failed"))
+EVENTS = StreamFormat(
+    EventRoles(
+        output=r"response\.(?:created|.*\.(?:delta|added|partial_image))|error",
+        part_end=r"response\..*\.done",
+        last=_LAST,
     ),
     holder="response",
 )
-
-
-_REPORT = ReportPlace(_EVENTS.holder, frozenset(("response.completed", "response.incomplete", "response.failed")))
+_REPORT = ReportPlace(EVENTS.holder, _LAST)
 
 
 def request_headers(credential: str | None, _provider: str, _caller: Incoming | None) -> HeaderFields:
@@ -31,7 +29,7 @@ def request_headers(credential: str | None, _provider: str, _caller: Incoming | 
 
 
 def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
-    return StreamReader(_EVENTS, request.slug, meter(most))
+    return StreamReader(EVENTS, request.slug, meter(most))
 
 
 def meter(most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:

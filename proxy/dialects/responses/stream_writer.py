@@ -87,6 +87,9 @@ class ResponsesStreamWriter:
             _WRITERS[type(event)](self, event)
         return self._frames.take()
 
+    def finish(self) -> bytes:
+        return b""  # only the last event tells it, which holds the usage
+
     def closing(self, tokens: Tokens | None) -> bytes:
         reason = incomplete_reason(self._stop, refused=self._refused)
         ended = ended_members(reason, self._output, usage(tokens, self._details))

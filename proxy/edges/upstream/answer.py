@@ -25,6 +25,10 @@ class AnsweringConnection(Protocol):
         """Read from the socket again."""
         ...
 
+    def await_end(self) -> None:
+        """The rest of the answer is discarded: keep the connection only if its end follows soon."""
+        ...
+
     def abandon(self) -> None:
         """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""
         ...
@@ -106,6 +110,19 @@ class HttpAnswer:
             raise self.failure
         self.ended = self.complete and not self.chunks
         return has_room
+
+    def interrupt(self) -> None:
+        """Have a `pour` in progress return False."""
+        self.end_pour(has_room=False)
+
+    def let_end(self) -> None:
+        """What was read is all of the answer: discard the rest, and keep the connection if it ends soon."""
+        exchange = self.exchange
+        self.chunks = []
+        self.held_bytes = 0
+        if exchange is not None:
+            self.exchange = None
+            exchange.await_end()
 
     def close(self) -> None:
         """End the exchange. Closes the connection if the answer was not complete. Idempotent."""

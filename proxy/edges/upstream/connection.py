@@ -21,6 +21,8 @@ from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamResetError, U
 
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
+END_WAIT_S = 1.0
+"""How long a connection may take to end a message whose answer is complete; then it is closed."""
 LAST_CHUNK = b"0\r\n\r\n"
 """How a chunked body without trailers ends."""
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
@@ -128,6 +130,17 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._pool.forget(self)
         self._writer.stop()
         self.transport.abort()
+
+    def await_end(self) -> None:
+        """The rest of the answer is discarded: keep the connection only if its end follows within `END_WAIT_S`.
+
+        More than `HELD_BYTES` that follow pause the reading, so that the end is not seen.
+        """
+        answer = self._answer
+        assert answer is not None  # nobody ended the exchange yet
+        answer.deadline = min(answer.deadline, perf_counter() + END_WAIT_S)
+        self.resume_receiving()
+        self._set_timer(answer.deadline)
 
     def abandon(self) -> None:
         """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""

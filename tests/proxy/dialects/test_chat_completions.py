@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.dialects import body_readers, stream_readers
+from proxy.dialects import body_readers
+from proxy.dialects import finish as finish_module
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
@@ -271,14 +272,14 @@ def test_stream_keeps_usage_that_the_caller_requested() -> None:
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_frames_pass_at_once_and_the_final_one_waits() -> None:
+def test_frames_pass_at_once_and_the_last_one_waits() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
     assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
     assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
     assert answer.feed(b"\n: more\n\n") == b""
-    assert answer.end() == b"data: [DONE]\n\n\n: more\n\n"
+    assert answer.end() == b"data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n", b""])
@@ -340,10 +341,12 @@ def test_frame_with_a_second_model_member_is_rewritten_in_both() -> None:
     assert payloads(out) == [as_slug(chunk("a"))] * 3
 
 
-def test_two_final_frames_wait_together() -> None:
+@given(CUTS)
+def test_nothing_after_the_last_frame_belongs_to_the_answer(places: list[int]) -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    assert answer.feed(b"data: [DONE]\n\n") == answer.feed(frames(chunk("late"))) == b""
-    assert answer.end() == b"data: [DONE]\n\n" + frames(as_slug(chunk("late")))
+    sent = frames(chunk("a")) + frames(chunk("late")) + b"junk"
+    assert read(answer, cut(sent, places)) == frames(as_slug(chunk("a")))
+    assert answer.ended
 
 
 CHUNKS = st.builds(
@@ -397,12 +400,11 @@ def test_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_bytes_after_the_final_frame_are_held_up_to_a_bound() -> None:
+def test_held_frames_have_a_bound() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    out = answer.feed(b"data: [DONE]\n\n") + b"".join(
-        answer.feed(b"data: " + b"x" * 9_994 + b"\n\n") for _ in range(1000)
-    )
-    assert len(out) > 10_000_000 - stream_readers.MAX_HELD_BYTES - (2 << 20)
+    finish = frames(chunk("x" * 9_994) | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, done=False)
+    out = b"".join(answer.feed(finish + b": keep-alive %0*d\n\n" % (9_000, 1)) for _ in range(1000))
+    assert len(out) > 8_000_000 - finish_module.MAX_HELD_BYTES - (2 << 20)
 
 
 # --- the siblings -------------------------------------------------------------------------------------------------

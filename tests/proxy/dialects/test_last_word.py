@@ -93,7 +93,6 @@ PLACES: dict[str, Callable[[Spoken, Json], list[Json | str]]] = {
     "amid text": lambda spoken, failure: [*spoken.text[:-4], failure, *spoken.text[-4:]],
     "amid a call": lambda spoken, failure: [*spoken.call, failure, *spoken.text],
     "after the finish": lambda spoken, failure: [*spoken.text[:-1], failure, spoken.text[-1]],
-    "after the end": lambda spoken, failure: [*spoken.text, failure, *spoken.text],
     "twice": lambda spoken, failure: [*spoken.text[:-4], failure, failure, *spoken.text[-4:]],
 }
 CASES = [
@@ -129,6 +128,14 @@ def test_nothing_follows_a_failure(spoken: Spoken, failure: Json, place: Any, he
     told, reader = translated(spoken.dialect, heard, frames(*place(spoken, failure)))
     assert reader.failed
     check_last_word(heard, told)
+
+
+@HEARD
+@pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
+def test_failure_behind_the_last_event_is_no_part_of_the_answer(spoken: Spoken, heard: Dialect) -> None:
+    told, reader = translated(spoken.dialect, heard, frames(*spoken.text, spoken.failures[0]))
+    assert (reader.ended, reader.failed) == (True, False)
+    assert not any(map(is_failure, told))
 
 
 @HEARD

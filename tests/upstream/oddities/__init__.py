@@ -4,7 +4,14 @@ A new oddity is one row in the file of its kind, and a kind is one file whose `R
 `tests/contracts/http/test_oddities.py` runs each row over real sockets, once for each caller that it names.
 """
 
-from tests.upstream.oddities import failures, fidelity, finish_reasons, usage_reports
+from tests.upstream.oddities import endings, failures, fidelity, finish_reasons, finishes, usage_reports
 from tests.upstream.oddities.row import Oddity
 
-ODDITIES: tuple[Oddity, ...] = (*usage_reports.ROWS, *failures.ROWS, *finish_reasons.ROWS, *fidelity.ROWS)
+ODDITIES: tuple[Oddity, ...] = (
+    *endings.ROWS,
+    *failures.ROWS,
+    *fidelity.ROWS,
+    *finish_reasons.ROWS,
+    *finishes.ROWS,
+    *usage_reports.ROWS,
+)

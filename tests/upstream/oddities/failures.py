@@ -39,17 +39,22 @@ def last_word(spoken: str, text: str) -> Mapping[str, Seen]:
 
 
 def streams(spoken: str, text: list[Json], call: list[Json], failure: Json, form: str) -> Iterator[Oddity]:
-    """A failure at each place of a stream. Its last four events are the end of the text and of the answer."""
+    """A failure at each place of a stream. Its last four events are the end of the text and of the answer.
+
+    A failed response is the last event itself: no usage follows it.
+    """
     end: list[Json | str] = ["[DONE]"] if spoken == CHAT_COMPLETIONS else []
+    is_last = failure.get("type") == "response.failed"
+    whole = text if spoken == CHAT_COMPLETIONS else text[:-1]
     places: dict[str, tuple[list[Json], str, Tokens | Counted]] = {
-        "before all": ([failure, *text], "", REPORTED),
-        "amid text": ([*text[:-4], failure, *text[-2:]], "Hello", REPORTED),
+        "before all": ([failure, *text], "", Tokens() if is_last else REPORTED),
+        "amid text": ([*text[:-4], failure, *text[-2:]], "Hello", Counted(1) if is_last else REPORTED),
         "amid a tool call": ([*call, failure], "", Counted(4)),
-        "after the answer": ([*text, failure], "Hello", REPORTED),
+        "after the answer": ([*whole, failure], "Hello", Counted(1) if spoken == RESPONSES else REPORTED),
         "twice": ([*text[:-4], failure, failure], "Hello", Counted(1)),
     }
     for place, (events, seen, billed) in places.items():
-        passes_text = spoken if place == "before all" else ""
+        passes_text = spoken if place == "before all" and not is_last else ""
         yield Oddity(
             name=f"{spoken}: {form}, {place}",
             spoken=spoken,

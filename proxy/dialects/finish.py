@@ -1,0 +1,203 @@
+"""Holds the finish of a streamed answer back until its usage is known: who has the whole answer pays for all of it.
+
+Pure. A dialect says what each frame is (`Roles`); the rule stands here, for passed and for translated streams. Once a
+finish frame came, it and all that follows wait until the usage is reported, the answer ends, or the caller of `waits`
+has waited `HELD_S`. They leave at once, in order, when further output follows.
+
+See docs/reference/inference.md#streaming.
+"""
+
+import re
+from enum import IntEnum
+from typing import Any, Protocol
+
+from proxy.dialects import sse
+
+Json = dict[str, Any]
+
+HELD_S = 2.0
+"""How long a finish frame is held, and how long an answer whose usage is known may stay without its last event."""
+MAX_HELD_BYTES = 1 << 20
+TAIL_BYTES = 64 << 10
+
+_TYPE = re.compile(rb'(?:\A|[\r\n])data: ?\{\s*+"type"\s*+:\s*+"([^"\\]*+)"')
+_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+_NAMED_FINISH = re.compile(rb'"finish_reason"\s*+:\s*+(?!null|"")')
+_ANYTHING = re.compile(rb"")
+_STOP_TELLER = b"message_delta"
+"""The type of events that are a finish only if they tell why the answer stopped."""
+
+
+class Role(IntEnum):
+    """What a frame is to its answer."""
+
+    OUTPUT = 0
+    OTHER = 1
+    """Neither output nor an end: a keep-alive, a chunk without a choice."""
+    PART_END = 2
+    """Says that a part of the output is complete, which may be the last one."""
+    FINISH = 3
+    """Says that the output is complete: why it stopped."""
+    LAST = 4
+    """The dialect's own last event. Nothing that follows it belongs to the answer."""
+
+
+class Roles(Protocol):
+    """The roles of the frames of one dialect."""
+
+    @property
+    def mark(self) -> re.Pattern[bytes]:
+        """Found in every frame that is no output. A cheap test: a frame without it is not looked at."""
+        ...
+
+    def of_frame(self, frame: bytes) -> Role | None:
+        """The role, if it can be told without parsing the frame's data."""
+        ...
+
+    def of_event(self, event: Json) -> Role:
+        """The role of a frame with this data."""
+        ...
+
+
+class ChunkRoles:
+    """The roles of chunks with choices: Chat Completions and Completions."""
+
+    mark = _NAMED_FINISH
+
+    def of_frame(self, frame: bytes) -> Role | None:
+        return Role.LAST if _DONE.search(frame) else None
+
+    def of_event(self, event: Json) -> Role:
+        """A chunk that finishes a choice is a finish, whatever text it holds besides."""
+        choices, role = event.get("choices"), Role.OUTPUT if event.get("error") else Role.OTHER
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            if choice.get("finish_reason"):
+                return Role.FINISH
+            if choice.get("text") or choice.get("message") or _says_something(choice.get("delta")):
+                role = Role.OUTPUT
+        return role
+
+
+class EventRoles:
+    """The roles of events that name their type: Messages, Responses, and the streams of pictures and sound."""
+
+    mark = _ANYTHING
+
+    def __init__(self, *, output: str, part_end: str = "", last: frozenset[str] = frozenset()) -> None:
+        """`output` and `part_end` are regular expressions of whole types."""
+        self.last = last
+        self.kinds = [(re.compile(kind.encode()), role) for kind, role in _kinds(output, part_end, last) if kind]
+
+    def of_frame(self, frame: bytes) -> Role | None:
+        found = _TYPE.search(frame)
+        kind = found[1] if found is not None else sse.event_of(frame)
+        if kind:
+            return None if kind == _STOP_TELLER else self._of(kind)
+        return Role.LAST if _DONE.search(frame) else None
+
+    def of_event(self, event: Json) -> Role:
+        delta, kind = event.get("delta"), event.get("type")
+        if isinstance(delta, dict) and delta.get("stop_reason"):
+            return Role.FINISH
+        return self._of(kind.encode(errors="replace")) if isinstance(kind, str) else Role.OTHER
+
+    def _of(self, kind: bytes) -> Role:
+        return next((role for pattern, role in self.kinds if pattern.fullmatch(kind)), Role.OTHER)
+
+
+def _kinds(output: str, part_end: str, last: frozenset[str]) -> tuple[tuple[str, Role], ...]:
+    return (output, Role.OUTPUT), (part_end, Role.PART_END), ("|".join(map(re.escape, sorted(last))), Role.LAST)
+
+
+class NothingHeld:
+    """A reader of answers without frames: it holds no finish, and its answer ends with the upstream."""
+
+    __slots__ = ()
+    ended = False
+    flows = True
+    waits = 0
+
+    def waited(self) -> bytes:
+        return b""
+
+
+class FinishingReader:
+    """What all readers of streams do about the finish and the end of an answer. Subclasses read the frames."""
+
+    __slots__ = ("_finish", "_held", "_is_alone", "_is_complete", "_waits", "ended", "failed", "flows", "waits")
+
+    def __init__(self, *, is_alone: bool = True) -> None:
+        """`is_alone`: the answer has one choice, so that its finish is the finish of all."""
+        self._held = b""
+        self._finish = Role.OUTPUT
+        """What came since the last output: nothing, the end of a part, or the finish."""
+        self._is_alone = is_alone
+        self._is_complete = False
+        """Finish and usage came: only the last event is missing."""
+        self._waits = 0
+        self.waits = 0
+        """The number of the wait in progress; 0 if there is none. After `HELD_S` of one wait call `waited`."""
+        self.ended = False
+        """The answer has ended, whether or not its upstream ends. What is held leaves with `end`."""
+        self.failed = False
+        self.flows = True
+        """Nothing but output came in the last read: subclasses call `_note` after each that is not known to be that."""
+
+    def _note(self) -> None:
+        self.flows = not (self.waits or self.ended or self.failed)
+
+    def waited(self) -> bytes:
+        """Let what was held for `HELD_S` leave. An answer that lacks only its last event ends."""
+        self.waits = 0
+        held, self._held = self._held, b""
+        if self._is_complete:
+            self.ended = True
+            self._held = self._missing_end()
+        return held
+
+    def _missing_end(self) -> bytes:
+        """The dialect's last event, for a stream that leaves it out."""
+        raise NotImplementedError
+
+    def _leave(self, frame: bytes, role: Role, reported: bool = False) -> bytes:
+        """What leaves now that `frame`, as the caller gets it, came. `reported`: it tells the answer's usage."""
+        if role is Role.LAST:
+            self.ended = True
+            return self._hold(frame)
+        if self.failed:  # a failure is told at once
+            role = Role.OUTPUT
+        if role is Role.OUTPUT:
+            self._finish = role
+            self._is_complete = False
+        elif role is not Role.OTHER:
+            self._finish = max(role, self._finish)
+        if reported and self._finish is not Role.OUTPUT:
+            self._is_complete = self._is_alone and self._finish is Role.FINISH
+        elif role is not Role.OUTPUT and (role is not Role.OTHER or self._held):
+            if not self._held:
+                self._begin_wait()
+            return self._hold(frame)
+        elif role is Role.OTHER:
+            return frame
+        self.waits = 0
+        if self._is_complete:
+            self._begin_wait()
+        held, self._held = self._held, b""
+        return held + frame
+
+    def _begin_wait(self) -> None:
+        self._waits += 1
+        self.waits = self._waits
+
+    def _hold(self, frame: bytes) -> bytes:
+        """Hold a frame, or of too many bytes only the tail. Returns what passes."""
+        held = self._held + frame
+        keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
+        passing, self._held = held[: len(held) - keep], held[len(held) - keep :]
+        return passing
+
+
+def _says_something(delta: object) -> bool:
+    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")

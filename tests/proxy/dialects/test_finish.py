@@ -1,0 +1,164 @@
+"""What waits for the usage, and what lets it go: the rule of `finish.py`, in each dialect of targets."""
+
+from typing import Any
+
+import pytest
+
+from proxy.accounting.metering import AnswerReader
+from proxy.dialects.finish import ChunkRoles, Role
+from proxy.dialects.messages.passing import EVENTS as MESSAGES_STREAM
+from proxy.dialects.responses.passing import EVENTS as RESPONSES_STREAM
+from tests.proxy.dialects.samples import CHAT, SLUG, SSE, VENDOR_B, answer_reader, events, frames, received
+
+CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+
+
+def chunk(index: int = 0, finish: str | None = None, usage: Any = None, **delta: Any) -> bytes:
+    choice = {"index": index, "delta": delta, "finish_reason": finish}
+    return frames({"model": "m", "choices": [choice]} | ({"usage": usage} if usage else {}), done=False)
+
+
+def passed(text: bytes) -> bytes:
+    """As a caller gets it."""
+    return text.replace(b'"model":"m"', b'"model":"%b"' % SLUG.encode())
+
+
+def reader(path: str = CHAT, **members: Any) -> AnswerReader:
+    asks: dict[str, Any] = {"model": SLUG, "stream": True, "stream_options": {"include_usage": True}} | members
+    return answer_reader(received(asks, path), VENDOR_B, SSE)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_finish_and_usage_leave_together(path: str) -> None:
+    answer = reader(path)
+    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False)
+    assert answer.feed(chunk(content="a")) == passed(chunk(content="a"))
+    assert answer.feed(chunk(finish="stop")) == answer.feed(b": keep-alive\n\n") == b""
+    assert answer.feed(usage) == passed(chunk(finish="stop") + b": keep-alive\n\n" + usage)
+
+
+def test_finish_of_one_choice_leaves_when_another_writes_on() -> None:
+    answer = reader(n=2)
+    deltas = [chunk(0, content="a"), chunk(1, content="b"), chunk(1, content="c")]
+    assert [answer.feed(delta) for delta in deltas] == [passed(delta) for delta in deltas]
+    assert answer.feed(chunk(0, "stop")) == b""
+    assert answer.feed(chunk(1, content="d")) == passed(chunk(0, "stop") + chunk(1, content="d"))
+    assert answer.feed(chunk(1, content="e")) == passed(chunk(1, content="e"))
+    assert not answer.waits
+
+
+def test_usage_beside_one_choices_finish_does_not_end_the_others() -> None:
+    answer = reader(n=2)
+    finish = chunk(0, "stop", CHAT_USAGE)
+    assert answer.feed(finish) == passed(finish)
+    assert answer.waited() == b""
+    assert not answer.ended
+    assert answer.feed(chunk(1, content="b")) == passed(chunk(1, content="b"))
+
+
+def test_text_in_the_finish_waits_with_it() -> None:
+    answer = reader()
+    assert answer.feed(chunk(content="a")) == passed(chunk(content="a"))
+    assert answer.feed(chunk(finish="stop", content="b")) == b""
+    assert answer.waits
+    assert answer.waited() == passed(chunk(finish="stop", content="b"))
+    assert not answer.ended
+    assert answer.feed(b"data: [DONE]\n\n") == b""
+    assert (answer.ended, answer.end()) == (True, b"data: [DONE]\n\n")
+
+
+def test_last_event_is_supplied_where_nothing_else_is_missing() -> None:
+    answer = reader()
+    finish = chunk(finish="stop", usage=CHAT_USAGE)
+    assert answer.feed(finish) == passed(finish)
+    assert answer.waited() == b""
+    assert (answer.ended, answer.end()) == (True, b"data: [DONE]\n\n")
+
+
+def test_each_wait_has_a_number_of_its_own() -> None:
+    answer = reader(n=2)
+    numbers = []
+    for _ in range(2):
+        answer.feed(chunk(0, "stop"))
+        numbers.append(answer.waits)
+        answer.feed(chunk(1, content="b"))
+        numbers.append(answer.waits)
+    assert numbers == [1, 0, 2, 0]
+
+
+def test_failure_leaves_at_once_behind_what_was_held() -> None:
+    answer = reader()
+    failure = frames({"error": {"message": "x"}}, done=False)
+    answer.feed(chunk(finish="stop"))
+    assert answer.feed(failure) == passed(chunk(finish="stop")) + failure
+
+
+def test_ends_of_parts_wait_until_another_part_begins() -> None:
+    answer = reader("/v1/responses", input="x")
+    first, done, added = (
+        events({"type": kind, "item": {}})
+        for kind in ("response.output_text.delta", "response.output_item.done", "response.output_item.added")
+    )
+    assert answer.feed(first) == first
+    assert answer.feed(done) == b""
+    assert answer.feed(added) == done + added
+
+
+@pytest.mark.parametrize(
+    ("choices", "role"),
+    [
+        ([{"delta": {"content": "a"}, "finish_reason": None}], Role.OUTPUT),
+        ([{"text": "a"}], Role.OUTPUT),
+        ([{"delta": {"audio": {"data": "AA"}}}], Role.OUTPUT),
+        ([{"delta": {"tool_calls": [{"index": 0}]}, "finish_reason": ""}], Role.OUTPUT),
+        ([{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}], Role.OTHER),
+        ([], Role.OTHER),
+        (None, Role.OTHER),
+        ([{"delta": {"content": "a"}, "finish_reason": "length"}], Role.FINISH),
+        ([{"delta": {"content": "a"}}, {"index": 1, "delta": {}, "finish_reason": "stop"}], Role.FINISH),
+    ],
+)
+def test_role_of_a_chunk(choices: Any, role: Role) -> None:
+    assert ChunkRoles().of_event({"choices": choices}) is role
+
+
+@pytest.mark.parametrize(
+    ("frame", "role"),
+    [
+        (b'data: {"type": "content_block_stop", "index": 0}\n\n', Role.PART_END),
+        (b'event: content_block_stop\ndata: {"index": 0}\n\n', Role.PART_END),
+        (b'data: {"type":"message_stop"}\r\n\r\n', Role.LAST),
+        (b"data: [DONE]\n\n", Role.LAST),
+        (b'data: {"type":"ping"}\n\n', Role.OTHER),
+        (b'data: {"type":"something_new"}\n\n', Role.OTHER),
+        (b'data: {"type":"content_block_start","index":1}\n\n', Role.OUTPUT),
+        (b'data: {"type":"message_delta","delta":{}}\n\n', None),
+        (b'data: {"index":0,"type":"message_stop"}\n\n', None),
+    ],
+)
+def test_role_of_a_messages_frame(frame: bytes, role: Role | None) -> None:
+    assert MESSAGES_STREAM.roles.of_frame(frame) is role
+
+
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [
+        ("response.output_text.delta", Role.OUTPUT),
+        ("response.reasoning_summary_part.added", Role.OUTPUT),
+        ("response.output_text.done", Role.PART_END),
+        ("response.function_call_arguments.done", Role.PART_END),
+        ("response.web_search_call.completed", Role.OTHER),
+        ("response.completed", Role.LAST),
+        ("response.incomplete", Role.LAST),
+        ("response.failed", Role.LAST),
+        ("response.done.ish", Role.OTHER),
+    ],
+)
+def test_role_of_a_responses_event(kind: str, role: Role) -> None:
+    assert RESPONSES_STREAM.roles.of_event({"type": kind}) is role
+
+
+def test_finish_of_messages_tells_why_it_stopped() -> None:
+    roles = MESSAGES_STREAM.roles
+    assert roles.of_event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}) is Role.FINISH
+    assert roles.of_event({"type": "message_delta", "delta": {"stop_reason": None}}) is Role.OTHER
