@@ -22,6 +22,7 @@ from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.left_out import stream_comment
 from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
 from proxy.dialects.usage import UsageMeter
+from proxy.dialects.vendor_rules.tool_names import RenamingStreamReader, rename_calls
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
@@ -56,7 +57,8 @@ class TranslatingStreamReader(FinishingReader):
         super().__init__()
         self._context = context
         self._framer = sse.Framer(MAX_EVENT_BYTES)
-        self._reader = spoken.new_stream_reader()
+        reader, names = spoken.new_stream_reader(), context.request.tool_names
+        self._reader = RenamingStreamReader(reader, names) if names else reader
         self._answer = AnswerStream(heard.new_stream_writer(context))
         self._roles = spoken.roles
         self._holder = spoken.error_holder
@@ -231,6 +233,7 @@ class TranslatingBodyReader(NothingHeld):
                 return orjson.dumps({"error": {"message": failure.message, "type": failure.kind}})
             self.unknown_stop = said.stop.word
             fill_empty_arguments(said.parts)
+            rename_calls(said.parts, self._context.request.tool_names)
             written = orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None

@@ -32,11 +32,13 @@ from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.middle.stops import fill_empty_arguments
-from proxy.dialects.middle.turn_order import results_behind_calls
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
+from proxy.dialects.vendor_rules.narrow_rules import VENDOR_B, fitted
+from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
+from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.exchange import Headers, Received
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.exact_numbers import with_exact_members
@@ -55,7 +57,8 @@ from proxy.json_text.segmented_body import RequestBody
 
 MANY_OBJECTS = 500
 """A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
-VENDOR_B = "VENDOR_B"
+MIN_RESPONSES_CAP = 16
+"""The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""
 _OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
 """The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""
 
@@ -274,19 +277,30 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         fill_empty_arguments(turn.parts)
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
-    body = _DIALECTS[dialect].write_request(call, target.target_model or request.slug, target.provider)
+    body = _written(call, target, dialect, request.slug)
     if request.outline is not None and request.outline.appears_in(call.echo):
         call.echo = {}  # its long strings are gone when the answer comes
     return Attempt(dialect, caller_dialect, tuple(untried), call, body)
 
 
+def _written(call: Request, target: Target, dialect: str, slug: str) -> Json:
+    """The body for the target, within its vendor's narrow rules. Notes on `call` what its answer needs."""
+    names = accepted_names(call)
+    asked = fitted(with_names(call, names) if names else call, target.provider)
+    body = _DIALECTS[dialect].write_request(asked, target.target_model or slug, target.provider)
+    call.tool_names = {given: own for own, given in names.items()}
+    call.reasoning_off = asked.reasoning_off
+    return body
+
+
 def _prefers_responses(call: Request, target: Target) -> bool:
     """Whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back in the next turn.
 
-    Stop sequences can be said in Chat Completions alone.
+    Stop sequences, and a lower cap on output than Responses takes, can be said in Chat Completions alone.
     """
     wanted = call.reasoning is not None and call.reasoning.enabled is not False
-    return target.provider == VENDOR_B and wanted and not call.sampling.stop
+    can_say = not call.sampling.stop and (call.max_output_tokens or MIN_RESPONSES_CAP) >= MIN_RESPONSES_CAP
+    return target.provider == VENDOR_B and wanted and can_say
 
 
 def _readable_members(request: Received) -> Json:

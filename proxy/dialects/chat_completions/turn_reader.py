@@ -3,7 +3,6 @@
 Pure. A message becomes one turn; a `tool` message becomes a user's turn with one result.
 """
 
-import re
 from base64 import b64decode
 from collections.abc import Callable
 
@@ -37,6 +36,7 @@ from proxy.dialects.middle.request import (
     TurnPart,
 )
 from proxy.dialects.upstream_request import UntranslatableError
+from proxy.dialects.vendor_rules.data_urls import media_and_data
 
 _ROLES = {"system": SYSTEM, "developer": DEVELOPER, "user": USER}
 _COMMON = frozenset(("role", "content", "name", "cache_control"))
@@ -47,7 +47,6 @@ _ASSISTANT_MEMBERS = _COMMON | {
 _TOOL_MEMBERS = _COMMON | {"tool_call_id"}
 _CALL_MEMBERS = frozenset(("id", "type", "index", "extra_content", "cache_control"))
 _NEUTRAL_MEMBERS: dict[str, tuple[object, ...]] = {"tool_calls": ([],)}
-_DATA_URL = re.compile(r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+)(?:;charset=[\w-]{1,20}+)?;base64,", re.ASCII)
 _CACHES = frozenset(("type", "cache_control", "prompt_cache_breakpoint"))
 
 
@@ -152,8 +151,9 @@ def _image(part: Json, field: str) -> Image:
     require_known_members(image, path, frozenset(("url", "detail")), {})
     url = require_text(image.get("url"), f"{path}.url")
     detail = image.get("detail")
-    if (match := _DATA_URL.match(url)) is not None:
-        source = Source(BASE64, url[match.end() :], match["media"])
+    if (found := media_and_data(url)) is not None:
+        media, encoded = found
+        source = Source(BASE64, encoded, media)
     elif url.startswith(("https://", "http://")):
         source = Source(URL, url)
     else:
@@ -166,14 +166,14 @@ def _document(part: Json, field: str) -> Document:
     file = require_object(part.get("file"), path)
     require_known_members(file, path, frozenset(("file_data", "filename", "format")), {})
     data, title = require_text(file.get("file_data"), f"{path}.file_data"), file.get("filename")
-    match = _DATA_URL.match(data)
-    if match is None:
+    found = media_and_data(data)
+    if found is None:
         raise UntranslatableError(f"{path}.file_data", "must be a data URL with base64 data")
-    encoded = data[match.end() :]
-    if match["media"] == "text/plain":
+    media, encoded = found
+    if media == "text/plain":
         source = Source(PLAIN_TEXT, _decoded(encoded, f"{path}.file_data"), "text/plain")
     else:
-        source = Source(BASE64, encoded, match["media"])
+        source = Source(BASE64, encoded, media)
     return Document(source, title=require_text(title, f"{path}.filename") if title is not None else None)
 
 

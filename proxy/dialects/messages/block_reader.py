@@ -35,6 +35,7 @@ from proxy.dialects.middle.request import (
 )
 from proxy.dialects.middle.sealing import MARK, unseal
 from proxy.dialects.upstream_request import UntranslatableError
+from proxy.dialects.vendor_rules.data_urls import accepted_media
 
 INVALID_JSON = "INVALID_JSON"
 """The only member of an input whose text was not a JSON object. Its value is that text."""
@@ -98,7 +99,7 @@ def _source(source: Json, field: str) -> Source:
         return Source(URL, require_text(source.get("url"), f"{field}.url"))
     if source.get("type") != "base64":
         raise UntranslatableError(f"{field}.type")
-    media = require_text(source.get("media_type"), f"{field}.media_type")
+    media = accepted_media(require_text(source.get("media_type"), f"{field}.media_type"))
     return Source(BASE64, require_text(source.get("data"), f"{field}.data"), media)
 
 

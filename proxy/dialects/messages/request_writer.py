@@ -5,7 +5,7 @@ Pure. Refuses what Messages cannot say, with the caller's name of the member.
 See docs/reference/inference.md#translation.
 """
 
-import orjson
+from hashlib import sha256
 
 from proxy.dialects.messages.older_models import budget_of_effort, has_adaptive_thinking, has_system_turns
 from proxy.dialects.messages.request_reader import effort_of_budget
@@ -22,8 +22,7 @@ from proxy.dialects.middle.request import (
     Sampling,
 )
 from proxy.dialects.middle.sealing import FOREIGN_REASONING
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.json_text.exact_numbers import loads_exactly
+from proxy.dialects.vendor_rules.schemas import closed_schema
 
 DEFAULT_MAX_TOKENS = 4096
 """Messages requires a cap on output tokens; every model of that dialect accepts this one."""
@@ -31,11 +30,7 @@ DEFAULT_THINKING_TOKENS = 12288
 """Added to the default cap where the model decides how much to think: its thoughts count as output."""
 MAX_TEMPERATURE = 1
 MIN_TOP_P_THINKING = 0.95
-
-_SCHEMA = ("items", "not", "if", "then", "else", "contains", "propertyNames", "additionalProperties")
-_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_NAMED_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
-"""The members of a schema that hold a schema, a list of them, or an object of them."""
+MAX_USER_CHARS = 256
 
 
 def write_request(request: Request, model: str, provider: str) -> Json:
@@ -58,7 +53,7 @@ def write_request(request: Request, model: str, provider: str) -> Json:
     if (choice := write_choice(request)) is not None:
         body["tool_choice"] = choice
     if request.user is not None:
-        body["metadata"] = {"user_id": request.user}
+        body["metadata"] = {"user_id": _user_id(request.user)}
     if request.cache is not None:
         body["cache_control"] = request.cache
     return body | ({"stream": True} if request.stream else {})
@@ -78,6 +73,11 @@ def _refuse_what_is_missing(request: Request) -> None:
     ):
         if given:
             raise request.refuse(setting)
+
+
+def _user_id(user: str) -> str:
+    """The end user's id, or a hash of one that is longer than the vendor takes: it need only be stable."""
+    return user if len(user) <= MAX_USER_CHARS else sha256(user.encode()).hexdigest()
 
 
 def _max_tokens(request: Request, thinking: Json) -> int:
@@ -154,37 +154,7 @@ def _effort(request: Request) -> str | None:
 def _format(request: Request, output: OutputFormat) -> Json:
     if output.kind != JSON_SCHEMA or output.schema is None:
         raise request.refuse("output_format", "the target of this slug needs a JSON schema")
-    schema = output.schema if output.strict else _closed_schema(output.schema, request.field_of("output_format"))
+    schema = output.schema if output.strict else closed_schema(output.schema, request.field_of("output_format"))
     if output.description and "description" not in schema:
         schema = schema | {"description": output.description}
     return {"type": "json_schema", "schema": schema}
-
-
-def _closed_schema(schema: Json, field: str) -> Json:
-    """A copy in which objects that do not mention `additionalProperties` allow none.
-
-    Messages requires that of an output's schema. Every output that satisfies the copy satisfies the original.
-    """
-    try:
-        copy: Json = loads_exactly(orjson.dumps(schema))
-    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
-        raise UntranslatableError(field, "nested too deeply to be written anew") from None
-    waiting: list[object] = [copy]
-    while waiting:
-        inner = waiting.pop()
-        if isinstance(inner, dict):
-            if inner.get("type") == "object" or "properties" in inner:
-                inner.setdefault("additionalProperties", False)
-            waiting += _schemas_in(inner)
-    return copy
-
-
-def _schemas_in(schema: Json) -> list[object]:
-    found: list[object] = [schema.get(name) for name in _SCHEMA]
-    for name in _SCHEMAS:
-        if isinstance(inner := schema.get(name), list):
-            found += inner
-    for name in _NAMED_SCHEMAS:
-        if isinstance(inner := schema.get(name), dict):
-            found += inner.values()
-    return found

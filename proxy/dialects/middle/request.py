@@ -225,6 +225,9 @@ class Request:
     Everything else that cannot be kept is refused.
     """
 
+    tool_names: dict[str, str] = field(default_factory=dict, compare=False)
+    """The caller's names of tools whose names the target would not take, by the names that it was given."""
+
     def field_of(self, setting: str) -> str:
         return self.fields.get(setting, setting)
 

@@ -3,7 +3,6 @@
 Pure. Raises `UntranslatableError` for an item or a content part that has no counterpart.
 """
 
-import re
 from base64 import b64decode
 from collections.abc import Callable
 
@@ -39,6 +38,7 @@ from proxy.dialects.middle.request import (
 from proxy.dialects.middle.sealing import MARK, unseal
 from proxy.dialects.responses.tool_names import joined_name
 from proxy.dialects.upstream_request import UntranslatableError
+from proxy.dialects.vendor_rules.data_urls import media_and_data
 
 _ROLES = {"system": SYSTEM, "developer": DEVELOPER, "user": USER, "assistant": ASSISTANT}
 _STATES = frozenset(("id", "type", "status"))
@@ -50,7 +50,6 @@ _CALL = _STATES | {"call_id", "name", "arguments", "namespace", "input"}
 _OUTPUT = _STATES | {"call_id", "output", "name", "namespace"}
 _REASONING = _STATES | {"summary", "content", "encrypted_content"}
 _DIRECT: dict[str, tuple[object, ...]] = {"caller": ({"type": "direct"},), "async": (False,)}
-_DATA_URL = re.compile(r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+)(?:;[\w=-]{1,64}+)?;base64,", re.ASCII)
 _PDF = "application/pdf"
 
 
@@ -134,7 +133,7 @@ def _file(part: Json, field: str) -> Document:
         url = require_text(part["file_url"], f"{field}.file_url")
         return Document(_source(url, f"{field}.file_url"), title, field=field)
     data = require_text(part.get("file_data"), f"{field}.file_data")
-    if not data.startswith("data:"):
+    if data[:5].lower() != "data:":
         return Document(Source(BASE64, data, _PDF), title, field=field)
     source = _source(data, f"{field}.file_data")
     if source.media_type == "text/plain":
@@ -150,9 +149,9 @@ def _audio(part: Json, field: str) -> Audio:
 
 
 def _source(url: str, field: str) -> Source:
-    match = _DATA_URL.match(url)
-    if match is not None:
-        return Source(BASE64, url[match.end() :], match["media"])
+    if (found := media_and_data(url)) is not None:
+        media, encoded = found
+        return Source(BASE64, encoded, media)
     if not url.startswith(("https://", "http://")):
         raise UntranslatableError(field, "must be an http URL or base64 data")
     return Source(URL, url)

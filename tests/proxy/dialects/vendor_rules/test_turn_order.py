@@ -18,7 +18,7 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.middle.turn_order import NO_RESULT, results_behind_calls
+from proxy.dialects.vendor_rules.turn_order import NO_RESULT, results_behind_calls
 
 ROLES = {"user": USER, "system": SYSTEM, "assistant": ASSISTANT}
 
