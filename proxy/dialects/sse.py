@@ -15,6 +15,7 @@ _EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*+)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """A stream may begin with it; clients ignore it (HTML Standard 9.2.5)."""
 _LEADING_BYTES = b":\r\n\xef"
+_LINE_BEGINNINGS = (b":", b"\r", b"\n")
 CR = 0x0D
 """As an integer: `in` then takes a tenth of the time."""
 
@@ -33,7 +34,7 @@ class Framer:
     `at_boundary`: nothing is held back, and the next byte begins a frame.
     """
 
-    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_limit", "_oversized", "at_boundary")
+    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_leads", "_limit", "_oversized", "at_boundary")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._begun = False
@@ -41,6 +42,8 @@ class Framer:
         self._held_bytes = 0
         self._last = b""
         """The last two bytes held: together with the next ones they may form a blank line."""
+        self._leads = False
+        """What is held may be a comment or blank line before a frame, or a byte-order mark: its line has not ended."""
         self._oversized = False
         self._limit = limit
         self.at_boundary = True
@@ -87,8 +90,8 @@ class Framer:
         """Whether held bytes and `data` together still make no piece. Does not scan the held bytes again."""
         if self._oversized or self._held_bytes + len(data) > self._limit:
             return False
-        if self._held[0][0] in _LEADING_BYTES:
-            return b"\n" not in data and CR not in data
+        if self._leads:
+            return self._begun and b"\n" not in data and CR not in data
         joint = self._last + data
         return _frame_end(joint, 0, CR in joint) < 0
 
@@ -122,6 +125,8 @@ class Framer:
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
         self._held, self._held_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
+        begins = rest[:1] in _LINE_BEGINNINGS or not self._begun
+        self._leads = begins and b"\n" not in rest and CR not in rest[:-1]
         self.at_boundary = not rest and not self._oversized
 
 

@@ -32,7 +32,7 @@ class _Call:
 class CallDeltas:
     """The tool calls of one streamed answer."""
 
-    __slots__ = ("_budget", "_by_id", "_by_index", "_calls")
+    __slots__ = ("_budget", "_by_id", "_by_index", "_calls", "_ids")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -40,6 +40,8 @@ class CallDeltas:
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[int, _Call] = {}
         """The latest call of each index."""
+        self._ids: set[str] = set()
+        """The ids of the calls, as the caller knows them."""
 
     def read(self, delta: Json, answer_id: str) -> list[Event]:
         """The events of one entry of `tool_calls`."""
@@ -102,8 +104,8 @@ class CallDeltas:
     def _begin(self, delta: Json, answer_id: str) -> _Call:
         number, id, index = len(self._calls), text_in(delta, "id"), integer_in(delta, "index")
         self._budget.spend(len(id) + 1)
-        known_ids = {call.id for call in self._calls} if id in self._by_id else ()
-        own_id = made_call_id(answer_id, number) if not id or id in known_ids else id
+        own_id = made_call_id(answer_id, number) if not id or id in self._ids else id
+        self._ids.add(own_id)
         call = _Call(number, index, id, own_id, Gathered(self._budget))
         self._calls.append(call)
         if id:

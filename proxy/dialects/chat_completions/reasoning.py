@@ -6,7 +6,7 @@ another dialect's block is sealed in an entry of type `reasoning.encrypted`. `ex
 
 from collections.abc import Iterable
 
-from proxy.dialects.middle.answer_reading import objects_in, text_in
+from proxy.dialects.middle.answer_reading import object_in, objects_in, text_in
 from proxy.dialects.middle.reading import Json, objects_at, require_object, require_text
 from proxy.dialects.middle.request import Reasoning
 from proxy.dialects.middle.sealing import MARK, seal, unseal
@@ -95,16 +95,16 @@ def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
     comes from the caller.
     """
     members, extras = Json(), Json()
-    for native in (block.native for block in blocks if block.dialect == DIALECT_NAME and block.native is not None):
-        for name in _TEXTS:
-            if text := text_in(native, name):
-                members[name] = BLOCK_SEPARATOR.join([members[name], text]) if name in members else text
-        if details := objects_in(native, "reasoning_details"):
-            members["reasoning_details"] = members.get("reasoning_details", []) + details
-        for name, found in (("extra_content", members), (CALL_EXTRA, extras)):
-            inner = native.get(name)
-            if isinstance(inner, dict) and inner:
-                found.update({name: inner} if found is members else inner)
+    natives = [block.native for block in blocks if block.dialect == DIALECT_NAME and block.native is not None]
+    for name in _TEXTS:
+        if texts := [text for native in natives if (text := text_in(native, name))]:
+            members[name] = BLOCK_SEPARATOR.join(texts)
+    if details := [entry for native in natives for entry in objects_in(native, "reasoning_details")]:
+        members["reasoning_details"] = details
+    for native in natives:
+        if extra := object_in(native, "extra_content"):
+            members["extra_content"] = extra
+        extras |= object_in(native, CALL_EXTRA)
     return members, extras
 
 

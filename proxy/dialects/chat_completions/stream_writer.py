@@ -118,12 +118,12 @@ class ChatStreamWriter:
 
     def _reasoning_ended(self, event: ReasoningEnded) -> bytes:
         text = event.reasoning.text
-        written = self._reasoning(ReasoningDelta(text)) if text and not self._in_reasoning else b""
+        written = [self._reasoning(ReasoningDelta(text))] if text and not self._in_reasoning else []
         self._in_reasoning = False
         for entry in written_details(event.reasoning):
-            written += self._delta({"reasoning_details": [entry | {"index": self._detail_count}]})
+            written.append(self._delta({"reasoning_details": [entry | {"index": self._detail_count}]}))
             self._detail_count += 1
-        return written
+        return b"".join(written)
 
     def _call_started(self, event: ToolCallStarted) -> bytes:
         call: Json = {"index": event.number, "id": event.id}
@@ -157,11 +157,11 @@ class ChatStreamWriter:
         return b""
 
     def _stopped(self, event: Stopped) -> bytes:
-        written = b""
-        for number, gathered in self._custom_calls.items():
-            if gathered is not None:
-                call = {"index": number, "custom": {"input": custom_input(gathered.text())}}
-                written += self._delta({"tool_calls": [call]})
+        written = b"".join(
+            self._delta({"tool_calls": [{"index": number, "custom": {"input": custom_input(gathered.text())}}]})
+            for number, gathered in self._custom_calls.items()
+            if gathered is not None
+        )
         reason = orjson.dumps(finish_reason(event.stop, has_refusal=self._has_refused))
         parts = (written, self._before_delta, reason, self._usage_null)
         return b'%b%b{},"logprobs":null,"finish_reason":%b}]%b' % parts

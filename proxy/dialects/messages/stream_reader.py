@@ -67,7 +67,7 @@ class MessagesStreamReader:
         """Of the last call."""
         self._thinking: Gathered | None = None
         """The text of the open block of thinking."""
-        self._signature = ""
+        self._signature = Gathered(self._budget)
         self._details = UsageDetails()
         self._reason = ""
         self._sequence: str | None = None
@@ -112,7 +112,8 @@ class MessagesStreamReader:
         if kind == "text":
             return self._text_delta(block)
         if kind == "thinking":
-            self._thinking, self._signature = Gathered(self._budget), text_in(block, "signature")
+            self._thinking, self._signature = Gathered(self._budget), Gathered(self._budget)
+            self._signature.add(text_in(block, "signature"))
             return self._thinking_delta(block)
         if kind == "redacted_thinking":
             return [ReasoningEnded(redacted_of(block))]
@@ -156,16 +157,14 @@ class MessagesStreamReader:
         return [ReasoningDelta(text)]
 
     def _signature_delta(self, delta: Json) -> list[Event]:
-        signature = text_in(delta, "signature")
-        self._budget.spend(len(signature))
-        self._signature += signature
+        self._signature.add(text_in(delta, "signature"))
         return []
 
     def _block_ended(self, event: Json) -> list[Event]:
         if self._thinking is None:
             return [*self._call_ended(), PartEnded()]
         text, self._thinking = self._thinking.text(), None
-        reasoning = thinking_of(text, self._signature)
+        reasoning = thinking_of(text, self._signature.text())
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
 
     def _call_ended(self) -> list[Event]:

@@ -4,6 +4,8 @@ Pure. Some vendors interleave the arguments of several calls; Messages and Respo
 What comes while a call is open waits until the arguments of that call are a whole JSON object.
 """
 
+from collections import deque
+
 from proxy.dialects.middle.answer import Event, Failed, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.gathering import Budget, ObjectProgress
 
@@ -13,13 +15,16 @@ _OF_CALLS = frozenset((ToolCallStarted, ToolCallDelta))
 class PartOrder:
     """Orders the events of one answer. A `PartEnded` follows each tool call."""
 
-    __slots__ = ("_budget", "_open", "_progress", "_waiting")
+    __slots__ = ("_budget", "_deltas", "_open", "_progress", "_waiting")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._open: ToolCallStarted | None = None
         self._progress = ObjectProgress()
-        self._waiting: list[Event] = []
+        self._waiting: deque[Event] = deque()
+        """What waits for the end of the open call, but for deltas of calls."""
+        self._deltas: dict[int, list[ToolCallDelta]] = {}
+        """The deltas of each call that waits, by its number."""
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that may go on now. Raises `UpstreamCutError` where too much would have to wait."""
@@ -41,9 +46,8 @@ class PartOrder:
         elif isinstance(event, PartEnded):
             self._release(going)
         else:
-            self._budget.spend(len(event.text) if isinstance(event, ToolCallDelta) else 1)
-            self._waiting.append(event)
-            if self._progress.is_complete:
+            self._wait(event)
+            while self._progress.is_complete and self._waiting and self._open is not None:
                 self._release(going)
 
     def _pass(self, event: Event, going: list[Event]) -> None:
@@ -56,26 +60,31 @@ class PartOrder:
                 self._progress.add(event.text)
         going.append(event)
 
+    def _wait(self, event: Event) -> None:
+        if not isinstance(event, ToolCallDelta):
+            self._budget.spend(1)
+            self._waiting.append(event)
+            if isinstance(event, ToolCallStarted):
+                self._deltas.setdefault(event.number, [])
+        elif event.number in self._deltas:
+            self._budget.spend(len(event.text))
+            self._deltas[event.number].append(event)
+
     def _release(self, going: list[Event]) -> None:
-        """End the open call; what waited goes on, or waits for the next call."""
+        """End the open call. What waited goes on, up to the next call and its deltas so far."""
         going.append(PartEnded())
         self._open = None
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            self._take(event, going)
+        self._pass_waiting(going)
+
+    def _pass_waiting(self, going: list[Event]) -> None:
+        while self._waiting and self._open is None:
+            self._pass(self._waiting.popleft(), going)
+        if self._open is not None:
+            for delta in self._deltas.pop(self._open.number, ()):
+                self._pass(delta, going)
 
     def _release_all(self, going: list[Event]) -> None:
         """The answer is complete: end the open call, then each call that waited, in the order in which they began."""
-        self._waiting = _by_call(self._waiting)
+        self._waiting = deque(sorted(self._waiting, key=lambda event: not isinstance(event, ToolCallStarted)))
         while self._open is not None:
             self._release(going)
-
-
-def _by_call(events: list[Event]) -> list[Event]:
-    """The events of each call together; all other events after them."""
-    order = {event.number: place for place, event in enumerate(events) if isinstance(event, ToolCallStarted)}
-    return sorted(events, key=lambda event: _place(event, order, len(events)))
-
-
-def _place(event: Event, order: dict[int, int], last: int) -> int:
-    return order.get(event.number, last) if isinstance(event, ToolCallStarted | ToolCallDelta) else last

@@ -5,6 +5,8 @@ Pure. The gateway stores nothing: `store` counts as false, and what needs stored
 See docs/reference/inference.md#translation.
 """
 
+from collections import Counter
+
 from proxy.dialects.middle.reading import (
     Json,
     objects_at,
@@ -129,9 +131,9 @@ def _turns(body: Json, request: Request) -> list[Turn]:
 
 def _read_tools(body: Json, request: Request) -> None:
     read_tools(body, "tools", request)
-    names = [tool.name for tool in request.tools]
+    times = Counter(tool.name for tool in request.tools)
     for tool in request.tools:
-        if tool.namespaced and names.count(tool.name) > 1:
+        if tool.namespaced and times[tool.name] > 1:
             raise UntranslatableError(f"{tool.field}.name", "collides with another tool's name")
     if body.get("tool_choice") is not None:
         request.tool_choice = read_tool_choice(body["tool_choice"], request)

@@ -210,7 +210,7 @@ class ResponsesStreamReader:
         """The end of a message; its content, where no event before told it."""
         events: list[Event] = []
         for number, part in enumerate(objects_in(item, "content")):
-            at = event | {"content_index": number}
+            at = {"output_index": _item(event), "content_index": number}
             if part.get("type") == "refusal":
                 self._parts += item_parts({"type": "message", "content": [part]})
                 events += self._refusal_done(at | part)

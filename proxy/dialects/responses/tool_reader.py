@@ -33,6 +33,8 @@ _LEFT_OUT = frozenset(("web_search", "web_search_2025_08_26", "tool_search"))
 """Codex always offers these, beside functions that serve it as well."""
 _CHOICES = {"auto": AUTO, "none": NONE, "required": REQUIRED}
 _NAMED_TYPES = ("function", "custom")
+MAX_NAMESPACE_CHARS = 256
+"""Of a namespace's name, which stands in the name of each of its tools."""
 
 
 def read_tools(holder: Json, field: str, request: Request) -> None:
@@ -76,16 +78,20 @@ def _tool(tool: Json, field: str) -> Tool:
 
 
 def _read_namespace(space: Json, field: str, tools: list[Tool]) -> None:
-    """A namespace's tools, each under the joined name; the namespace's description goes before theirs."""
+    """A namespace's tools, each under the joined name. Its description goes before that of its first tool alone: with
+    each of thousands it would be gigabytes."""
     require_known_members(space, field, _NAMESPACE, {})
     namespace = require_text(space.get("name"), f"{field}.name")
+    if len(namespace) > MAX_NAMESPACE_CHARS:
+        raise UntranslatableError(f"{field}.name", f"must have at most {MAX_NAMESPACE_CHARS} characters")
+    about = require_text(space.get("description") or "", f"{field}.description")
     for inner, at in objects_at(space, "tools", f"{field}.tools"):
         tool = _tool(inner, at)
         tool.namespaced = (namespace, tool.name)
         tool.name = joined_name(namespace, tool.name)
-        if space.get("description"):
-            about = require_text(space["description"], f"{field}.description")
+        if about:
             tool.description = f"{about}\n\n{tool.description}" if tool.description else about
+            about = ""
         tools.append(tool)
 
 

@@ -60,10 +60,9 @@ class _TurnOrder:
 
     def _add_assistant(self, turn: Turn) -> None:
         if self._calls:
-            last = self._turns[-1]
-            self._turns[-1] = Turn(ASSISTANT, [*last.parts, *turn.parts], last.name, last.field)
+            self._turns[-1].parts += turn.parts
         else:
-            self._turns.append(turn)
+            self._turns.append(Turn(ASSISTANT, [*turn.parts], turn.name, turn.field))
         self._calls += [part for part in turn.parts if isinstance(part, ToolCall)]
 
     def _waiting_results(self) -> list[TurnPart]:
