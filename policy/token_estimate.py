@@ -16,6 +16,14 @@ DOCUMENT_TOKENS = 3000
 AUDIO_TOKENS = 600
 """Tokens of an audio recording in a request: one minute."""
 
+SPEECH_TOKENS_PER_MINUTE = 1250
+"""Tokens of a minute of speech in an answer: a vendor's price per minute by its price per token."""
+PICTURE_TOKENS: Mapping[str, int] = {"low": 272, "medium": 1056, "high": 4160}
+"""Tokens of a picture of 1024 × 1024 pixels in an answer, by quality. Others cost as much per pixel."""
+PICTURE_QUALITY = "medium"
+PARTIAL_PICTURE_TOKENS = 100
+"""What a partial picture costs beside the picture itself."""
+
 TOKEN = 100
 """Weights are hundredths of a token."""
 SAMPLE_CHARACTERS = 8 << 10
@@ -32,6 +40,10 @@ _RUNS = (
 )
 """Replacements, in this order, that turn each run of one character class into one byte per token."""
 
+_SQUARE = 1024 * 1024
+_SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
+_QUALITIES = {"standard": "medium", "hd": "high"}
+"""Older names of qualities."""
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _RARE = re.compile("[\u0b00-\u0b7f\u0e80-\u0eff]")
 _RARE_WEIGHT = 110
@@ -165,6 +177,14 @@ def _unescaped(escape: re.Match[str]) -> str:
 def tokens_of(weight: int) -> int:
     """Whole tokens, rounded up."""
     return -(-weight // TOKEN)
+
+
+def picture_tokens(size: object, quality: object) -> int:
+    """Tokens of a picture in an answer. `size` and `quality` as requests and events write them; else the usual ones."""
+    tokens = PICTURE_TOKENS.get(_QUALITIES.get(quality, quality) if isinstance(quality, str) else "")
+    pixels = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    area = int(pixels[1]) * int(pixels[2]) if pixels is not None else _SQUARE
+    return -(-(tokens or PICTURE_TOKENS[PICTURE_QUALITY]) * area // _SQUARE)
 
 
 def _cut(texts: Iterable[str | bytes | memoryview], size: int) -> Iterator[str | bytes | memoryview]:

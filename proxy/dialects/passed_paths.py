@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.billing import MAX_REPORTED_TOKENS
-from policy.token_estimate import AUDIO_TOKENS
+from policy.token_estimate import AUDIO_TOKENS, IMAGE_TOKENS
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects.body_readers import BodyReader, PassThroughReader
+from proxy.dialects.counting.delivered_media import PictureCounter, SpeechCounter
 from proxy.dialects.counting.delivered_text import (
     BodyCounter,
     FixedTokens,
@@ -40,6 +41,20 @@ def _unbilled(_request: Received, _reader: AnswerReader) -> DeliveredCounter:
 
 def _ranking(request: Received, _reader: AnswerReader) -> DeliveredCounter:
     return NoTextCounter(RequestTokens(request, ("query", "documents")))
+
+
+def _pictures(request: Received, reader: AnswerReader) -> DeliveredCounter:
+    """A stream of pictures; whole ones are billed only as reported."""
+    if not reader.streams or isinstance(reader, PassThroughReader):
+        return UnbilledCounter()
+    if request.upload is not None:
+        return PictureCounter(FixedTokens(IMAGE_TOKENS), {})
+    return PictureCounter(RequestTokens(request), request.json)
+
+
+def _speech(request: Received, reader: AnswerReader) -> DeliveredCounter:
+    is_encoded = not isinstance(reader, PassThroughReader)
+    return SpeechCounter(RequestTokens(request), request.json.get("response_format"), is_encoded=is_encoded)
 
 
 def _transcript(_request: Received, reader: AnswerReader) -> DeliveredCounter:
@@ -79,9 +94,9 @@ PATHS = {
     "/v1/moderations": PassedPath(),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
-    "/v1/images/generations": PassedPath(last="image_generation.completed", is_many=True),
-    "/v1/images/edits": PassedPath(takes_forms=True, last="image_edit.completed", is_many=True),
-    "/v1/audio/speech": PassedPath(last="speech.audio.done", answers_are_files=True),
+    "/v1/images/generations": PassedPath(_pictures, last="image_generation.completed", is_many=True),
+    "/v1/images/edits": PassedPath(_pictures, takes_forms=True, last="image_edit.completed", is_many=True),
+    "/v1/audio/speech": PassedPath(_speech, last="speech.audio.done", answers_are_files=True),
     "/v1/audio/transcriptions": _TRANSCRIPT,
     "/v1/audio/translations": _TRANSCRIPT,
 }

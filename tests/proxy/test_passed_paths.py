@@ -178,7 +178,6 @@ TRANSCRIPT = ({"type": "transcript.text.delta", "delta": "hello"}, {"type": "tra
         ),
         ("/v1/images/generations", answer(b'{"data":[{"b64_json":"AAAA"}]}'), Tokens()),
         ("/v1/images/generations", events(*IMAGE_EVENTS), REPORTED),
-        ("/v1/audio/speech", answer(b"\xff\xfb" * 99, headers=(("content-type", "audio/mpeg"),)), Tokens()),
         (
             "/v1/audio/speech",
             events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done", "usage": USAGE}),
@@ -211,6 +210,55 @@ async def test_transcripts_are_billed_as_reported_or_by_their_text(
     rig.upstream.will(reply)
     await rig.serve(form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n"))
     assert billed(rig) == tokens
+
+
+MINUTE = 1250
+MPEG = (("content-type", "audio/mpeg"),)
+
+
+async def test_speech_is_billed_by_the_second(rig: PathRig) -> None:
+    rig.upstream.will(answer(b"\xff\xfb" * 8_000 * 60, headers=MPEG))
+    await rig.serve(posted("/v1/audio/speech", input="some text to speak"))
+    assert billed(rig) == Tokens(input=4, output=MINUTE, cached_input=0)
+    assert rig.meters.unreported == [], "no server reports usage beside plain sound"
+
+
+PARTIAL = {"type": "image_generation.partial_image", "b64_json": "QUJD" * 99, "size": "1024x1024", "quality": "high"}
+
+
+@pytest.mark.parametrize(
+    ("path", "asks", "headers", "first", "output"),
+    [
+        ("/v1/audio/speech", {"input": "hi"}, MPEG, b"\xff\xfb" * 8_000 * 6, MINUTE // 10),
+        (
+            "/v1/audio/speech",
+            {"input": "hi", "stream_format": "sse", "response_format": "pcm"},
+            SSE,
+            b'data: {"type": "speech.audio.delta", "audio": "%b"}\n\n' % (b"AAAA" * 16_000 * 6),
+            MINUTE // 10,
+        ),
+        (
+            "/v1/images/generations",
+            {"prompt": "hi", "stream": True, "partial_images": 3},
+            SSE,
+            b"data: %b\n\n" % json.dumps(PARTIAL).encode(),
+            4160 // 4 + 100,
+        ),
+    ],
+)
+async def test_stream_that_is_left_early_costs_what_was_delivered(
+    rig: PathRig, path: str, asks: dict[str, Any], headers: Any, first: bytes, output: int
+) -> None:
+    never = asyncio.Event()
+    reply = answer(headers=headers, pieces=[first, b"\xfe", never])
+    rig.upstream.will(reply)
+    task = asyncio.ensure_future(rig.pipeline.handle(posted(path, **asks), FakeOutgoing()))
+    await asyncio.wait_for(reply.waiting.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert rig.meters.calls[0].status == 499
+    assert billed(rig) == Tokens(input=1, output=output, cached_input=0)
 
 
 async def test_audio_streams_through(rig: PathRig) -> None:

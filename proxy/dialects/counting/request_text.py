@@ -69,8 +69,8 @@ class RequestTokens:
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:
         collected = _TextCollector()
         for name in _SERIALIZED_MEMBERS:
-            if name in json:
-                collected.texts.append(_serialized(json[name]))
+            if isinstance(value := json.get(name), dict | list):  # the format of a sound is a word, which no model sees
+                collected.texts.append(_serialized(value))
         collected.read([json[name] for name in self._members if name in json])
         texts: list[str | bytes | memoryview] = [*collected.texts]
         if outline is not None:

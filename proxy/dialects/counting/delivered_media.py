@@ -1,0 +1,155 @@
+"""Counts pictures and speech that were delivered to a caller, for the bill of a stream whose provider reports no usage.
+
+Pure. Pictures count by their events, speech by its bytes. Nothing is decoded but the first bytes of a sound, which tell
+its format.
+
+See docs/reference/events-and-webhooks.md#token-counts.
+"""
+
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from policy.billing import Tokens
+from policy.token_estimate import (
+    PARTIAL_PICTURE_TOKENS,
+    SPEECH_TOKENS_PER_MINUTE,
+    TOKEN,
+    picture_tokens,
+    tokens_of,
+)
+from proxy.dialects.counting.delivered_text import AskedTokens
+
+Json = dict[str, Any]
+
+MAX_UNFINISHED_BYTES = 64 << 10
+MAX_PARTIAL_PICTURES = 3
+"""The most partial pictures that may be asked for."""
+_ENCODED = re.compile(rb"[A-Za-z0-9+/=]{32,}+")
+"""Base64, of a length that no other text of an event has."""
+_DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
+_PICTURE = re.compile(rb'"type"\s*+:\s*+"[a-z_]*+\.(partial_image|completed)"')
+_PARTIAL, _COMPLETED = ".partial_image", ".completed"
+
+_BYTES_PER_S: Mapping[str, int] = {
+    "mp3": 16_000,  # 128 kbit/s
+    "aac": 12_000,  # 96 kbit/s
+    "opus": 6_000,  # 48 kbit/s
+    "flac": 25_000,  # 200 kbit/s: half of
+    "wav": 48_000,  # 24 000 samples of 16 bits
+    "pcm": 48_000,
+}
+_USUAL = "mp3"
+_OPENINGS = (
+    *((b"RIFF", "wav"), (b"OggS", "opus"), (b"fLaC", "flac"), (b"ID3", "mp3")),
+    *((b"\xff\xf1", "aac"), (b"\xff\xf9", "aac")),
+    *((b"\xff\xf2", "mp3"), (b"\xff\xf3", "mp3"), (b"\xff\xfa", "mp3"), (b"\xff\xfb", "mp3")),
+)
+"""The first bytes of a sound by its format; of `pcm` they may be any."""
+
+
+class SpeechCounter:
+    """Counts the seconds of a sound, from its bytes, or from the base64 in events."""
+
+    __slots__ = ("_asked_format", "_bytes", "_is_encoded", "_opening", "_request", "expects_usage", "pending")
+
+    def __init__(self, request: AskedTokens, asked_format: object, *, is_encoded: bool) -> None:
+        """`asked_format`: what the caller asks for; the sound's first bytes outrank it."""
+        self.pending: list[bytes] = []
+        self.expects_usage = is_encoded  # no server reports usage beside plain sound
+        self._request = request
+        self._asked_format = asked_format
+        self._is_encoded = is_encoded
+        self._opening = b""
+        self._bytes = 0
+
+    def count(self) -> None:
+        for piece in self.pending:
+            for sound in _ENCODED.findall(piece) if self._is_encoded else (piece,):
+                self._opening = self._opening or (_decoded(sound[:16]) if self._is_encoded else sound[:4])
+                self._bytes += len(sound) * 3 // 4 if self._is_encoded else len(sound)
+        self.pending.clear()
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
+        weight = self._bytes * SPEECH_TOKENS_PER_MINUTE * TOKEN // (60 * self._bytes_per_s())
+        return Tokens(input=self._request.tokens, output=tokens_of(weight))
+
+    def _bytes_per_s(self) -> int:
+        told = next((name for opening, name in _OPENINGS if self._opening.startswith(opening)), None)
+        asked = self._asked_format if isinstance(self._asked_format, str) else ""
+        return _BYTES_PER_S[told or (asked if asked in _BYTES_PER_S else _USUAL)]
+
+
+class PictureCounter:
+    """Counts the pictures of a stream. A partial picture counts as the part of its picture that was made by then."""
+
+    __slots__ = ("_made", "_parts", "_quality", "_request", "_size", "_tokens", "_unfinished", "pending")
+    expects_usage = True
+
+    def __init__(self, request: AskedTokens, asked: Json) -> None:
+        """`asked`: the members of the request; of a form, none that count."""
+        self.pending: list[bytes] = []
+        self._request = request
+        self._size = asked.get("size")
+        self._quality = asked.get("quality")
+        self._parts = 1 + _partial_pictures(asked.get("partial_images"))
+        self._tokens = 0
+        self._made = 0
+        """The tokens of the open picture that its partial pictures have counted."""
+        self._unfinished = b""
+
+    def count(self) -> None:
+        if not self.pending:
+            return
+        text = self._unfinished + b"".join([_ENCODED.sub(b"", piece) for piece in self.pending])
+        self.pending.clear()
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        self._unfinished = text[end:][:MAX_UNFINISHED_BYTES]
+        for data in _DATA.findall(text[:end]):
+            self._add(_event(data))
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        """A picture whose event has begun to arrive counts as if all of it had."""
+        self.count()
+        if (begun := _PICTURE.search(self._unfinished)) is not None:
+            self._unfinished = b""
+            self._add({"type": f".{begun[1].decode()}"})
+        return Tokens(input=self._request.tokens, output=self._tokens)
+
+    def _add(self, event: Json) -> None:
+        kind = event.get("type")
+        if not isinstance(kind, str) or not kind.endswith((_PARTIAL, _COMPLETED)):
+            return
+        whole = picture_tokens(event.get("size") or self._size, event.get("quality") or self._quality)
+        part = max(0, whole - self._made)
+        if kind.endswith(_PARTIAL):
+            part = min(part, whole // self._parts)
+            self._made += part
+            part += PARTIAL_PICTURE_TOKENS
+        else:
+            self._made = 0
+        self._tokens += part
+
+
+def _partial_pictures(asked: object) -> int:
+    """How many partial pictures come before each picture, at most."""
+    return asked if type(asked) is int and 0 < asked <= MAX_PARTIAL_PICTURES else MAX_PARTIAL_PICTURES
+
+
+def _decoded(base64: bytes) -> bytes:
+    try:
+        return binascii.a2b_base64(base64)
+    except binascii.Error:
+        return b""
+
+
+def _event(data: bytes) -> Json:
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return event if isinstance(event, dict) else {}
