@@ -14,7 +14,7 @@ from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
 from proxy.dialects.failures import ERROR_KEY, error_within, failed_part, failure_details, is_failure
-from proxy.dialects.finish import FinishingReader, NothingHeld, Role
+from proxy.dialects.finish import FinishingReader, NothingHeld, Role, tells_usage
 from proxy.dialects.middle.answer import Event, Failed, Stopped
 from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
@@ -134,8 +134,7 @@ class TranslatingStreamReader(FinishingReader):
             written = self._written(events)
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
-        is_report = event.get("usage") is not None and self._meter.tokens is not None
-        return self._leave(written, self._roles.of_event(event), is_report)
+        return self._leave(written, self._roles.of_event(event), tells_usage(event, self._meter))
 
     def _written(self, events: list[Event]) -> bytes:
         written = self._answer.write(events)

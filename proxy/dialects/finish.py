@@ -11,6 +11,7 @@ import re
 from enum import IntEnum
 from typing import Any, Protocol
 
+from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 
 Json = dict[str, Any]
@@ -19,6 +20,8 @@ HELD_S = 2.0
 """How long a finish frame is held, and how long an answer whose usage is known may stay without its last event."""
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
+MAX_KNOWN_TYPES = 100
+MAX_TYPE_BYTES = 100
 
 _TYPE = re.compile(rb'(?:\A|[\r\n])data: ?\{\s*+"type"\s*+:\s*+"([^"\\]*+)"')
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
@@ -38,7 +41,9 @@ class Role(IntEnum):
     """Says that a part of the output is complete, which may be the last one."""
     FINISH = 3
     """Says that the output is complete: why it stopped."""
-    LAST = 4
+    OUTPUT_AND_FINISH = 4
+    """Both: some servers tell the finish beside the last text, and some beside every text."""
+    LAST = 5
     """The dialect's own last event. Nothing that follows it belongs to the answer."""
 
 
@@ -68,16 +73,16 @@ class ChunkRoles:
         return Role.LAST if _DONE.search(frame) else None
 
     def of_event(self, event: Json) -> Role:
-        """A chunk that finishes a choice is a finish, whatever text it holds besides."""
-        choices, role = event.get("choices"), Role.OUTPUT if event.get("error") else Role.OTHER
+        choices = event.get("choices")
+        finishes = False
+        says = bool(event.get("error"))
         for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
-            if choice.get("finish_reason"):
-                return Role.FINISH
-            if choice.get("text") or choice.get("message") or _says_something(choice.get("delta")):
-                role = Role.OUTPUT
-        return role
+            if isinstance(choice, dict):
+                finishes = finishes or bool(choice.get("finish_reason"))
+                says = says or bool(choice.get("text") or choice.get("message")) or _says_something(choice.get("delta"))
+        if finishes:
+            return Role.OUTPUT_AND_FINISH if says else Role.FINISH
+        return Role.OUTPUT if says else Role.OTHER
 
 
 class EventRoles:
@@ -88,6 +93,7 @@ class EventRoles:
     def __init__(self, *, output: str, part_end: str = "", last: frozenset[str] = frozenset()) -> None:
         """`output` and `part_end` are regular expressions of whole types."""
         self.last = last
+        self._known: dict[bytes, Role] = {}
         self.kinds = [(re.compile(kind.encode()), role) for kind, role in _kinds(output, part_end, last) if kind]
 
     def of_frame(self, frame: bytes) -> Role | None:
@@ -104,7 +110,12 @@ class EventRoles:
         return self._of(kind.encode(errors="replace")) if isinstance(kind, str) else Role.OTHER
 
     def _of(self, kind: bytes) -> Role:
-        return next((role for pattern, role in self.kinds if pattern.fullmatch(kind)), Role.OTHER)
+        role = self._known.get(kind)
+        if role is None:
+            role = next((role for pattern, role in self.kinds if pattern.fullmatch(kind)), Role.OTHER)
+            if len(self._known) < MAX_KNOWN_TYPES and len(kind) <= MAX_TYPE_BYTES:
+                self._known[kind] = role
+        return role
 
 
 def _kinds(output: str, part_end: str, last: frozenset[str]) -> tuple[tuple[str, Role], ...]:
@@ -168,24 +179,34 @@ class FinishingReader:
             return self._hold(frame)
         if self.failed:  # a failure is told at once
             role = Role.OUTPUT
-        if role is Role.OUTPUT:
+        before = b""
+        if role in (Role.OUTPUT, Role.OUTPUT_AND_FINISH):
+            before = self._let_go()
             self._finish = role
             self._is_complete = False
         elif role is not Role.OTHER:
             self._finish = max(role, self._finish)
-        if reported and self._finish is not Role.OUTPUT:
-            self._is_complete = self._is_alone and self._finish is Role.FINISH
-        elif role is not Role.OUTPUT and (role is not Role.OTHER or self._held):
-            if not self._held:
-                self._begin_wait()
-            return self._hold(frame)
-        elif role is Role.OTHER:
-            return frame
-        self.waits = 0
+        if self._finish is Role.OUTPUT or (role is Role.OTHER and not self._held and not reported):
+            return before + frame
+        if not reported:
+            return before + self._wait_with(frame)
+        before += self._let_go()
+        # A finish beside text may be repeated beside the next one, however late that comes.
+        self._is_complete = self._is_alone and self._finish >= Role.FINISH and role is not Role.OUTPUT_AND_FINISH
         if self._is_complete:
             self._begin_wait()
+        return before + frame
+
+    def _let_go(self) -> bytes:
+        """What was held, which no longer waits."""
+        self.waits = 0
         held, self._held = self._held, b""
-        return held + frame
+        return held
+
+    def _wait_with(self, frame: bytes) -> bytes:
+        if not self._held:
+            self._begin_wait()
+        return self._hold(frame)
 
     def _begin_wait(self) -> None:
         self._waits += 1
@@ -197,6 +218,12 @@ class FinishingReader:
         keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
         passing, self._held = held[: len(held) - keep], held[len(held) - keep :]
         return passing
+
+
+def tells_usage(event: Json, reported: Reported) -> bool:
+    """Whether an event, which `reported` has seen, tells the usage of its answer. Zero may be a figure to come."""
+    tokens = reported.tokens if event.get("usage") is not None else None
+    return tokens is not None and tokens.output > 0
 
 
 def _says_something(delta: object) -> bool:

@@ -12,7 +12,7 @@ import orjson
 
 from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
-from proxy.dialects.finish import TAIL_BYTES, FinishingReader, Role, Roles
+from proxy.dialects.finish import TAIL_BYTES, FinishingReader, Role, Roles, tells_usage
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_edit import Json, edit_member, find_member, remove_member
@@ -152,7 +152,7 @@ class StreamReader(FinishingReader):
         self._see(event)
         if role is None:
             role = self._shape.roles.of_event(event)
-        is_report = event.get("usage") is not None and self.reported.tokens is not None
+        is_report = tells_usage(event, self.reported)
         return self._leave(self._edited(frame, (start, end), event), role, is_report)
 
     def _edited(self, frame: bytes, place: tuple[int, int], event: Json) -> bytes:

@@ -67,6 +67,35 @@ def test_text_in_the_finish_waits_with_it() -> None:
     assert (answer.ended, answer.end()) == (True, b"data: [DONE]\n\n")
 
 
+def test_finish_beside_every_text_holds_the_latest_one_only() -> None:
+    answer = reader()
+    texts = [chunk(finish="stop", content=text) for text in "abc"]
+    assert [answer.feed(text) for text in texts] == [b"", passed(texts[0]), passed(texts[1])]
+    assert answer.feed(b"data: [DONE]\n\n") == b""
+    assert answer.end() == passed(texts[2]) + b"data: [DONE]\n\n"
+
+
+def test_finish_and_usage_beside_every_text_end_nothing() -> None:
+    answer = reader()
+    texts = [chunk(finish="stop", usage=CHAT_USAGE, content=text) for text in "abc"]
+    for text in texts:
+        assert answer.feed(text) == passed(text)
+        assert not answer.waits
+
+
+def test_usage_of_zero_lets_nothing_go() -> None:
+    answer = reader()
+    answer.feed(chunk(content="a"))
+    assert answer.feed(chunk(finish="stop", usage=CHAT_USAGE | {"completion_tokens": 0})) == b""
+
+
+def test_usage_before_the_finish_passes() -> None:
+    answer = reader()
+    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False)
+    assert answer.feed(usage) == passed(usage)
+    assert answer.feed(chunk(finish="stop")) == b""
+
+
 def test_last_event_is_supplied_where_nothing_else_is_missing() -> None:
     answer = reader()
     finish = chunk(finish="stop", usage=CHAT_USAGE)
@@ -114,8 +143,9 @@ def test_ends_of_parts_wait_until_another_part_begins() -> None:
         ([{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}], Role.OTHER),
         ([], Role.OTHER),
         (None, Role.OTHER),
-        ([{"delta": {"content": "a"}, "finish_reason": "length"}], Role.FINISH),
-        ([{"delta": {"content": "a"}}, {"index": 1, "delta": {}, "finish_reason": "stop"}], Role.FINISH),
+        ([{"delta": {}, "finish_reason": "length"}], Role.FINISH),
+        ([{"delta": {"content": "a"}, "finish_reason": "length"}], Role.OUTPUT_AND_FINISH),
+        ([{"delta": {"content": "a"}}, {"index": 1, "delta": {}, "finish_reason": "stop"}], Role.OUTPUT_AND_FINISH),
     ],
 )
 def test_role_of_a_chunk(choices: Any, role: Role) -> None:
