@@ -23,6 +23,7 @@ from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
 from proxy.dialects.counting.answer_text import chat_texts
+from proxy.dialects.counting.delivered_media import with_media
 from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.failures import is_failure
@@ -254,7 +255,9 @@ class Dialects:
         texts, asked = _TEXTS.get(request.facts.path), RequestTokens(request)
         if texts is None:
             return NoTextCounter(asked)
-        return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
+        if not reader.streams:
+            return BodyCounter(asked, texts)
+        return with_media(StreamCounter(asked, texts), request.json)
 
 
 def _attempt(request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...]) -> Attempt:

@@ -21,7 +21,8 @@ from policy.token_estimate import (
     picture_tokens,
     tokens_of,
 )
-from proxy.dialects.counting.delivered_text import AskedTokens
+from proxy.accounting.metering import DeliveredCounter
+from proxy.dialects.counting.delivered_text import AskedTokens, FixedTokens
 
 Json = dict[str, Any]
 
@@ -33,6 +34,8 @@ _ENCODED = re.compile(rb"[A-Za-z0-9+/=]{32,}+")
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
 _PICTURE = re.compile(rb'"type"\s*+:\s*+"[a-z_]*+\.(partial_image|completed)"')
 _PARTIAL, _COMPLETED = ".partial_image", ".completed"
+_OF_PICTURES = "image_"
+"""Occurs in the types of all events of pictures."""
 
 _BYTES_PER_S: Mapping[str, int] = {
     "mp3": 16_000,  # 128 kbit/s
@@ -41,6 +44,7 @@ _BYTES_PER_S: Mapping[str, int] = {
     "flac": 25_000,  # 200 kbit/s: half of
     "wav": 48_000,  # 24 000 samples of 16 bits
     "pcm": 48_000,
+    "pcm16": 48_000,
 }
 _USUAL = "mp3"
 _OPENINGS = (
@@ -49,6 +53,9 @@ _OPENINGS = (
     *((b"\xff\xf2", "mp3"), (b"\xff\xf3", "mp3"), (b"\xff\xfa", "mp3"), (b"\xff\xfb", "mp3")),
 )
 """The first bytes of a sound by its format; of `pcm` they may be any."""
+
+
+_NO_INPUT = FixedTokens(0)
 
 
 class SpeechCounter:
@@ -117,12 +124,12 @@ class PictureCounter:
         self.count()
         if (begun := _PICTURE.search(self._unfinished)) is not None:
             self._unfinished = b""
-            self._add({"type": f".{begun[1].decode()}"})
+            self._add({"type": f"image_.{begun[1].decode()}"})
         return Tokens(input=self._request.tokens, output=self._tokens)
 
     def _add(self, event: Json) -> None:
         kind = event.get("type")
-        if not isinstance(kind, str) or not kind.endswith((_PARTIAL, _COMPLETED)):
+        if not isinstance(kind, str) or _OF_PICTURES not in kind or not kind.endswith((_PARTIAL, _COMPLETED)):
             return
         whole = picture_tokens(event.get("size") or self._size, event.get("quality") or self._quality)
         part = max(0, whole - self._made)
@@ -133,6 +140,45 @@ class PictureCounter:
         else:
             self._made = 0
         self._tokens += part
+
+
+class MixedCounter:
+    """Counts a stream of text that has sound or pictures among it. The input is that of the text."""
+
+    __slots__ = ("_media", "_text", "pending")
+
+    def __init__(self, text: DeliveredCounter, media: DeliveredCounter) -> None:
+        self.pending: list[bytes] = []
+        self._text = text
+        self._media = media
+
+    @property
+    def expects_usage(self) -> bool:
+        return self._text.expects_usage
+
+    def count(self) -> None:
+        for counter in (self._text, self._media):
+            counter.pending.extend(self.pending)
+            counter.count()
+        self.pending.clear()
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
+        text = self._text.tokens(reported_input)
+        return text._replace(output=text.output + self._media.tokens(None).output)
+
+
+def with_media(text: DeliveredCounter, asked: Json) -> DeliveredCounter:
+    """The counter of a stream of text, and of the sound or the pictures that its request asks for."""
+    modalities, audio = asked.get("modalities"), asked.get("audio")
+    if isinstance(modalities, list) and "audio" in modalities:
+        asked_format = audio.get("format") if isinstance(audio, dict) else None
+        return MixedCounter(text, SpeechCounter(_NO_INPUT, asked_format, is_encoded=True))
+    tools = asked.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and tool.get("type") == "image_generation":
+            return MixedCounter(text, PictureCounter(_NO_INPUT, tool))
+    return text
 
 
 def _partial_pictures(asked: object) -> int:

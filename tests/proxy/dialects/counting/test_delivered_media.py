@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from policy.token_estimate import picture_tokens
 from proxy.dialects.counting.delivered_media import PictureCounter, SpeechCounter
 from proxy.dialects.counting.delivered_text import FixedTokens
-from tests.proxy.dialects.samples import CUTS, cut
+from tests.proxy.dialects.samples import (
+    CHAT,
+    CUTS,
+    SLUG,
+    SSE,
+    VENDOR_B,
+    answer_reader,
+    cut,
+    delivered_counter,
+    received,
+)
 
 ASKED = FixedTokens(7)
 SECONDS = 60
@@ -105,3 +115,28 @@ def test_each_of_several_pictures_counts() -> None:
 @pytest.mark.parametrize("junk", [b"data: {\n\n", b"data: [1]\n\n", b"\n\n", b'data: {"type": 3}\n\n', b"x" * 99_999])
 def test_junk_costs_nothing(junk: bytes) -> None:
     assert output(PictureCounter(ASKED, {}), junk) == 0
+
+
+def delivered(path: str, asks: dict[str, Any], *events: dict[str, Any]) -> int:
+    request = received({"model": SLUG, "stream": True} | asks, path)
+    counter = delivered_counter(request, answer_reader(request, VENDOR_B, SSE))
+    counter.pending.extend(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+    return counter.tokens(None).output
+
+
+def test_sound_among_text_counts_beside_its_transcript() -> None:
+    data = base64.b64encode(bytes(48_000 * SECONDS)).decode()
+    asks = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}
+    deltas: list[dict[str, Any]] = [{"audio": {"data": data}}, {"audio": {"transcript": "hello"}}]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    assert delivered(CHAT, asks, *chunks) == MINUTE + 1
+
+
+def test_pictures_among_text_count_beside_it() -> None:
+    asks = {"tools": [{"type": "image_generation", "size": "1024x1024", "quality": "low", "partial_images": 1}]}
+    partial = {"type": "response.image_generation_call.partial_image", "partial_image_b64": "QUJD" * 999}
+    whole = {"type": "response.image_generation_call.completed"}
+    text = {"type": "response.output_text.delta", "delta": "hello"}
+    end = {"type": "response.completed", "response": {}}
+    assert delivered("/v1/responses", asks, partial) == 136 + 100
+    assert delivered("/v1/responses", asks, partial, whole, text, end) == 272 + 100 + 1
