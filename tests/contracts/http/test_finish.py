@@ -82,9 +82,10 @@ def frames_json(value: Json) -> bytes:
     return frames(value).partition(b"data: ")[2].strip()
 
 
-def pausing(spoken: str, pause: asyncio.Event, then: str = "end") -> Behaviour:
-    """The stream of a dialect, which pauses before its usage until the test sets `pause`."""
+def pausing(spoken: str, pause: asyncio.Event, then: str = "end", before: int | None = None) -> Behaviour:
+    """The stream of a dialect, which pauses before its usage, or this event, until the test sets `pause`."""
     events, usage_at = STREAMS[spoken]
+    usage_at = usage_at if before is None else before
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
@@ -145,6 +146,21 @@ async def until_silent(caller: Caller) -> bytes:
                 received += await caller.reader.read(65_536)
         except TimeoutError:
             return received
+
+
+@pytest.mark.parametrize("spoken", [CHAT_COMPLETIONS, MESSAGES])
+@pytest.mark.parametrize("heard", CALLERS)
+async def test_caller_who_leaves_after_the_usage_pays_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, heard: str, spoken: str
+) -> None:
+    monkeypatch.setattr(relay, "HELD_S", NEVER_S)
+    async with wired(spoken, pausing(spoken, asyncio.Event(), before=-1)) as wire:
+        caller = await wire.call(heard)
+        received = await caller.until(WORD) + await until_silent(caller)
+        assert heard != spoken or FINISHES[heard] in received
+        caller.disconnect()
+        await wire.until_logged()
+        assert wire.logged == (499, USED)
 
 
 @pytest.mark.parametrize(("heard", "spoken"), PAIRS)
