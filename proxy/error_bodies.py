@@ -1,45 +1,53 @@
 """Reads an upstream's error body: bounded, and once, though two stages look at it.
 
-Dispatch reads it where it may ask again in another dialect; relay reads it for the caller.
+Dispatch reads it where it may ask again; relay reads it for the caller.
 """
 
 from collections.abc import Callable
 from time import perf_counter
 
-import orjson
-
 from proxy.exchange import Headers, RequestContext, UpstreamAnswer, UpstreamCutError
-from proxy.json_text.json_bounds import is_surely_within_bounds
+from proxy.http_rules.refused_requests import is_page, is_success, may_be_refusal
 
 MAX_ERROR_BYTES = 1 << 20
 """Bytes of an upstream's error body to read."""
-LACKS_PATH = (404, 405)
-"""What a server answers for a path that it does not have; without an error of its own, see `has_nested_error`."""
+MAX_REFUSAL_BYTES = 64 << 10
+"""Bytes of a success that are read to see whether it is an error: a longer one is an answer."""
+EVENTS = "text/event-stream"
 
 
 class HeldAnswer:
-    """An upstream's response whose body was read already."""
+    """An upstream's response whose body, or the beginning of it, was read already."""
 
     __slots__ = ("_body", "_upstream", "ended", "fields", "headers", "status", "taking_s", "whole")
 
-    def __init__(self, upstream: UpstreamAnswer, body: bytes) -> None:
+    def __init__(self, upstream: UpstreamAnswer, body: bytes, *, complete: bool) -> None:
         self._upstream = upstream
         self._body = body
         self.status = upstream.status
         self.fields = upstream.fields
         self.headers: Headers = upstream.headers
-        self.ended = not body
-        self.whole: bytes | None = body
-        self.taking_s = 0.0
+        self.whole: bytes | None = body if complete else None
+        self.ended = complete and not body
+        self.taking_s = upstream.taking_s
 
     async def read(self) -> bytes:
-        body, self._body = self._body, b""
-        self.ended = True
-        return body
+        if self._body or self.whole is not None:
+            return self._take()
+        data = await self._upstream.read()
+        self.ended = self._upstream.ended
+        return data
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        body = await self.read()
-        return not body or take(body)
+        if self._body and not take(self._take()):
+            return False
+        if self.whole is not None:
+            return True
+        try:
+            return await self._upstream.pour(take)
+        finally:
+            self.ended = self._upstream.ended
+            self.taking_s = self._upstream.taking_s
 
     def interrupt(self) -> None:
         """Nothing is waited for."""
@@ -49,6 +57,11 @@ class HeldAnswer:
 
     def close(self) -> None:
         self._upstream.close()
+
+    def _take(self) -> bytes:
+        body, self._body = self._body, b""
+        self.ended = self.whole is not None
+        return body
 
 
 async def read_error(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
@@ -64,18 +77,36 @@ async def read_error(context: RequestContext, upstream: UpstreamAnswer) -> bytes
     return b"".join(parts)[:MAX_ERROR_BYTES]
 
 
-def has_nested_error(body: bytes) -> bool:
-    """Whether a body is a model server's own error: a JSON object whose `error` is an object, as for an unknown model.
+async def read_refusal(context: RequestContext, upstream: UpstreamAnswer) -> tuple[UpstreamAnswer, bytes]:
+    """An answer to be read in place of `upstream`, and what it may refuse the request with.
 
-    A server that lacks a path answers with something else, as its framework does.
+    That is empty for a success that is clearly no error, of which no more than its beginning was read.
     """
-    if not is_surely_within_bounds(body):
-        return False
+    if not is_success(upstream.status):
+        error = await read_error(context, upstream)
+        upstream.close()
+        return HeldAnswer(upstream, error, complete=True), error
+    if upstream.fields.content_type.lower().startswith(EVENTS) or upstream.fields.encoded:
+        return upstream, b""
+    if upstream.whole is not None:
+        is_short = len(upstream.whole) <= MAX_REFUSAL_BYTES
+        return upstream, upstream.whole if is_short and may_be_refusal(upstream.whole) else b""
+    return await _read_beginning(context, upstream)
+
+
+async def _read_beginning(context: RequestContext, upstream: UpstreamAnswer) -> tuple[UpstreamAnswer, bytes]:
+    beginning, complete = b"", False
     try:
-        error = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(error, dict) and isinstance(error.get("error"), dict)
+        while not complete and len(beginning) <= MAX_REFUSAL_BYTES:
+            data = await _read(context, upstream)
+            beginning += data
+            complete = not data
+            if is_page(beginning) or not may_be_refusal(beginning):
+                break
+    except UpstreamCutError:
+        pass  # whoever reads on gets it again
+    held = HeldAnswer(upstream, beginning, complete=complete)
+    return held, beginning if complete or is_page(beginning) else b""
 
 
 async def _read(context: RequestContext, upstream: UpstreamAnswer) -> bytes:

@@ -4,6 +4,7 @@ import re
 
 from tests.clients.catalogue import CLIENTS, PROVIDERS
 from tests.clients.compare import Cell
+from tests.clients.model_servers import servers_section
 from tests.clients.page import PAGE, page, versions_text
 
 TEXT = PAGE.read_text()
@@ -27,3 +28,7 @@ def test_notes_are_numbered_below_their_table() -> None:
     text = page({client: {"plain": found}})
     assert f"| plain | refused `n` |{' **FAILS** (1) |' * (len(PROVIDERS) - 1)}" in text
     assert text.rstrip().endswith("1. a fault")
+
+
+def test_page_shows_the_model_servers_that_tests_script() -> None:
+    assert "\n".join(servers_section()) in TEXT, "run `make clients`"

@@ -28,6 +28,9 @@ class Attempt:
     """Why the caller's own body goes without the reasoning that it asks for; empty if it does not."""
     is_fallback: bool = False
     """Whether the target has already refused another dialect's path in this call."""
+    asks_usage: bool = True
+    """Whether to ask for a stream's usage where the caller does not. False once the target refused that in this
+    call."""
 
     @property
     def is_translated(self) -> bool:

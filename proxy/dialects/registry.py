@@ -7,7 +7,7 @@ See docs/reference/inference.md#dialects.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
@@ -15,7 +15,7 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
-from proxy.dialects import passed_paths, vendor_c
+from proxy.dialects import passed_paths
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader, PassThroughReader
@@ -35,12 +35,14 @@ from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.middle.stops import fill_empty_arguments
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
+from proxy.dialects.target_request import adds_stream_options, adds_usage, target_body, target_request
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.dialects.vendor_rules.narrow_rules import VENDOR_B, fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.exchange import Headers, Received
+from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import SMALL_BYTES
@@ -49,7 +51,6 @@ from proxy.json_text.json_edit import (
     MODEL_KEY,
     Json,
     edit_member,
-    edit_members,
     edit_only_occurrence,
     with_first_member,
 )
@@ -60,6 +61,8 @@ MANY_OBJECTS = 500
 """A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
 MIN_RESPONSES_CAP = 16
 """The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""
+REFUSED = "refused"
+"""In place of a dialect: what is remembered of a target that refuses a member."""
 _OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
 """The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""
 
@@ -95,8 +98,8 @@ class Dialects:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
         self._spoken = SpokenDialects(clock)
-        self._passing: dict[tuple[str, str], Attempt] = {}
-        """The attempts of calls that pass unchanged, by path and provider."""
+        self._passing: dict[tuple[str, str, tuple[str, ...] | None], Attempt] = {}
+        """The attempts of calls that pass unchanged, by path, provider and stated dialects."""
 
     def first_attempt(self, request: Received, target: Target) -> Attempt:
         """How to put the call to `target`.
@@ -105,20 +108,20 @@ class Dialects:
         """
         path = request.facts.path
         if path == token_count.PATH:
-            own = _unsealed(request, MESSAGES, target) if self.has_sealed(request) else None
+            own = _unsealed(request, MESSAGES) if self.has_sealed(request) else None
             return Attempt(MESSAGES, MESSAGES, json=own)
         caller_dialect = _PATH_DIALECTS[path]
         known = self._spoken.known(target, caller_dialect)
         if known is not None and path == _DIALECTS[caller_dialect].path:
             return _attempt(request, target, caller_dialect, (known,))
-        attempt = self._passing.get((path, target.provider))
+        attempt = self._passing.get((path, target.provider, target.dialects))
         if attempt is not None and not self.has_sealed(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
         attempt = _attempt(request, target, caller_dialect, dialects_of(target, caller_dialect))
         if attempt.json is None:
-            self._passing[path, target.provider] = attempt
+            self._passing[path, target.provider, target.dialects] = attempt
         return attempt
 
     @staticmethod
@@ -135,45 +138,71 @@ class Dialects:
         dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
         return dialect != caller_dialect and request.body.count(b"{") > MANY_OBJECTS
 
-    def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
-        """How to put the call to `target`, which has no path for `attempt`; None if there is no other way.
+    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
+        """Whether an answer with this status may call for another attempt, or teaches something of the target."""
+        if status in REFUSING:
+            return adds_stream_options(request, attempt)
+        if request.facts.path == token_count.PATH:
+            return is_success(status)
+        is_known = not attempt.untried and not attempt.is_translated and attempt.asks_usage
+        return not is_known and (status in LACKING or is_success(status))
 
-        Raises `UntranslatableError`.
+    def following(
+        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
+    ) -> Callable[[], Attempt] | None:
+        """What makes the next attempt after this answer; None if the answer stands.
+
+        `refusal`: the answer's body, if it may be an error. Remembers for an hour what the target turned out to need.
+        What is returned raises `UntranslatableError`.
         """
-        if not attempt.untried:
+        if adds_stream_options(request, attempt) and refuses_member(status, refusal, chat_completions.USAGE_NAMES):
+            return partial(replace, attempt, asks_usage=False)
+        if lacks_path(status, refusal):
+            if attempt.untried:
+                return partial(_fallback, request, target, attempt)
             if not attempt.is_fallback:
                 self._spoken.forget(target, attempt.caller_dialect)
-            return None
-        following = _attempt(request, target, attempt.caller_dialect, attempt.untried)
-        following.is_fallback = True
-        return following
+        elif is_success(status):
+            self._learn(target, attempt)
+        return None
 
-    def answered(self, target: Target, attempt: Attempt) -> None:
-        """`target` answered a fallback with a 2xx: ask in that dialect for an hour."""
-        self._spoken.remember(target, attempt.caller_dialect, attempt.dialect)
+    def _learn(self, target: Target, attempt: Attempt) -> None:
+        """Remember how this attempt, which `target` answered, differs from the first."""
+        if attempt.is_fallback:
+            self._spoken.remember(target, attempt.caller_dialect, attempt.dialect)
+        if not attempt.asks_usage:
+            self._spoken.remember(target, chat_completions.STREAM_OPTIONS, REFUSED)
 
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
         """The request for `target`. Raises `UntranslatableError` if the target's dialect cannot express it."""
         try:
-            return _upstream_request(request, target, credential, attempt)
+            known = self._as_known(target, attempt)
+            return target_request(request, target, credential, known, _DIALECTS[known.dialect])
         except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
             raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         """The body of `build_request`, of a call that passes unchanged."""
         model, outline = target.target_model, request.outline
+        if request.streaming:
+            attempt = self._as_known(target, attempt)
         text = request.body if outline is None or outline.key_spans else outline.text
         if model is not None and len(text) < LONG_BYTES:  # nearly every call
             edited = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
-            path, json = request.facts.path, request.json
-            if edited is not None and request.streaming and chat_completions.adds_include_usage(path, json):
+            json = request.json
+            if edited is not None and request.streaming and adds_usage(request, attempt):
                 is_new = "stream_options" not in json  # else that member is edited, by `_body`
                 edited = with_first_member(edited, chat_completions.INCLUDE_USAGE) if is_new else None
             if edited is not None:
                 return edited if outline is None else outline.restored_body(edited)
-        return _body(request, target, attempt)
+        return target_body(request, target, attempt)
+
+    def _as_known(self, target: Target, attempt: Attempt) -> Attempt:
+        """The attempt without what `target` is known to refuse."""
+        refusing = self._spoken.known(target, chat_completions.STREAM_OPTIONS)
+        return attempt if refusing is None else replace(attempt, asks_usage=False)
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:
         """The JSON that answers the request without its target; None if the target is asked."""
@@ -187,7 +216,7 @@ class Dialects:
 
         From then on `own_answer` answers, for an hour.
         """
-        if request.facts.path != token_count.PATH or not token_count.says_no_such_path(status, error):
+        if request.facts.path != token_count.PATH or not lacks_path(status, error):
             return None
         self._spoken.remember(target, token_count.PATH, token_count.ESTIMATED)
         return token_count.estimate(request)
@@ -268,10 +297,11 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
     if dialect == caller_dialect:
         if dialect == CHAT_COMPLETIONS and request.streaming:
             chat_completions.adds_include_usage(path, request.json)
-        own = _unsealed(request, caller_dialect, target) if Dialects.has_sealed(request) else None
+        own = _unsealed(request, caller_dialect) if Dialects.has_sealed(request) else None
         stopped = own is not None and "thinking" in request.json and "thinking" not in own
         off = FOREIGN_REASONING if stopped else ""
-        return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own, reasoning_off=off)
+        others = tuple(untried) if is_translatable and target.dialects is None else ()
+        return Attempt(dialect, caller_dialect, others, json=own, reasoning_off=off)
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
     call = _DIALECTS[caller_dialect].read_request(request.json | _readable_members(request))
@@ -280,6 +310,8 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         fill_empty_arguments(turn.parts)
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
+    if target.dialects is not None:
+        untried = []  # nothing is left to be found out
     body = _written(call, target, dialect, request.slug)
     if request.outline is not None and request.outline.appears_in(call.echo):
         call.echo = {}  # its long strings are gone when the answer comes
@@ -317,28 +349,11 @@ def _readable_members(request: Received) -> Json:
     return {name: json[name] for name in _OF_CALLERS if name in json}
 
 
-def _upstream_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
-    dialect, config = _DIALECTS[attempt.dialect], target.vendor_c_config
-    path = dialect.path if attempt.is_translated else request.facts.path
-    token = credential if config is None else vendor_c.bearer_token(credential)
-    headers = dialect.request_headers(token, target.provider, None if attempt.is_translated else request.incoming)
-    body: RequestBody = b""
-    if request.upload is None:
-        body = _body(request, target, attempt)
-    else:
-        request.upload.rename(target.target_model or request.slug)
-        headers["content-type"] = request.upload.content_type
-    if config is None:
-        return UpstreamRequest(path, headers, body)
-    return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
-
-
-def _body(request: Received, target: Target, attempt: Attempt) -> RequestBody:
-    if attempt.json is not None:
-        text, outline = orjson.dumps(attempt.json), request.outline
-        return text if outline is None else outline.restored_body(text)
-    changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
-    return edit_members(request.body, request.json, changes, request.outline)
+def _fallback(request: Received, target: Target, attempt: Attempt) -> Attempt:
+    """The attempt in the next dialect."""
+    following = _attempt(request, target, attempt.caller_dialect, attempt.untried)
+    following.is_fallback = True
+    return following
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,11 +373,9 @@ def _translating_reader(attempt: Attempt, call: Request, form: str, source: Answ
     return TranslatingBodyReader(spoken, heard, context, spoken.new_body_meter(source.most))
 
 
-def _unsealed(request: Received, dialect: str, target: Target) -> Json:
+def _unsealed(request: Received, dialect: str) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
-    exact = request.json | _readable_members(request)
-    changes = chat_completions.changed_members(request.facts.path, request.json, target.target_model)
-    return _DIALECTS[dialect].without_sealed(exact) | {name: orjson.Fragment(text) for name, text in changes.items()}
+    return _DIALECTS[dialect].without_sealed(request.json | _readable_members(request))
 
 
 def _form(content_type: str, streaming: bool) -> str:

@@ -1,6 +1,7 @@
 """Which dialects a target speaks, and in which order to ask in them.
 
-Pure, but for what a worker remembers: for an hour, in which dialect a target answered that lacked the caller's path.
+Pure, but for what a worker remembers for an hour: in which dialect a target answered that lacked the caller's path, and
+what else it refused that we added.
 
 See docs/reference/inference.md#dialects.
 """
@@ -21,13 +22,20 @@ def dialects_of(target: Target, caller_dialect: str) -> tuple[str, ...]:
     Chat Completions."""
     rules = PROVIDERS.get(target.provider)
     spoken = rules.dialects if rules is not None else (CHAT_COMPLETIONS,)
-    if rules is not None and rules.may_lack_paths:
+    if target.dialects is not None:
+        spoken = stated_dialects(target)
+    elif rules is not None and rules.may_lack_paths:
         return (caller_dialect, *(dialect for dialect in spoken if dialect != caller_dialect))
     return (caller_dialect,) if caller_dialect in spoken else spoken
 
 
+def stated_dialects(target: Target) -> tuple[str, ...]:
+    """The dialects that policy says the target's server speaks, the preferred one first; empty if it says nothing."""
+    return tuple(dialect.lower() for dialect in target.dialects or ())
+
+
 class SpokenDialects:
-    """Remembers which dialect a target answered in, by target and caller's dialect."""
+    """Remembers which dialect a target answered in, by target and caller's dialect, or by what else it was asked."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

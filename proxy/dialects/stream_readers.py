@@ -160,7 +160,7 @@ class StreamReader(FinishingReader):
         start, end = place
         payload = frame[start:end]
         if self._drop_usage and "usage" in event:
-            if event["usage"] is not None and event.get("choices") == []:
+            if event["usage"] is not None and not _has_output(event):
                 return b""
             if event["usage"] is None:
                 payload = remove_member(payload, event, "usage")
@@ -220,6 +220,11 @@ class MessagesStreamReader(StreamReader):
         if self.waits or received.find(b'"content_block_delta"') < 0 or received.find(b'"usage"') >= 0:
             return super()._frame(received)
         return self._learned(received, received)
+
+
+def _has_output(event: Json) -> bool:
+    """Whether a chunk with the usage carries something else: choices, an error, or a list, such as of citations."""
+    return bool(event.get("error")) or any(isinstance(value, list) and value for value in event.values())
 
 
 def _without_last_member(frame: bytes, key_at: int) -> bytes:

@@ -2,10 +2,10 @@
 
 Accepts nothing but an `Admitted`. Journals the call before anything is sent: the upstream's client sends once the
 record is written. Sends a request to another replica only if no byte of it reached the first. Asks again in another
-dialect where a compatible server lacks the path.
+dialect where a compatible server lacks the path, and without what we added where the server refuses that.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time_ns
@@ -20,11 +20,12 @@ from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Shape
-from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
+from proxy.error_bodies import read_refusal
 from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.head_facts import HeadFacts
 from proxy.http_rules import target_rules
 from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
+from proxy.http_rules.refused_requests import REFUSING
 from proxy.json_text.segmented_body import RequestBody, RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
@@ -97,15 +98,17 @@ class Dialects(Protocol):
         """The body of `build_request`, of a call that passes unchanged."""
         ...
 
-    def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
-        """How to ask a target that lacks the path of `attempt`; None if there is no other way.
-
-        Raises `UntranslatableError`.
-        """
+    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
+        """Whether an answer with this status may call for another attempt: `following` tells."""
         ...
 
-    def answered(self, target: Target, attempt: Attempt) -> None:
-        """`target` answered a fallback with a 2xx."""
+    def following(
+        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
+    ) -> Callable[[], Attempt] | None:
+        """What makes the next attempt after this answer; None if the answer stands.
+
+        `refusal`: the answer's body, if it may be an error. What is returned raises `UntranslatableError`.
+        """
         ...
 
 
@@ -165,25 +168,23 @@ class Dispatch:
         finally:
             context.upstream_s = perf_counter() - outbound.waiting_since
             context.dispatched = outbound.written
-        return Answering(admitted, upstream, shape.credential, shape.url)
+        answering = Answering(admitted, upstream, shape.credential, shape.url)
+        return answering if upstream.status not in REFUSING else await self._standing(context, answering)
 
     async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
-        """Send any other call, and ask again in another dialect if the target lacks the path."""
+        """Send any other call."""
         target = admitted.route.endpoint.target
         context.put_by(await self._first_attempt(context, target))
         credential = await self._credential(context, target)
-        while True:
-            attempt = context.attempt
-            answering = await self._ask(context, admitted, credential)
-            following = None
-            if answering.upstream.status in LACKS_PATH and (attempt.untried or attempt.is_translated):
-                following = await self._following(context, answering, attempt)
-            if following is None:
-                break
+        return await self._standing(context, await self._ask(context, admitted, credential))
+
+    async def _standing(self, context: RequestContext, answering: Answering) -> Answering:
+        """The answer that stands: ask again as long as one says that the target must be asked otherwise."""
+        while (following := await self._following(context, answering)) is not None:
+            answering.upstream.close()
             context.put_by(following)
-        if attempt.is_fallback and 200 <= answering.upstream.status < 300:
-            self._parts.dialects.answered(target, attempt)
-        attempt.release()
+            answering = await self._ask(context, answering.admitted, answering.credential)
+        context.attempt.release()
         return answering
 
     async def _first_attempt(self, context: RequestContext, target: Target) -> Attempt:
@@ -196,16 +197,15 @@ class Dispatch:
             return dialects.first_attempt(context, target)
         return await self._slices.beside(partial(dialects.first_attempt, context, target))
 
-    async def _following(self, context: RequestContext, answering: Answering, attempt: Attempt) -> Attempt | None:
-        """The next attempt, if the error that was received is not a model server's own."""
-        target = answering.admitted.route.endpoint.target
-        body = await read_error(context, answering.upstream)
-        answering.upstream.close()
-        answering.upstream = HeldAnswer(answering.upstream, body)
-        if has_nested_error(body):
+    async def _following(self, context: RequestContext, answering: Answering) -> Attempt | None:
+        """The next attempt; None if this answer stands."""
+        dialects, attempt, status = self._parts.dialects, context.attempt, answering.upstream.status
+        if not dialects.may_ask_again(context, attempt, status):
             return None
-        again = partial(self._parts.dialects.next_attempt, context, target, attempt)
-        return await self._slices.beside(again)
+        answering.upstream, refusal = await read_refusal(context, answering.upstream)
+        target = answering.admitted.route.endpoint.target
+        make = dialects.following(context, target, attempt, status, refusal)
+        return None if make is None else await self._slices.beside(make)
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""
@@ -302,12 +302,14 @@ class Dispatch:
     ) -> None:
         """Keep what the next call with this head and slug can use again.
 
-        Not of an upload or a translation, which differ from call to call; not where the target may lack the path; and
-        not of an access token, which expires; nor where each body must be checked for options with a price.
+        Not of an upload or a translation, which differ from call to call; not where the target may lack the path, or
+        refused a part of this call; not of an access token, which expires; nor where each body must be checked for
+        options with a price.
         """
         facts, attempt = context.facts, context.attempt
-        varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated or attempt.untried
         target = admitted.route.endpoint.target
+        varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated
+        varies = varies or bool(attempt.untried) or not attempt.asks_usage
         if not facts.repeats or varies or target.provider == VENDOR_C or not target.passes_price_options:
             return
         headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}

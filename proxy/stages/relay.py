@@ -28,6 +28,7 @@ from proxy.exchange import (
     UpstreamAnswer,
     UpstreamError,
 )
+from proxy.head_facts import Purpose
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.progress_clock import Flowing, ProgressClock
@@ -36,6 +37,7 @@ from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
 
+_COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BAD_GATEWAY = 502
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
@@ -101,6 +103,10 @@ class Relay:
         content_type, is_encoded, returned, _ = upstream.fields
         if is_encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
+        if whole is not None and context.facts.purpose is _COUNT:
+            target = answering.admitted.route.endpoint.target
+            if (stand_in := dialects.stand_in_answer(context, target, status, whole)) is not None:
+                return _answered_here(stand_in)
         read = None if whole is None else dialects.whole_answer(context, attempt, content_type, whole, most)
         if read is not None:
             final, context.reported = read
@@ -179,7 +185,7 @@ class Relay:
         body = b"" if upstream.fields.encoded else _without_secrets(answering, await read_error(context, upstream))
         stand_in = self._dialects.stand_in_answer(context, target, upstream.status, body)
         if stand_in is not None:
-            return Answered(200, (("content-type", "application/json"),), stand_in)
+            return _answered_here(stand_in)
         return self._error_of(context, answering, upstream.status, body)
 
     def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:
@@ -368,6 +374,10 @@ class _UnknownStops:
             " ordinary end. If it means anything else, please report it.",
             *(answering.admitted.route.plan.slug, _without_secrets(answering, repr(word).encode()).decode()),
         )
+
+
+def _answered_here(body: bytes) -> Answered:
+    return Answered(200, (("content-type", "application/json"),), body)
 
 
 def _free(context: RequestContext) -> None:

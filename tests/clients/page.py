@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tests.clients.catalogue import AGENTS, CLIENTS, PROVIDERS, PYTHON_LOCKS, ROOT, TYPESCRIPT, Client
 from tests.clients.compare import Cell
 from tests.clients.llama_cpp.section import section
+from tests.clients.model_servers import servers_section
 
 PAGE = ROOT / "docs/compatibility.md"
 NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
@@ -48,7 +49,8 @@ def versions_text(client: Client) -> str:
 
 
 def page(results: Results) -> str:
-    parts = [HEAD.format(date=time.strftime("%Y-%m-%d", time.gmtime())), *_providers(), *_clients(results)]
+    parts = [HEAD.format(date=time.strftime("%Y-%m-%d", time.gmtime())), *_providers(), *servers_section()]
+    parts += _clients(results)
     for client in CLIENTS:
         if client.name in results:
             parts += _client(client, results[client.name])

@@ -12,13 +12,14 @@ from policy.endpoints import Target
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.dialects import registry
 from proxy.dialects.messages.dialect import DIALECT
-from proxy.dialects.registry import MANY_OBJECTS
+from proxy.dialects.registry import MANY_OBJECTS, Dialects
 from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
-from proxy.exchange import UpstreamCutError
+from proxy.exchange import Received, UpstreamCutError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.proxy.dialects.samples import received
 
 MESSAGES = {"model": SLUG, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 MESSAGE = {
@@ -227,7 +228,7 @@ async def test_long_conversation_is_translated_beside_the_loop(rig: PathRig, mon
 async def test_vendor_b_is_asked_for_reasoning_by_responses(rig: PathRig, more: dict[str, Any], path: str) -> None:
     rig.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1", target_model="m"))
     rig.upstream.will(said(RESPONSE if path == RESPONSES_PATH else COMPLETION))
-    assert (await send_messages(rig, **more)).status == 200
+    assert (await send_messages(rig, max_tokens=100, **more)).status == 200
     assert rig.upstream.calls[0].url == f"https://vendor-b.test{path}"
 
 
@@ -296,6 +297,55 @@ async def test_caller_is_told_that_the_target_does_not_think(rig: PathRig) -> No
 )
 def test_dialects_of_a_provider(provider: str, caller: str, expected: tuple[str, ...]) -> None:
     assert dialects_of(Target(provider), caller) == expected
+
+
+@pytest.mark.parametrize(
+    ("provider", "stated", "caller", "expected"),
+    [
+        ("PLATFORM", ("MESSAGES", "CHAT_COMPLETIONS"), "chat_completions", ("chat_completions",)),
+        ("PLATFORM", ("MESSAGES", "CHAT_COMPLETIONS"), "responses", ("messages", "chat_completions")),
+        ("VENDOR_B_COMPATIBLE", ("RESPONSES",), "messages", ("responses",)),
+        ("VENDOR_B", ("CHAT_COMPLETIONS",), "responses", ("chat_completions",)),
+    ],
+)
+def test_stated_dialects_replace_the_providers(
+    provider: str, stated: tuple[str, ...], caller: str, expected: tuple[str, ...]
+) -> None:
+    assert dialects_of(Target(provider, dialects=stated), caller) == expected
+
+
+async def test_no_other_dialect_is_tried_where_they_are_stated(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, replace(compatible(), dialects=("CHAT_COMPLETIONS", "RESPONSES")))
+    rig.upstream.will(said(NO_PATH, 404), said(NO_PATH, 404))
+    assert [(await send_messages(rig)).status, (await rig.serve(asking())).status] == [404, 404]
+    assert paths(rig) == [CHAT_PATH, CHAT_PATH]
+
+
+async def test_targets_that_differ_in_their_dialects_share_no_attempt(rig: PathRig) -> None:
+    rig.upstream.will(said(MESSAGE), said(COMPLETION), said(MESSAGE))
+    for dialects in (None, ("CHAT_COMPLETIONS",), None):
+        rig.directory.add_slug(SLUG, replace(compatible(), dialects=dialects))
+        assert (await send_messages(rig)).json["content"] == [{"type": "text", "text": "hello"}]
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH, MESSAGES_PATH]
+
+
+async def test_refused_stream_options_are_left_out_for_an_hour() -> None:
+    now = 5.0
+    dialects = Dialects(lambda: now)
+    body = {"model": SLUG, "messages": [], "stream": True}
+
+    def sent(call: Received) -> bytes:
+        return bytes(dialects.build_request(call, compatible(), None, dialects.first_attempt(call, compatible())).body)
+
+    call = received(body)
+    refused = dialects.first_attempt(call, compatible())
+    again = dialects.following(call, compatible(), refused, 400, b'{"error": "stream_options"}')
+    assert again is not None
+    assert b"stream_options" in sent(call)
+    assert dialects.following(call, compatible(), again(), 200, b"") is None
+    assert b"stream_options" not in sent(call)
+    now += REMEMBERED_S
+    assert b"stream_options" in sent(call)
 
 
 def test_dialect_is_remembered_for_an_hour() -> None:

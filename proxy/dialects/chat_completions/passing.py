@@ -22,6 +22,9 @@ _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 
 INCLUDE_USAGE = b'"stream_options":{"include_usage":true}'
 """The member that requests a stream's usage."""
+STREAM_OPTIONS = "stream_options"
+USAGE_NAMES = (b"stream_options", b"include_usage")
+"""How a server that does not know that member names it in its refusal."""
 
 CHUNKS = StreamFormat(ChunkRoles(), last=b"data: [DONE]\n\n")
 
@@ -30,10 +33,10 @@ def request_headers(credential: str | None, _provider: str, _caller: Incoming | 
     return bearer_headers(credential)
 
 
-def changed_members(path: str, parsed: Json, model: str | None) -> dict[str, bytes]:
+def changed_members(parsed: Json, model: str | None, *, asks_usage: bool) -> dict[str, bytes]:
     """The members to change for the target, as JSON text. `model` None: the target knows the model by its slug."""
     changed: dict[str, bytes] = {}
-    if adds_include_usage(path, parsed):
+    if asks_usage:
         changed["stream_options"] = orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})
     if model is not None:
         changed["model"] = orjson.dumps(model)

@@ -7,10 +7,10 @@ See docs/reference/inference.md#counting-tokens.
 
 import orjson
 
-from policy.endpoints import Target
+from policy.endpoints import MESSAGES, Target
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import passing as messages
-from proxy.error_bodies import LACKS_PATH, has_nested_error
+from proxy.dialects.spoken_dialects import stated_dialects
 from proxy.exchange import Received
 
 PATH = f"{messages.PATH}/count_tokens"
@@ -21,14 +21,11 @@ _WITHOUT_PATH = frozenset(("VENDOR_B", "VENDOR_C"))
 
 def is_asked(target: Target) -> bool:
     """Whether a target may have this path. Servers that speak Chat Completions often have it too."""
+    if target.dialects is not None:
+        return MESSAGES in stated_dialects(target)
     return target.provider not in _WITHOUT_PATH
 
 
 def estimate(request: Received) -> bytes:
     """The answer's body."""
     return orjson.dumps({"input_tokens": RequestTokens(request).tokens})
-
-
-def says_no_such_path(status: int, error: bytes) -> bool:
-    """Whether this answer means that the server lacks the path, and not that it lacks the model."""
-    return status in LACKS_PATH and not has_nested_error(error)

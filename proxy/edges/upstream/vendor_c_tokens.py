@@ -16,7 +16,7 @@ from typing import Protocol
 from policy.endpoints import EndpointRuleError
 from policy.hosts import EgressRules, Reach, check_base_url
 from policy.service_accounts import ServiceAccountError
-from proxy.dialects import vendor_c
+from proxy.dialects.vendor_rules import vendor_c
 from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamUnreachableError
 from proxy.refusals import TargetCredentialError
 

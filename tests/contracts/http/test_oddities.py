@@ -16,7 +16,7 @@ from proxy.stages.dispatch import DispatchSettings
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import listening
 from tests.fakes.path import PathRig
-from tests.upstream import Behaviour, Exchange, ScriptedUpstream, answer_json
+from tests.upstream import Behaviour, Exchange, ScriptedUpstream
 from tests.upstream.oddities import ODDITIES
 from tests.upstream.oddities.reading import PATHS, request_body, understood
 from tests.upstream.oddities.row import CALLERS, TARGET_MODEL, Counted, Oddity, Seen
@@ -98,11 +98,11 @@ def check_billed(tokens: Tokens, row: Oddity) -> None:
 
 
 def only_on(row: Oddity) -> Behaviour:
-    """The row's answer on the path of its dialect, and 404 on others, as a server that lacks them."""
+    """The row's answer on the path of its dialect, and on others the one of a server that lacks them."""
 
     async def behave(exchange: Exchange) -> None:
         has_path = exchange.received.path.endswith(SPOKEN_PATHS[row.spoken])
-        await (row.sends if has_path else answer_json(404, {"detail": "Not Found"}))(exchange)
+        await (row.sends if has_path else row.lacks)(exchange)
 
     return behave
 

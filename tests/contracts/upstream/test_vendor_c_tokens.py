@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from policy.hosts import EgressRules
-from proxy.dialects import vendor_c
+from proxy.dialects.vendor_rules import vendor_c
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens

@@ -4,7 +4,16 @@ A new oddity is one row in the file of its kind, and a kind is one file whose `R
 `tests/contracts/http/test_oddities.py` runs each row over real sockets, once for each caller that it names.
 """
 
-from tests.upstream.oddities import endings, failures, fidelity, finish_reasons, finishes, usage_reports
+from tests.upstream.oddities import (
+    endings,
+    failures,
+    fidelity,
+    finish_reasons,
+    finishes,
+    missing_paths,
+    refused_additions,
+    usage_reports,
+)
 from tests.upstream.oddities.row import Oddity
 
 ODDITIES: tuple[Oddity, ...] = (
@@ -13,5 +22,7 @@ ODDITIES: tuple[Oddity, ...] = (
     *fidelity.ROWS,
     *finish_reasons.ROWS,
     *finishes.ROWS,
+    *missing_paths.ROWS,
+    *refused_additions.ROWS,
     *usage_reports.ROWS,
 )

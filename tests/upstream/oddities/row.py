@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
-from tests.upstream.behaviours import chunked, head
+from tests.upstream.behaviours import answer_json, chunked, head
 from tests.upstream.chat_completions import event
 from tests.upstream.exchange import Behaviour, Exchange
 
@@ -49,7 +49,9 @@ class Oddity:
     name: str
     """Says in a clause what is odd."""
     sends: Behaviour
-    """The server's answer on the path of `spoken`. It answers 404 on the paths of the other dialects."""
+    """The server's answer on the path of `spoken`."""
+    lacks: Behaviour = field(default_factory=lambda: answer_json(404, {"detail": "Not Found"}))
+    """The server's answer on the paths of the other dialects, which it lacks."""
     seen: Seen | Mapping[str, Seen]
     """What callers see, by their dialect. One `Seen` stands for all three."""
     billed: Tokens | Counted

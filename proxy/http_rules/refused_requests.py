@@ -1,0 +1,133 @@
+"""What an upstream's answer says of the request: that the server lacks the path, or does not know a member.
+
+Pure. Frameworks answer a missing path in their own form, and model servers in the form of their other errors; a model
+that is missing has the same status. Some servers say either under a 200.
+
+See docs/reference/inference.md#dialects.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.json_text.json_bounds import is_surely_within_bounds
+
+Json = dict[str, Any]
+
+NOT_FOUND = 404
+LACKING = (NOT_FOUND, 405, 501)
+"""The statuses of a missing path. A 404 may mean the model: its body tells."""
+REFUSING = (400, 422)
+"""The statuses of a request with a member that the server does not know."""
+BOM = b"\xef\xbb\xbf"
+
+_CODES = frozenset(
+    (
+        *("unknown_url", "invalid_url", "not_implemented", "api_not_implemented", "method_not_allowed"),
+        *("route_not_found", "path_not_found", "url_not_found", "unknown_endpoint", "unsupported_endpoint"),
+    )
+)
+"""Codes and types of errors that mean a missing path."""
+_WHOLE = frozenset(("not found", "file not found", "not implemented", "method not allowed"))
+"""Messages that name nothing: nothing but the path can be meant."""
+_PLACE = re.compile(r"\b(?:url|uri|path|endpoint|route|page|resource)\b|\bv1/(?:chat/completions|messages|responses)\b")
+_MISSING = re.compile(
+    r"\b(?:no|not|cannot|can't|invalid|unknown|unexpected|unrecognized|unrecognised|unsupported|unimplemented|missing)\b"
+)
+_MODEL = re.compile(r"\bmodels?\b|\bdeployment\b")
+_OUTPUT = ("choices", "content", "output", "data")
+
+
+def is_success(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def may_be_refusal(beginning: bytes) -> bool:
+    """Whether a body that begins so may be an error or a page, and not events."""
+    return beginning.removeprefix(BOM).lstrip()[:1] in (b"", b"{", b"<")
+
+
+def is_page(body: bytes) -> bool:
+    """Whether a body is HTML or XML, which no model server answers."""
+    return body.removeprefix(BOM).lstrip().startswith(b"<")
+
+
+def lacks_path(status: int, body: bytes) -> bool:
+    """Whether this answer means that the server lacks the path, and not that it lacks the model.
+
+    A status says so; a success only if its body is a page, or has no output and says so.
+    """
+    if is_page(body):
+        return is_success(status) or status in LACKING
+    if status != NOT_FOUND:
+        return status in LACKING or (is_success(status) and _names_path(body))
+    error = _parsed(body)
+    if error is None:
+        return _MODEL.search(body.decode("utf-8", "replace").lower()) is None
+    if _names_path(body):
+        return True
+    return not isinstance(error.get("error"), dict) and not _names_model(error)
+
+
+def refuses_member(status: int, body: bytes, names: Sequence[bytes]) -> bool:
+    """Whether this answer refuses one of these members of the request: in whatever form, it must name it."""
+    if status not in REFUSING and not (is_success(status) and _is_error(_parsed(body))):
+        return False
+    return any(name in body for name in names)
+
+
+def _names_path(body: bytes) -> bool:
+    """Whether an error says that it is the path that is missing."""
+    error = _parsed(body)
+    if error is None or any(error.get(name) for name in _OUTPUT):
+        return False
+    if not _CODES.isdisjoint(_codes(error)):
+        return True
+    message = _message(error)
+    if message.strip(" .!") in _WHOLE:
+        return True
+    return not _names_model(error) and bool(_PLACE.search(message)) and bool(_MISSING.search(message))
+
+
+def _names_model(error: Json) -> bool:
+    return any(_MODEL.search(text.replace("_", " ")) for text in (*_codes(error), _message(error)))
+
+
+def _is_error(body: Json | None) -> bool:
+    return body is not None and bool(body.get("error") or body.get("detail") or body.get("object") == "error")
+
+
+def _codes(error: Json) -> Iterator[str]:
+    """The codes, types and named members of an error, in lower case."""
+    for holder in (error, error.get("error")):
+        for name in ("code", "type", "param"):
+            value = holder.get(name) if isinstance(holder, dict) else None
+            if isinstance(value, str):
+                yield value.lower()
+
+
+def _message(error: Json) -> str:
+    """The message of an error in any common form, in lower case; empty if it has none."""
+    inner = error.get("error")
+    if isinstance(inner, str):
+        return inner.lower()
+    for holder in (inner, error):
+        for name in ("message", "detail", "msg", "title"):
+            value = holder.get(name) if isinstance(holder, dict) else None
+            if isinstance(value, str):
+                return value.lower()
+    return ""
+
+
+def _parsed(body: bytes) -> Json | None:
+    """The body, if it is a JSON object of a reasonable size."""
+    body = body.removeprefix(BOM)
+    if not is_surely_within_bounds(body):
+        return None
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
