@@ -241,7 +241,9 @@ class Admitted:
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Tokens
-    """What the call reserves of TOKEN limits. Never billed."""
+    """What the call is expected to cost, and reserves of TOKEN limits. Never billed."""
+    most_tokens: int
+    """What the call can cost at most."""
 
 
 @dataclass(slots=True)
@@ -289,13 +291,15 @@ class RequestContext:
     """What the request takes of the worker's capacity."""
     identified: Identified | None = None
     body: bytes = field(init=False)
-    """This and the next six are set by `receive`: see `Received`."""
+    """This and the next seven are set by `receive`: see `Received`."""
     json: dict[str, Any] = field(init=False)
     slug: str = field(init=False)
     streaming: bool = field(init=False)
     outline: Outline | None = field(init=False)
     output_cap: int | None = field(init=False)
     """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
+    answers: int = field(init=False)
+    """How many answers the call may generate, each up to the cap."""
     metadata: Mapping[str, Any] | None = field(init=False)
     """The billing event's `requestMetadata`."""
     upload: Form | None = None

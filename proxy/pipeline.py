@@ -16,6 +16,7 @@ from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
+from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
@@ -80,6 +81,7 @@ class PipelineDependencies:
     dispatch: dispatch.DispatchSettings
     max_body_bytes: int = 100_000_000
     max_reported_tokens: int = MAX_REPORTED_TOKENS
+    assumed_output_tokens: int = ASSUMED_OUTPUT_TOKENS
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
@@ -98,7 +100,8 @@ class Pipeline:
         self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors, given.model_host_suffix)
         self._authenticate = authenticate.Authenticate(given.directory)
         self._route = route.Route(given.directory, given.dialects)
-        self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
+        estimates = admit.Estimates(given.output_estimates, given.assumed_output_tokens)
+        self._admit = admit.Admit(given.counters, estimates, given.meters, ulids, admit.Tiers(given.tiers))
         self._count_tokens = count_tokens.CountTokens(given.dialects)
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
         self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)

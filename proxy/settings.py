@@ -13,6 +13,7 @@ from policy.billing import MAX_REPORTED_TOKENS
 from policy.hosts import EgressRules, platform_hosts
 from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
+from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
@@ -80,6 +81,8 @@ class Settings:
     max_body_bytes: int
     async_requests: AsyncSettings
     max_reported_tokens: int
+    assumed_output_tokens: int
+    """The cap of a call that has none."""
     limits_on_redis_loss: str
     vendors: VendorUrls
     tiers: Mapping[str, Tier]
@@ -98,6 +101,11 @@ class Settings:
     shipped_max_bytes: int
     traces: TraceSettings | None
     """None: off, and no tracer or exporter is imported."""
+
+    @property
+    def call_timeout_s(self) -> float:
+        """The longest time from a call's admission to its end: it may be parked before it is dispatched."""
+        return self.parking_timeout_s + self.request_timeout_s
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
@@ -122,6 +130,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         max_body_bytes=read.count("TOLLGATE_MAX_BODY_BYTES", MAX_BODY_BYTES),
         async_requests=_async_requests(read),
         max_reported_tokens=read.count("TOLLGATE_MAX_REPORTED_TOKENS", MAX_REPORTED_TOKENS),
+        assumed_output_tokens=read.count("TOLLGATE_ASSUMED_OUTPUT_TOKENS", ASSUMED_OUTPUT_TOKENS),
         limits_on_redis_loss=read.parsed("TOLLGATE_LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
         vendors=vendors,
         tiers=read.parsed("TOLLGATE_MODEL_API_TIERS", parse_tiers, ""),

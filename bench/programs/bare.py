@@ -20,7 +20,7 @@ from control.edges.process.data_directory import DataDirectory
 from policy.billing import Tokens
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from policy.sealing import parse_keys
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader
@@ -54,11 +54,11 @@ _TAKEN = Taken()
 class NoCounters:
     """Admits everything."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken:
+    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken:
         return _TAKEN
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self.take(plan, estimate_tokens, tier)
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self.take(plan, estimate, tier)
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
         pass
@@ -98,6 +98,9 @@ class NoMeters:
         self._ended: list[RequestReport] = []
 
     def usage_not_reported(self, reason: str) -> None:
+        pass
+
+    def reservation_overrun(self, tokens: int) -> None:
         pass
 
     def limit_decision(self, decision: LimitDecision) -> None:

@@ -20,7 +20,7 @@ from bench.usage import cpu_s
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import TakeStamp
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -79,7 +79,11 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
 
     def arguments(call: int) -> list[Any]:
         reservation = Reservation(
-            key=plan.key, buckets=buckets, admitted_at_ms=time.time_ns() // 1_000_000, reserved_tokens=600
+            key=plan.key,
+            buckets=buckets,
+            admitted_at_ms=time.time_ns() // 1_000_000,
+            reserved_tokens=600,
+            margin_tokens=8000,
         )
         numbers = range(call * batch + 1, call * batch + batch + 1)
         return list(
@@ -98,7 +102,7 @@ def taking(plan: Plan) -> Callable[[int], list[Any]]:
 
     def arguments(call: int) -> list[Any]:
         stamp = STAMP._replace(number=call + 1, answered_through=call)
-        return [*take_arguments(plan.bounds, LEASE_MS, stamp), 600]
+        return [*take_arguments(plan.bounds, LEASE_MS, stamp), 600, 8000]
 
     return arguments
 
@@ -133,7 +137,7 @@ def report_redis(server: RedisServer) -> None:
         )
         for shape in SHAPES:
             plan = plan_of(shape)
-            ours: list[Any] = [*take_arguments(plan.bounds, LEASE_MS, STAMP), 600]
+            ours: list[Any] = [*take_arguments(plan.bounds, LEASE_MS, STAMP), 600, 8000]
             names = [f"{bound.counting_group}:{bound.limit.type[0]}{bound.limit.unit[0]}" for bound in plan.bounds]
             costs = [1 if bound.limit.type is LimitType.REQUEST else 600 for bound in plan.bounds]
             fixed: list[Any] = [*names, *[ROOMY] * len(names), *costs]
@@ -165,7 +169,7 @@ async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
 
 async def report_python(server: RedisServer) -> None:
     plans = [plan_of("4") for _ in range(IN_FLIGHT)]
-    arguments = [*take_arguments(plans[0].bounds, LEASE_MS, STAMP), b"600"]
+    arguments = [*take_arguments(plans[0].bounds, LEASE_MS, STAMP), b"600", b"8000"]
     path = str(server.socket_path)
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
@@ -184,9 +188,9 @@ async def report_python(server: RedisServer) -> None:
     counters = RedisCounters(server.url, "bench", options=CountersOptions(client=PATIENT))
     await counters.start()
     turn = iter(range(10**9))
-    apart = await python_us(lambda: counters.take(plans[next(turn) % IN_FLIGHT], 600))
+    apart = await python_us(lambda: counters.take(plans[next(turn) % IN_FLIGHT], Estimate(600, 8000)))
     print(f"{'counters.take, each plan alone':>44} {apart:>8.1f}")
-    merged = await python_us(lambda: counters.take(plans[0], 600))
+    merged = await python_us(lambda: counters.take(plans[0], Estimate(600, 8000)))
     print(f"{'counters.take, one hot plan (merged)':>44} {merged:>8.1f}")
     await counters.close()
 
@@ -242,7 +246,7 @@ async def report_calls(server: RedisServer) -> None:
 
 async def _call_in_turn(counters: RedisCounters, plan: Plan, turn: Iterator[int]) -> None:
     for _ in turn:
-        answer = await counters.take(plan, 600)
+        answer = await counters.take(plan, Estimate(600, 8000))
         if not isinstance(answer, Taken):
             raise TypeError("these limits refuse nothing")
         for reservation in answer.reservations:

@@ -18,7 +18,7 @@ from policy.limits.admission import CounterHash, admit, charge, settle
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import NO_TOKENS, Estimate, Reservation, Settlement
 from proxy.accounting.output_estimates import OutputEstimates
 
 OVERLOAD = 3.0
@@ -73,7 +73,7 @@ class Reserving:
     def offer(self, call: Arrival) -> Callable[[], None] | None:
         """None if refused, else what to do when the call ends."""
         estimate = call.input + self._output_estimates.expected_output("g", "s", call.cap)
-        decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
+        decision = admit(self._book, self._bounds, (Estimate(estimate),), call.at_ms)
         if not decision.admitted:
             return None
         reservation = Reservation(
@@ -103,9 +103,9 @@ class ChargingAfterwards:
         self._book = CounterHash(LEASE_MS)
 
     def offer(self, call: Arrival) -> Callable[[], None] | None:
-        if not admit(self._book, self._bounds, (0,), call.at_ms).admitted:
+        if not admit(self._book, self._bounds, (NO_TOKENS,), call.at_ms).admitted:
             return None
-        return lambda: charge(self._book, self._bounds, 1, call.tokens, call.ends_at_ms)
+        return lambda: charge(self._book, self._bounds, 1, Estimate(call.tokens), call.ends_at_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import uvloop
 from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -68,7 +69,7 @@ def cpu_s(server: RedisServer) -> float:
 
 async def call(counters: RedisCounters, plan: Plan) -> Taken | LimitHit:
     """A governed call: admitted, then settled."""
-    answer = await counters.take(plan, 600)
+    answer = await counters.take(plan, Estimate(600))
     if isinstance(answer, Taken):
         for reservation in answer.reservations:
             number = next(counters.numbers)

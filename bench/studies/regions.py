@@ -14,6 +14,7 @@ from itertools import product
 from policy.limits.admission import CounterHash, admit
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import NO_TOKENS
 
 WINDOW_MS = 60_000
 LAGS_MS = (0, 10, 100, 1000, 5000)
@@ -61,7 +62,7 @@ class Counters:
 
     def admitted(self, times_ms: Sequence[int]) -> list[int]:
         """Those of the calls that were admitted."""
-        return [at_ms for at_ms in times_ms if admit(self._held, self._bounds, (0,), at_ms).admitted]
+        return [at_ms for at_ms in times_ms if admit(self._held, self._bounds, (NO_TOKENS,), at_ms).admitted]
 
 
 @dataclass(frozen=True, slots=True)

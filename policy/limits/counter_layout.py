@@ -27,6 +27,9 @@ EXACT_SHIFT = 6
 TOKEN_KINDS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
 """The bits of the TOKEN limits in a mask."""
 
+MARGIN = 64
+"""The log of a TOKEN limit's margins has the number of its kind plus this (docs/reference/limits.md#tokens)."""
+
 EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
@@ -62,8 +65,10 @@ def is_exact_kind(mask: int, number: int) -> bool:
 
 
 def fields_of(group: str) -> tuple[str, ...]:
-    """All fields that a counting group can have in a hash: its header, and one log per kind."""
-    return (group, *(closed_field(group, number) for number in KIND_NUMBER.values()))
+    """All fields that a counting group can have in a hash: its header, one log per kind, and those of the margins."""
+    numbers = KIND_NUMBER.values()
+    margins = (number + MARGIN for (type, _), number in KIND_NUMBER.items() if type is LimitType.TOKEN)
+    return (group, *(closed_field(group, number) for number in (*numbers, *margins)))
 
 
 def day_usage(header: bytes | None, now_ms: int) -> tuple[int, int]:
@@ -86,7 +91,7 @@ def closed_field(group: str, number: int) -> str:
 def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: int) -> tuple[int, int]:
     """What counts at `now_ms` against a rate limit of the kind `number`, and for how many ms some of it still counts.
 
-    `header` and `closed`: a group's field and its `closed_field`, read together. Unsettled tokens count as reserved.
+    `header` and `closed`: a group's field and its `closed_field`, read together. Unsettled tokens count as expected.
     """
     at = _log_at(header, number)
     if header is None or at < 0:

@@ -9,11 +9,22 @@ See docs/reference/limits.md#settlement.
 from typing import Any, NamedTuple
 
 
+class Estimate(NamedTuple):
+    """The tokens of a call that has not ended: how many are expected, and how many more it can cost at most."""
+
+    expected: int
+    margin: int = 0
+
+
+NO_TOKENS = Estimate(0)
+
+
 class Reservation(NamedTuple):
     """The requests and tokens that an admitted call has taken in one Redis hash.
 
     `buckets`: per counting group, its id and the limits that bind there (`counter_layout.kind_mask`). `local`: admitted
-    while Redis was away; Redis has not counted the call, so its settlement charges it in full.
+    while Redis was away; Redis has not counted the call, so its settlement charges it in full. `reserved_tokens` and
+    `margin_tokens`: the call's `Estimate`.
     """
 
     key: str
@@ -21,15 +32,17 @@ class Reservation(NamedTuple):
     admitted_at_ms: int
     reserved_tokens: int
     local: bool = False
+    margin_tokens: int = 0
 
     def to_wire(self) -> list[Any]:
         buckets = [list(bucket) for bucket in self.buckets]
-        return [self.key, buckets, self.admitted_at_ms, self.reserved_tokens, self.local]
+        return [self.key, buckets, *self[2:]]
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> "Reservation":
-        key, buckets, admitted_at_ms, reserved_tokens, local = wire
-        return cls(key, tuple((group, mask) for group, mask in buckets), admitted_at_ms, reserved_tokens, local)
+        """Also reads what an older proxy wrote, which reserved no margin."""
+        key, buckets, *others = wire
+        return cls(key, tuple((group, mask) for group, mask in buckets), *others)
 
 
 class Settlement(NamedTuple):

@@ -14,7 +14,7 @@ EXACT_UP_TO = 64
 """Up to this threshold a log is exact: it merges only events of one millisecond."""
 LEASE_GRANULE_MS = 20_000
 LEASE_SLACK_MS = 60_000
-"""An unsettled reservation of DAY tokens expires this long after the request timeout."""
+"""An unsettled reservation of DAY tokens expires this long after the longest time that a call can last."""
 
 _WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
 _GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000}
@@ -37,9 +37,9 @@ def is_exact(limit: Limit) -> bool:
     return limit.is_rate and limit.threshold <= EXACT_UP_TO
 
 
-def lease_ms(request_timeout_s: float) -> int:
-    """The window of DAY reservations. With one granule it ends `LEASE_SLACK_MS` after the request timeout."""
-    return int(request_timeout_s * 1000) + LEASE_SLACK_MS - LEASE_GRANULE_MS
+def lease_ms(call_timeout_s: float) -> int:
+    """The window of DAY reservations. With one granule it ends `LEASE_SLACK_MS` after the longest call."""
+    return int(call_timeout_s * 1000) + LEASE_SLACK_MS - LEASE_GRANULE_MS
 
 
 def day_of(now_ms: int) -> int:
@@ -102,6 +102,10 @@ class RollingLog:
             if entry.count or index == len(self.entries) - 1:
                 kept.append(entry)
         return RollingLog(tuple(kept))
+
+    def merged(self, other: "RollingLog") -> "RollingLog":
+        """The events of both logs, in the order in which they leave."""
+        return RollingLog(tuple(sorted((*self.entries, *other.entries), key=lambda entry: entry.last_ms)))
 
     def room_at_ms(self, threshold: int, window_ms: int) -> int:
         """The first time at which the total is below `threshold`, if nothing else happens. 0: it is below now."""

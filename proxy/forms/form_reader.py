@@ -1,4 +1,4 @@
-"""Reads a form piece by piece: checks its framing and each part, finds `model`, and returns the bytes for the upstream.
+"""Reads a form piece by piece: checks its framing and each part, finds `model` and `n`, passes its bytes on.
 
 Pure. Every `--boundary` in the body must be a delimiter of its own, so that no other parser can find more or fewer
 parts. Nothing of a part is returned before its head was checked, nor the form's end unless all was valid.
@@ -16,10 +16,12 @@ from proxy.refusals import MalformedRequestError
 MAX_HEAD_BYTES = 8_192
 MAX_PARTS = 1_000
 MAX_VALUE_BYTES = 1_024
-"""Longest `model` or `stream`."""
+"""Longest `model`, `stream` or `n`."""
 _CRLF = b"\r\n"
 _END = b"--"
 _MODEL = b"model"
+_N = b"n"
+_WHOLE_NUMBER = re.compile("[0-9]{1,9}")
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -35,7 +37,7 @@ class FormReader:
 
     __slots__ = (
         *("_at", "_boundary", "_content_bytes", "_data", "_head", "_model_at", "_model_bytes", "_out", "_parts"),
-        *("_seen", "_state", "_state_part", "_takes_state", "_value", "model", "streaming"),
+        *("_seen", "_state", "_state_part", "_takes_state", "_value", "model", "most_n", "n", "streaming"),
     )
 
     def __init__(self, boundary: bytes) -> None:
@@ -58,6 +60,10 @@ class FormReader:
         self._model_bytes = 0
         self.model: str | None = None
         self.streaming = False
+        self.n: int | None = None
+        """How many answers the form asks for, once that part is complete."""
+        self.most_n: int | None = None
+        """The largest `n` that may still come."""
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes. Raises `MalformedRequestError`."""
@@ -197,10 +203,19 @@ class FormReader:
             self.model = text
             self._model_at = len(self._out)
             self._out.append(b"")
+        elif head.name == _N:
+            self.n = self._count(text)
         elif text.lower() not in ("true", "false"):
             raise MalformedRequestError("stream must be true or false")
         else:
             self.streaming = text.lower() == "true"
+
+    def _count(self, text: str) -> int:
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise MalformedRequestError("n must be a whole number")
+        if self.most_n is not None and int(text) > self.most_n:
+            raise MalformedRequestError(f"n above {self.most_n} must stand before model in the form")
+        return int(text)
 
     def _pass(self, size: int) -> None:
         """The next `size` bytes go upstream."""

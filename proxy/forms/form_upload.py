@@ -41,6 +41,14 @@ class FormUpload:
         """Whether the form asks for a stream, as far as it was read."""
         return self._reader.streaming
 
+    def most_answers(self, unless_said: int) -> int:
+        """How many answers the form asks for. Not known yet: at most `unless_said`, and a larger `n` is refused."""
+        said = self._reader.n
+        if said is None:
+            self._reader.most_n = unless_said
+            return unless_said
+        return max(1, said)
+
     def rename(self, model: str) -> None:
         """Give the upstream this model. Call it before `read`."""
         grown, declared = self._reader.rename(model), self._incoming.declared_bytes

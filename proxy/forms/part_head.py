@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from proxy.refusals import MalformedRequestError
 
 MAX_FIELDS = 16
-GUARDED = frozenset((b"model", b"stream"))
+GUARDED = frozenset((b"model", b"stream", b"n"))
 """The names that the gateway reads. Each may occur once, as text."""
 REFUSED = {
     b"metadata": "a form cannot carry metadata; send the header x-request-metadata",

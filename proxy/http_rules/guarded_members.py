@@ -10,16 +10,14 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from proxy.accounting.call_bound import ANSWER_COUNTS, OUTPUT_CAPS
 from proxy.refusals import MalformedRequestError
 
 _KINDS: dict[str, type] = {
     "stream": bool,
     "stream_options": dict,
     "metadata": dict,
-    "n": int,
-    "max_tokens": int,
-    "max_completion_tokens": int,
-    "max_output_tokens": int,
+    **dict.fromkeys((*ANSWER_COUNTS, *OUTPUT_CAPS), int),
 }
 """Without `model`, which is required and checked where it is read."""
 _TYPE_NAMES = {
@@ -27,7 +25,7 @@ _TYPE_NAMES = {
     dict: "a JSON object",
     int: "a whole number, written as an integer of at most 64 bits",
 }
-_OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_OUTPUT_CAPS = frozenset(OUTPUT_CAPS)
 _TYPED = frozenset(_KINDS)
 _GUARDED = _TYPED | {"model", "background", "container", "conversation", "previous_response_id", "thread"}
 """Also the members that name state in the vendor's account (`vendor_state.py`): a server may fold their names."""
@@ -36,7 +34,7 @@ _GUARDED_OPTIONS = frozenset((_USAGE,))
 _KNOWN_OPTIONS = frozenset((_USAGE, "include_obfuscation"))
 _SENT_BY_STOCK_CLIENTS = """
     messages input prompt system instructions tools tool_choice functions function_call parallel_tool_calls
-    temperature top_p top_k min_p stop stop_sequences seed suffix echo best_of logit_bias logprobs top_logprobs
+    temperature top_p top_k min_p stop stop_sequences seed suffix echo logit_bias logprobs top_logprobs
     presence_penalty frequency_penalty repetition_penalty response_format text reasoning reasoning_effort thinking
     modalities audio prediction service_tier store user safety_identifier prompt_cache_key prompt_cache_retention
     verbosity web_search_options include truncation background previous_response_id conversation max_tool_calls
@@ -53,21 +51,23 @@ _DOT_ABOVE = "\u0307"
 
 
 def check_members(body: dict[str, Any]) -> int | None:
-    """Return the largest of the caller's output caps; None if there is none.
+    """Return the largest of the caller's output caps; None if there is none. Below 1 a cap is how servers say "none".
 
     Raises `MalformedRequestError` for the first member that another server could read differently.
     """
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
-    cap = -1
+    cap, is_capped = 0, True
     for name in _TYPED.intersection(body):
         value = body[name]
         if value is None:
             continue
         if type(value) is not _KINDS[name]:
             raise MalformedRequestError(_first_type_error(body))
-        if name in _OUTPUT_CAPS and body[name] > cap:
-            cap = body[name]
+        if name in _OUTPUT_CAPS:
+            is_capped = is_capped and body[name] > 0
+            if body[name] > cap:
+                cap = body[name]
     if not _KNOWN.issuperset(body):
         _check_names(body, _KNOWN, _GUARDED, "")
     options = body.get("stream_options")
@@ -79,7 +79,7 @@ def check_members(body: dict[str, Any]) -> int | None:
             raise MalformedRequestError(f"stream_options.{_USAGE} must be {_TYPE_NAMES[bool]}")
         if not _KNOWN_OPTIONS.issuperset(options):
             _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
-    return cap if cap >= 0 else None
+    return cap if cap and is_capped else None
 
 
 def _first_type_error(body: dict[str, Any]) -> str:

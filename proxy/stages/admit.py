@@ -9,8 +9,10 @@ from typing import Protocol
 
 from policy.billing import MAX_COUNT, Tokens
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
+from proxy.accounting import call_bound
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
@@ -23,12 +25,13 @@ _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
+_NOTHING = (0, 0, 0)
 
 
 class Counters(Protocol):
     """The limits' counters."""
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
         """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
 
         Awaiting it raises `CountersUnavailableError`.
@@ -71,15 +74,43 @@ class Tiers:
         return plan
 
 
+class Estimates:
+    """What a call is likely to cost, and what it can cost at most.
+
+    `assumed_output`: the cap of a call that has none. See docs/reference/limits.md#estimates.
+    """
+
+    def __init__(self, output_estimates: OutputEstimates, assumed_output: int) -> None:
+        self._output_estimates = output_estimates
+        self._assumed_output = assumed_output
+
+    def of(self, context: RequestContext, plan: Plan) -> tuple[int, int, int]:
+        """Expected input and output, and the most tokens in all: never less than expected, and never more than an event
+        can report."""
+        path, cap, body_bytes = context.facts.path, context.output_cap, len(context.body)
+        whole_cap = None if cap is None else cap * context.answers
+        size = -(-body_bytes // BYTES_PER_TOKEN)
+        expected = self._output_estimates.expected_output(plan.group_id, plan.slug, whole_cap)
+        if context.upload is None:
+            most = call_bound.most_input(context.json, body_bytes, context.outline)
+        else:
+            most = call_bound.most_form_input(path)
+        if path not in call_bound.WITHOUT_OUTPUT:
+            most += whole_cap or self._assumed_output * context.answers
+        if size + expected > most:
+            most = size + expected
+        if most > MAX_COUNT:  # a cap or `n` of many digits
+            most, expected = MAX_COUNT, min(expected, MAX_COUNT - size)
+        return size, expected, most
+
+
 class Admit:
     """Asks every limit up the group tree."""
 
-    def __init__(
-        self, counters: Counters, output_estimates: OutputEstimates, meters: Meters, ulids: Ulids, tiers: Tiers
-    ) -> None:
+    def __init__(self, counters: Counters, estimates: Estimates, meters: Meters, ulids: Ulids, tiers: Tiers) -> None:
         self._counters = counters
         self._tiers = tiers
-        self._output_estimates = output_estimates
+        self._estimates = estimates
         self._meters = meters
         self._ulids = ulids
 
@@ -91,14 +122,9 @@ class Admit:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(identified.workspace)
-        # Request bytes / 4 + expected output, but never more than an event can report.
-        # See docs/reference/limits.md#estimates.
-        size = expected = 0
-        if context.facts.purpose is not _COUNT:
-            size = -(-len(context.body) // BYTES_PER_TOKEN)
-            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, context.output_cap)
-        reserved = min(size + expected, MAX_COUNT)
-        asked = self._counters.ask(plan, reserved, tier)
+        size, expected, most = self._estimates.of(context, plan) if context.facts.purpose is not _COUNT else _NOTHING
+        reserved = size + expected
+        asked = self._counters.ask(plan, Estimate(reserved, most - reserved), tier)
         try:
             answer = await asked
         except CountersUnavailableError:
@@ -116,5 +142,11 @@ class Admit:
         self._meters.limit_decision(ADMITTED)
         # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
-        estimate = Tokens(input=size, output=reserved - size)
-        return Admitted(identified=identified, route=route, taken=answer, event_key=event_key, estimate=estimate)
+        return Admitted(
+            identified=identified,
+            route=route,
+            taken=answer,
+            event_key=event_key,
+            estimate=Tokens(input=size, output=expected),
+            most_tokens=most,
+        )

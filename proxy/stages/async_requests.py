@@ -17,6 +17,7 @@ from policy.deployments import NOT_SERVING, PARKING
 from policy.hosts import HostRuleError
 from policy.limits.async_limits import look_ups_plan, submissions_plan
 from policy.limits.effective import Plan
+from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
@@ -58,7 +59,7 @@ Result = TypeVar("Result")
 class Counters(Protocol):
     """The limits' counters."""
 
-    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         """Take everything or nothing. Raises `CountersUnavailableError`."""
         ...
 
@@ -226,7 +227,7 @@ class AsyncRequests:
     async def _take(self, context: RequestContext, plan: Plan) -> Taken:
         meters = self._given.meters
         try:
-            answer = await self._given.counters.take(plan, 0)
+            answer = await self._given.counters.take(plan, NO_TOKENS)
         except CountersUnavailableError:
             meters.limit_decision(UNAVAILABLE)
             raise

@@ -11,6 +11,7 @@ import orjson
 
 from policy import exact_json
 from policy.request_ids import valid_request_id
+from proxy.accounting import call_bound
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
 from proxy.dialects import passed_paths
@@ -41,6 +42,7 @@ from proxy.refusals import (
 )
 from proxy.time_slices import Slices
 
+_COUNTING = call_bound.COUNTING
 _INFER, _COUNT, _LIST = Purpose.INFER, Purpose.COUNT, Purpose.LIST  # a global is ten times as fast as a member
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 _PURPOSES = {
@@ -145,6 +147,7 @@ class Receive:
         slug = await upload.model()
         context.body, context.json, context.outline = b"", {"model": slug}, None
         context.slug, context.streaming, context.metadata, context.output_cap = slug, upload.streaming, metadata, None
+        context.answers = upload.most_answers(call_bound.most_form_answers(context.facts.path))
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
@@ -194,6 +197,7 @@ def _understand(
     if not isinstance(slug, str) or not slug:
         raise MalformedRequestError("the body must have a member 'model' that is a string")
     context.output_cap = guarded_members.check_members(json)
+    context.answers = 1 if _COUNTING.isdisjoint(json) else call_bound.answers(json, context.facts.path)
     if metadata is None and "metadata" in json:
         metadata = _body_metadata(json, body, outline)
     context.body, context.json, context.outline = body, json, outline

@@ -90,6 +90,10 @@ class Meters(Protocol):
         """An answer is billed by what was delivered. `reason`: `missing`, or `rejected` as implausible."""
         ...
 
+    def reservation_overrun(self, tokens: int) -> None:
+        """A call cost so much more than it was taken to cost at most."""
+        ...
+
     def finished(self, call: RequestReport) -> None:
         """Count a call, and log it. Enqueue; never raises, never waits."""
         ...
@@ -129,6 +133,7 @@ class Settle:
             reported = context.reader.reported.tokens
         context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
         reservations, counters = admitted.taken.reservations, self._counters
+        total = tokens.total
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
         waiting = None
@@ -144,11 +149,12 @@ class Settle:
                 waiting = self._journal.close(context.journaled, record)
         finally:
             if context.dispatched:
-                total = tokens.total
                 for reservation, number in zip(reservations, numbers, strict=True):
                     counters.settle(reservation, number=number, actual_tokens=total)
             else:
                 counters.give_back(admitted.taken)
+        if total > admitted.most_tokens and reservations:
+            self._meters.reservation_overrun(total - admitted.most_tokens)
         if reported is not None:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)

@@ -221,7 +221,7 @@ class Supervisor:
         stack.push_async_callback(ingest.close)
         options = CountersOptions(
             on_loss="closed",
-            request_timeout_s=settings.request_timeout_s,
+            call_timeout_s=settings.call_timeout_s,
             client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
         )
         counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)

@@ -205,6 +205,7 @@ async def _dependencies(
         max_body_bytes=settings.max_body_bytes,
         capacity=settings.capacity,
         max_reported_tokens=settings.max_reported_tokens,
+        assumed_output_tokens=settings.assumed_output_tokens,
         access_tokens=tokens,
         tiers=settings.tiers,
         cors=settings.cors,
@@ -227,7 +228,7 @@ async def _counters(
 ) -> RedisCounters:
     options = CountersOptions(
         on_loss=settings.limits_on_redis_loss,
-        request_timeout_s=settings.request_timeout_s,
+        call_timeout_s=settings.call_timeout_s,
         client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
         on_round_trip=meters.redis_round_trip,
         on_local_decision=meters.decided_alone,

@@ -8,7 +8,7 @@ from policy.limits.admission import CounterHash, Decision, Tightest, admit, sett
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.exchange import CountersUnavailableError
@@ -30,17 +30,17 @@ class FakeCounters:
 
     async def close(self) -> None: ...
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self.take(plan, estimate_tokens, tier)
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self.take(plan, estimate, tier)
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
         """A take here takes no time, so it is never cancelled."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
-        ceiling = self._take(tier, estimate_tokens) if tier is not None else Taken()
+    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
+        ceiling = self._take(tier, estimate) if tier is not None else Taken()
         if isinstance(ceiling, LimitHit):
             return ceiling
-        granted = self._take(plan, estimate_tokens)
+        granted = self._take(plan, estimate)
         if isinstance(granted, LimitHit):
             for reservation in ceiling.returnable:
                 self._apply(
@@ -79,20 +79,20 @@ class FakeCounters:
         for settlement in sorted(settlements, key=lambda one: one.number):
             self._apply(incarnation, settlement)
 
-    def _take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+    def _take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         if not plan.bounds:
             return Taken()
         if self.away:
             raise CountersUnavailableError
-        decision = admit(self._book(plan.key), plan.bounds, (estimate_tokens,), self._now_ms())
+        decision = admit(self._book(plan.key), plan.bounds, (estimate,), self._now_ms())
         requests, tokens = _status(plan, decision.requests), _status(plan, decision.tokens)
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
-        reservations = _reservations(plan, plan.bounds, decision, estimate_tokens)
+        reservations = _reservations(plan, plan.bounds, decision, estimate)
         settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
         kept = [bound for bound in plan.bounds if bound.counting_group in settled]
-        return _taken(_reservations(plan, kept, decision, estimate_tokens), reservations, requests, tokens)
+        return _taken(_reservations(plan, kept, decision, estimate), reservations, requests, tokens)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
@@ -106,20 +106,20 @@ class LaterCounters(FakeCounters):
 
     admitted = 0
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Taken | LimitHit] = loop.create_future()
-        loop.call_soon(self._answer, answer, plan, estimate_tokens)
+        loop.call_soon(self._answer, answer, plan, estimate)
         return answer
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
         if isinstance(asked, asyncio.Future) and asked.done() and not asked.cancelled():
             self.give_back(asked.result())
 
-    def _answer(self, answer: "asyncio.Future[Taken | LimitHit]", plan: Plan, estimate_tokens: int) -> None:
+    def _answer(self, answer: "asyncio.Future[Taken | LimitHit]", plan: Plan, estimate: Estimate) -> None:
         if not answer.done():
             self.admitted += 1
-            answer.set_result(self._take(plan, estimate_tokens))
+            answer.set_result(self._take(plan, estimate))
 
 
 def _taken(
@@ -138,14 +138,19 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
     return LimitStatus(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
-def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Reservation, ...]:
+def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: Estimate) -> tuple[Reservation, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
     buckets = tuple((group, kind_mask(b.limit for b in held if b.counting_group == group)) for group in groups)
-    return (
-        (Reservation(key=plan.key, buckets=buckets, admitted_at_ms=decision.now_ms, reserved_tokens=estimate),)
-        if buckets
-        else ()
+    if not buckets:
+        return ()
+    reservation = Reservation(
+        key=plan.key,
+        buckets=buckets,
+        admitted_at_ms=decision.now_ms,
+        reserved_tokens=estimate.expected,
+        margin_tokens=estimate.margin,
     )
+    return (reservation,)
 
 
 def _tighter(one: LimitStatus | None, other: LimitStatus | None) -> LimitStatus | None:

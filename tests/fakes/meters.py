@@ -12,6 +12,7 @@ class FakeMeters:
     calls: list[RequestReport] = field(default_factory=list)
     decisions: list[tuple[str, str, str]] = field(default_factory=list)
     unreported: list[str] = field(default_factory=list)
+    overrun_tokens: int = 0
     capacity: Capacity | None = None
 
     @property
@@ -30,3 +31,6 @@ class FakeMeters:
 
     def usage_not_reported(self, reason: str) -> None:
         self.unreported.append(reason)
+
+    def reservation_overrun(self, tokens: int) -> None:
+        self.overrun_tokens += tokens

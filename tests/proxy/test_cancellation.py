@@ -10,6 +10,7 @@ from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters, LaterCounters
@@ -52,7 +53,7 @@ class HeldCounters(FakeCounters):
 
     reached: asyncio.Event
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
         self.reached.set()
         await asyncio.Event().wait()
         raise AssertionError

@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from operator import methodcaller
 from typing import Any
 
 from policy.limits.counter_layout import TOKEN_KINDS, kind_mask
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.node import Node
@@ -49,7 +49,7 @@ class Take(RedisCommand):
     def __init__(self, compiled: "CompiledPlan", on_reply: "Callable[[Take, Any], None]") -> None:
         self.compiled = compiled
         self.answers: list[Answer] = []
-        self.estimates: list[int] = []
+        self.estimates: list[Estimate] = []
         self.on_reply = on_reply
         self.expires_at = NEVER  # the other attributes of a command are set when it is sent
 
@@ -111,31 +111,36 @@ class CompiledPlan:
         self._after_stamp = b"\r\n" + b"".join(map(encode_argument, names))
         self._by_sha = encode_argument(b"EVALSHA") + encode_argument(template.script.sha)
 
-    def encode(self, estimates: Sequence[int], stamp: bytes, *, with_text: bool = False) -> bytes:
+    def encode(self, estimates: Sequence[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
         script = self._by_sha
         if with_text:
             script = encode_argument(b"EVAL") + encode_argument(self.template.script.text)
-        digits = len(str(max(estimates)))  # leading zeros make all of one length: one format for any number of them
-        return (b"*%d\r\n%b%b%b%b" + b"$%d\r\n%%0%dd\r\n" % (digits, digits) * len(estimates)) % (
-            self._argument_count + len(estimates),
+        figures = tuple(chain.from_iterable(estimates))
+        digits = len(str(max(figures)))  # leading zeros make all of one length: one format for any number of them
+        return (b"*%d\r\n%b%b%b%b" + b"$%d\r\n%%0%dd\r\n" % (digits, digits) * len(figures)) % (
+            self._argument_count + len(figures),
             script,
             self._before_stamp,
             stamp,
             self._after_stamp,
-            *estimates,
+            *figures,
         )
 
-    def reservation(self, admitted_at_ms: int, estimate: int) -> Reservation:
+    def reservation(self, admitted_at_ms: int, estimate: Estimate) -> Reservation:
         """Everything that a request took that was admitted at that time."""
         return Reservation(
-            key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
+            key=self.plan.key,
+            buckets=self._buckets,
+            admitted_at_ms=admitted_at_ms,
+            reserved_tokens=estimate.expected,
+            margin_tokens=estimate.margin,
         )
 
-    def taken(self, reply: list[int], estimates: Iterable[int]) -> dict[int, Taken]:
+    def taken(self, reply: list[int], estimates: Iterable[Estimate]) -> dict[Estimate, Taken]:
         """What a request of each of these estimates took. All get the limits' figures after the last one."""
         lines, tightest = self._lines_of(reply), partial(self.tightest, reply)
-        taken: dict[int, Taken] = {}
+        taken: dict[Estimate, Taken] = {}
         for estimate in set(estimates):
             everything = self.reservation(reply[0], estimate)
             returnable: tuple[Reservation, ...] = (everything,)

@@ -18,7 +18,7 @@ from typing import Any
 import hiredis
 
 from policy.limits.effective import Plan
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
@@ -49,7 +49,7 @@ shared ones, a replay from the journal would be skipped."""
 
 @dataclass(frozen=True, slots=True)
 class CountersOptions:
-    """`on_loss`: `closed` or `local`. `request_timeout_s`: bounds how long an unsettled DAY reservation is kept.
+    """`on_loss`: `closed` or `local`. `call_timeout_s`: bounds how long an unsettled DAY reservation is kept.
 
     `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
     seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.
@@ -57,7 +57,7 @@ class CountersOptions:
     """
 
     on_loss: str = "closed"
-    request_timeout_s: float = 1200
+    call_timeout_s: float = 1200
     local_refusals: bool = True
     roster_interval_s: float = 2.0
     client: RedisClientOptions = field(default_factory=RedisClientOptions)
@@ -74,7 +74,7 @@ class RedisCounters:
         self._options = options or CountersOptions()
         self._incarnation = incarnation
         self._on_round_trip = self._options.on_round_trip
-        self._lease_ms = lease_ms(self._options.request_timeout_s)
+        self._lease_ms = lease_ms(self._options.call_timeout_s)
         self._nodes = nodes_of(RedisUrl.parse(redis_url), self._options.client)
         self._nodes.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
@@ -134,23 +134,23 @@ class RedisCounters:
         pending = self._settlements.oldest_pending(self._incarnation)
         return self._settlements.last_number if pending is None else pending - 1
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
         """Admit one call against all bounds of `plan`. If one refuses, nothing is counted.
 
         `tier`: the workspace's limits for the model API (policy/limits/tiers.py), in another hash. Taken first, and
         given back if the plan refuses. A plan without bounds needs no Redis.
         """
-        asked = self.ask(plan, estimate_tokens, tier)
+        asked = self.ask(plan, estimate, tier)
         try:
             return await asked
         except asyncio.CancelledError:
             self.abandon(asked)
             raise
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
         """Begin a take. Await what this returns at once; if that is cancelled, `abandon` it."""
         if tier is not None:
-            return self._take_with_tier(tier, plan, estimate_tokens)
+            return self._take_with_tier(tier, plan, estimate)
         answer: Answer = self._loop.create_future()
         if not plan.bounds:
             answer.set_result(Taken())
@@ -167,7 +167,7 @@ class RedisCounters:
             self._takes_to_send.append(take)
             self._nodes.schedule_flush()
         take.answers.append(answer)
-        take.estimates.append(estimate_tokens)
+        take.estimates.append(estimate)
         return answer
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
@@ -197,16 +197,16 @@ class RedisCounters:
         """
         await self._settlements.replay(incarnation, settlements)
 
-    async def _take_with_tier(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+    async def _take_with_tier(self, tier: Plan, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         compiled = self._plans.get(id(tier))
         if compiled is None or compiled.plan is not tier:
             self._compile(tier, is_tier=True)
-        ceiling = await self.take(tier, estimate_tokens)
+        ceiling = await self.take(tier, estimate)
         if isinstance(ceiling, LimitHit):
             return ceiling
         admitted = False
         try:
-            granted = await self.take(plan, estimate_tokens)
+            granted = await self.take(plan, estimate)
             admitted = isinstance(granted, Taken)
         finally:
             if not admitted:
@@ -320,7 +320,7 @@ class RedisCounters:
             )  # fmt: skip
         return False
 
-    def _decide_without_redis(self, plan: Plan, answer: Answer, estimate: int) -> None:
+    def _decide_without_redis(self, plan: Plan, answer: Answer, estimate: Estimate) -> None:
         if self._local is None:
             answer.set_exception(CountersUnavailableError())
             return

@@ -15,7 +15,7 @@ from policy.limits.admission import CounterHash, Counts, Tightest, admit, charge
 from policy.limits.counter_layout import KIND_NUMBER, has_kind, kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.windows import day_of, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.worker_roster import Share
@@ -70,13 +70,13 @@ class LocalLimits:
         self._hashes: dict[str, CounterHash] = {}
         self._number = 0
 
-    def record_admission(self, plan: Plan, tokens: int, requests: LimitStatus | None = None) -> None:
+    def record_admission(self, plan: Plan, estimate: Estimate, requests: LimitStatus | None = None) -> None:
         """A call of this worker was admitted. `requests`: the tightest REQUEST limit in Redis' reply."""
         history = self._history(plan)
         now_ms = self._clock_ms()
         if requests is not None:
             history.tightest, history.replied_at_ms = requests, now_ms
-        history.add(now_ms, tokens)
+        history.add(now_ms, estimate.expected)
 
     def record_refusal(self, plan: Plan, requests: LimitStatus | None) -> None:
         """Redis has refused a call of this worker."""
@@ -93,8 +93,9 @@ class LocalLimits:
         counters = self._hashes.get(reservation.key)
         if counters is not None:
             self._number += 1
+            margin = reservation.margin_tokens if reservation.local else 0  # Redis counted it, and not this worker
             here = Settlement(
-                reservation=reservation._replace(local=False),
+                reservation=reservation._replace(local=False, margin_tokens=margin),
                 number=self._number,
                 actual_tokens=actual_tokens,
                 given_back=given_back,
@@ -128,7 +129,7 @@ class LocalLimits:
         self._histories = kept
         self._sweep_at = max(_PLANS_KEPT, 2 * len(kept))
 
-    def take(self, plan: Plan, estimate: int) -> Taken | LimitHit:
+    def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         """Admit against this worker's share. Raises `CountersUnavailableError` if it has never known one."""
         share = self._share()
         if share is None:
@@ -144,7 +145,12 @@ class LocalLimits:
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.record_admission(plan, estimate)
         reservation = Reservation(
-            key=plan.key, buckets=_buckets(plan), admitted_at_ms=decision.now_ms, reserved_tokens=estimate, local=True
+            key=plan.key,
+            buckets=_buckets(plan),
+            admitted_at_ms=decision.now_ms,
+            reserved_tokens=estimate.expected,
+            local=True,
+            margin_tokens=estimate.margin,
         )
         own = (reservation,)
         return Taken(own, own, rate_limit_lines(requests, tokens), lambda: (requests, tokens))
@@ -162,7 +168,7 @@ class LocalLimits:
         slices = [(at_ms, requests, tokens, one.plan) for one in own for at_ms, requests, tokens in one.slices]
         for at_ms, requests, tokens, plan in sorted(slices, key=lambda one: one[0]):
             rates = [bound for bound in plan.bounds if bound.limit.is_rate]
-            charge(counters, rates, requests, tokens, at_ms)
+            charge(counters, rates, requests, Estimate(tokens), at_ms)
         replies = [(one, one.tightest, one.plan.bounds[one.tightest.bound]) for one in own if one.tightest is not None]
         for history, tightest, bound in replies:
             if bound.limit.is_rate:  # before the days, which advance the time of the counters
@@ -188,7 +194,9 @@ class LocalLimits:
         used_by_others = room - share.of(tightest.remaining)
         if used_by_others > 0:
             newest_ms = history.replied_at_ms + tightest.reset_ms - window_ms(bound.limit.unit, 0) - 1
-            charge(counters, (bound,), used_by_others, 0, now_ms if bound.limit.unit is Unit.DAY else newest_ms)
+            charge(
+                counters, (bound,), used_by_others, Estimate(0), now_ms if bound.limit.unit is Unit.DAY else newest_ms
+            )
 
     def _charge_day(self, counters: CounterHash, history: _History, bound: Bound, now_ms: int) -> None:
         counts: Counts = counters.counts_at(bound.counting_group, now_ms)

@@ -8,11 +8,13 @@
 --   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
 -- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
 -- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
--- log), 6 TOKEN DAY (its log holds the reservations, each with a lease).
+-- log), 6 TOKEN DAY (its log holds the reservations, each with a lease). A TOKEN kind plus MARGIN is the log of its
+-- margins: how much more the calls in flight can cost than was expected of them. These logs are a header's last ones:
+-- scripts of versions without margins keep a header's first five logs.
 -- Redis hashes every byte of every string that Lua sees, so cost depends on few calls and short strings.
 
 local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
-local DAY = 86400000
+local DAY, MARGIN = 86400000, 64
 local GRANULE = {20, 1000, 20, 1000, 0, 20000}
 local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- take.lua and settle.lua set the last one to the lease
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
@@ -25,8 +27,10 @@ local function format(bytes)
   if bytes == 110 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7' end
   if bytes == 52 then return '<I6I3I7I7BI7I6I6I2I7' end
   if bytes == 139 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7' end
-  if bytes == 23 then return '<I6I3I7I7' end
-  return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7'
+  if bytes == 168 then
+    return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7'
+  end
+  return '<I6I3I7I7' .. string.rep('BI7I6I6I2I7', (bytes - 23) / 29)
 end
 
 local function clock()
@@ -45,14 +49,19 @@ local function packed(h)
   return pack(format(23 + 29 * (#h - 4) / 6), unpack(h))
 end
 
--- The index of this kind's log in h. Appends an empty log if there is none.
+-- The index of this kind's log in h, and whether it is new: an empty log is added if there is none.
 local function log_at(h, kind)
   local n = #h
   for i = 5, n, 6 do
-    if h[i] == kind then return i end
+    if h[i] == kind then return i, false end
   end
-  h[n + 1], h[n + 2], h[n + 3], h[n + 4], h[n + 5], h[n + 6] = kind, 0, 0, 0, 0, 0
-  return n + 1
+  local at = n + 1
+  if kind < MARGIN then
+    while at > 5 and h[at - 6] > MARGIN do at = at - 6 end
+    for i = n, at, -1 do h[i + 6] = h[i] end
+  end
+  h[at], h[at + 1], h[at + 2], h[at + 3], h[at + 4], h[at + 5] = kind, 0, 0, 0, 0, 0
+  return at, true
 end
 
 -- g is the number of a group; ARGV[2 + g] is its name. closed: the closed entries that this call has read or changed,
@@ -76,7 +85,7 @@ end
 -- Drops the entries that have left the window. An entry of exactly one window ago counts: times are truncated to the
 -- millisecond.
 local function expire(g, h, i, now)
-  local edge = now - WINDOW[h[i]]
+  local edge = now - WINDOW[h[i] % MARGIN]
   if h[i + 3] < edge then
     h[i + 1], h[i + 2], h[i + 3], h[i + 4], h[i + 5] = 0, 0, 0, 0, 0
   elseif h[i + 2] > 0 and h[i + 2] < edge then

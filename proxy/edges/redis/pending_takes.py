@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from proxy.edges.redis.admission_requests import CompiledPlan, Take
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class _LostTake(NamedTuple):
     number: int
     compiled: CompiledPlan
-    estimates: Sequence[int]
+    estimates: Sequence[Estimate]
 
 
 class _Revocation(RedisCommand):

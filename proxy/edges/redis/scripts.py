@@ -80,12 +80,13 @@ def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stam
     return [b"<I6B" + b"BBI7" * len(bounds) + b"I8I8I8", values + stamp, *groups, takes_field(incarnation)]
 
 
-_SETTLEMENT = struct.Struct("<QQQQBB")
-_SETTLEMENT_FORMAT = b"I8I8I8I8BB"
+_SETTLEMENT = struct.Struct("<QQQQQBB")
+_SETTLEMENT_FORMAT = b"I8I8I8I8I8BB"
+_SETTLEMENT_VALUES = 7
 WITHOUT_REDIS, GIVEN_BACK = 1, 2
 pack_settlement = _SETTLEMENT.pack
-"""A settlement without its buckets: number, admission time (ms), reserved tokens, actual tokens, flags (the sum of the
-two above that apply), number of its buckets."""
+"""A settlement without its buckets: number, admission time (ms), reserved tokens, margin, actual tokens, flags (the sum
+of the two above that apply), number of its buckets."""
 
 
 def number_of(packed: bytes) -> int:
@@ -100,6 +101,7 @@ def packed(settlement: Settlement) -> bytes:
         settlement.number,
         reservation.admitted_at_ms,
         reservation.reserved_tokens,
+        reservation.margin_tokens,
         settlement.actual_tokens,
         flags,
         len(reservation.buckets),
@@ -156,8 +158,8 @@ def takes_field(incarnation: str) -> bytes:
 
 _VALUES_MAX = 4000
 """In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
-BATCH_MAX = _VALUES_MAX // 8
-"""Most settlements of a batch: one with a single bucket is eight values."""
+BATCH_MAX = _VALUES_MAX // (_SETTLEMENT_VALUES + 2)
+"""Most settlements of a batch: each has one bucket at least."""
 
 
 def batch_size(buckets: Sequence[Buckets]) -> tuple[int, bool]:
@@ -167,10 +169,10 @@ def batch_size(buckets: Sequence[Buckets]) -> tuple[int, bool]:
     """
     first, oldest = buckets[0], buckets[:BATCH_MAX]
     if oldest.count(first) == len(oldest):
-        return min(len(oldest), max(1, _VALUES_MAX // (6 + 2 * len(first)))), True
+        return min(len(oldest), max(1, _VALUES_MAX // (_SETTLEMENT_VALUES + 2 * len(first)))), True
     values = 0
     for count, own in enumerate(oldest):
-        values += 6 + 2 * len(own)
+        values += _SETTLEMENT_VALUES + 2 * len(own)
         if values > _VALUES_MAX and count:
             return count, oldest[:count].count(first) == count
     return len(oldest), False

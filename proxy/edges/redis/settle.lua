@@ -1,7 +1,8 @@
 -- Settlement: replaces estimates by actual figures, each settlement once.
--- ARGV: struct format | values: lease (ms), then per settlement: number, admission time, reserved, actual, flags
---       (1 admitted without Redis, 2 given back), number of buckets; per bucket: number of its group, mask of the
---       limits that bind there (policy/limits/counter_layout.py) | the groups' names | the incarnation's marker field.
+-- ARGV: struct format | values: lease (ms), then per settlement: number, admission time, reserved, margin, actual,
+--       flags (1 admitted without Redis, 2 given back), number of buckets; per bucket: number of its group, mask of
+--       the limits that bind there (policy/limits/counter_layout.py) | the groups' names | the incarnation's marker
+--       field.
 -- Reply: how many settlements were new. Numbers rise within a batch; the marker holds the last number applied.
 -- The reference in Python: policy/limits/admission.py, settle(). See docs/reference/limits.md#settlement.
 
@@ -20,14 +21,17 @@ local last_written = heads[groups][1]
 local day = floor(now / DAY)
 for g = 1, groups do roll(heads[g], now, day) end
 
--- The index of each log that this batch has used, by 8 * g + kind, so that each log is expired once.
+-- The index of each log that this batch has used, by 128 * g + kind, so that each log is expired once. A new log may
+-- move the others.
 local places = {}
 
 local function live_log(g, kind)
-  local h, i = heads[g], places[8 * g + kind]
+  local h, i = heads[g], places[128 * g + kind]
   if not i then
-    i = log_at(h, kind)
-    places[8 * g + kind] = i
+    local is_new
+    i, is_new = log_at(h, kind)
+    if is_new then places = {} end
+    places[128 * g + kind] = i
     expire(g, h, i, now)
   end
   return h, i
@@ -92,10 +96,11 @@ local function correct_requests(g, mask, admitted_at, given_back)
   end
 end
 
-local function correct_tokens(g, mask, admitted_at, reserved, actual, without_redis)
+local function correct_tokens(g, mask, admitted_at, reserved, margin, actual, without_redis)
   for kind = 3, 4 do
     local bit = 2 ^ (kind - 1)
     if has(mask, bit) then
+      if margin > 0 then refund(g, kind + MARGIN, margin, admitted_at) end
       if actual < reserved then
         refund(g, kind, reserved - actual, admitted_at)
       elseif not without_redis or admitted_at + WINDOW[kind] >= now then
@@ -105,22 +110,23 @@ local function correct_tokens(g, mask, admitted_at, reserved, actual, without_re
   end
   if has(mask, 2 ^ 5) then
     refund(g, 6, reserved, admitted_at)
+    if margin > 0 then refund(g, 6 + MARGIN, margin, admitted_at) end
     heads[g][4] = heads[g][4] + actual
   end
 end
 
 local fresh, highest, v = 0, applied, 2
 while v < #values do
-  local number, admitted_at, reserved, actual, flags, buckets =
-    values[v], values[v + 1], values[v + 2], values[v + 3], values[v + 4], values[v + 5]
-  v = v + 6
+  local number, admitted_at, reserved, margin, actual, flags, buckets =
+    values[v], values[v + 1], values[v + 2], values[v + 3], values[v + 4], values[v + 5], values[v + 6]
+  v = v + 7
   if number > highest then
     local without_redis, given_back = flags % 2 == 1, flags >= 2
-    if without_redis then reserved = 0 end
+    if without_redis then reserved, margin = 0, 0 end
     fresh, highest = fresh + 1, number
     for b = v, v + 2 * buckets - 2, 2 do
       if flags > 0 then correct_requests(values[b], values[b + 1], admitted_at, given_back) end
-      correct_tokens(values[b], values[b + 1], admitted_at, reserved, actual, without_redis)
+      correct_tokens(values[b], values[b + 1], admitted_at, reserved, margin, actual, without_redis)
     end
   end
   v = v + 2 * buckets

@@ -127,7 +127,7 @@ class SettlementSender:
         A caller that has read its answer may call again at once. It must not be refused for tokens that it did not use,
         so the settlement does not wait for a later tick.
         """
-        key, buckets, admitted_at_ms, reserved_tokens, local = reservation
+        key, buckets, admitted_at_ms, reserved_tokens, local, margin_tokens = reservation
         queue = self._queues.get((key, incarnation))
         if queue is None:
             queue = self._add_queue(key, incarnation)
@@ -140,7 +140,7 @@ class SettlementSender:
             flags = WITHOUT_REDIS if local else 0
             self.last_number = number
         queue.settlements.append(
-            pack_settlement(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
+            pack_settlement(number, admitted_at_ms, reserved_tokens, margin_tokens, actual_tokens, flags, len(buckets))
         )
         queue.buckets.append(buckets)
         if key in self._soft_refusals:  # it may have made room: ask Redis again

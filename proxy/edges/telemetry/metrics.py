@@ -82,6 +82,7 @@ class WorkerMetrics:
         self._decisions: Counter[LimitDecision] = Counter()
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
+        self._overrun_tokens = 0
         self._histograms = {
             "duration": HistogramCounts(DURATION_BOUNDS_S),
             "overhead": HistogramCounts(OVERHEAD_BOUNDS_S),
@@ -103,6 +104,10 @@ class WorkerMetrics:
 
     def usage_not_reported(self, reason: str) -> None:
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
+
+    def reservation_overrun(self, tokens: int) -> None:
+        """A call cost so many tokens more than it was taken to cost at most."""
+        self._overrun_tokens += tokens
 
     def decided_alone(self) -> None:
         """A limit check was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
@@ -172,6 +177,7 @@ class WorkerMetrics:
         for buckets in self._first_bytes.values():
             self._histograms["first_byte"].add(buckets)
         alone, self._decided_alone = self._decided_alone, 0
+        overrun, self._overrun_tokens = self._overrun_tokens, 0
         capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
         if capacity is not None:
             sheds = capacity.taken_sheds()
@@ -187,6 +193,7 @@ class WorkerMetrics:
             "decisions": [[*key, count] for key, count in self._decisions.items()],
             "unreported": self._unreported.copy(),
             "decided_alone": alone,
+            "overrun_tokens": overrun,
             "histograms": {name: one.take() for name, one in self._histograms.items() if any(one.counts)},
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,

@@ -19,6 +19,7 @@ from policy.endpoints import Target
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
@@ -476,7 +477,7 @@ async def test_caller_that_leaves_during_admission_is_a_499(rig: PathRig) -> Non
     asked = asyncio.Event()
 
     class Stalled(FakeCounters):
-        async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+        async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
             asked.set()
             await asyncio.Event().wait()
             raise AssertionError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from policy.limits.effective import Bound
 from policy.limits.limit import LimitType, Unit
-from policy.limits.settlement import Settlement
+from policy.limits.settlement import Estimate, Settlement
 
 WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
 GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000, Unit.DAY: 20_000}
@@ -61,6 +61,7 @@ class BruteForce:
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._buckets: dict[tuple[str, Kind], Bucket] = {}
+        self._margins: dict[tuple[str, Kind], Bucket] = {}
         self._day_requests: dict[tuple[str, int], int] = {}
         self._day_tokens: dict[tuple[str, int], int] = {}
         self._applied: dict[str, int] = {}
@@ -72,9 +73,17 @@ class BruteForce:
         granule_ms = GRANULE_MS[bound.limit.unit]
         return self._of_the_day(bound, now_ms) + self._bucket(bound).most(now_ms, granule_ms)
 
-    def admitted(self, bounds: tuple[Bound, ...], estimate: int, now_ms: int) -> None:
+    def least_margin(self, bound: Bound, now_ms: int) -> int:
+        return self._margin(bound).least(now_ms)
+
+    def most_margin(self, bound: Bound, now_ms: int) -> int:
+        return self._margin(bound).most(now_ms, GRANULE_MS[bound.limit.unit])
+
+    def admitted(self, bounds: tuple[Bound, ...], estimate: Estimate, now_ms: int) -> None:
         for bound in bounds:
-            cost = 1 if bound.limit.type is LimitType.REQUEST else estimate
+            cost = 1 if bound.limit.type is LimitType.REQUEST else estimate.expected
+            if bound.limit.type is LimitType.TOKEN:
+                self._margin(bound).events.append(Event(now_ms, estimate.margin))
             if (bound.limit.type, bound.limit.unit) == (LimitType.REQUEST, Unit.DAY):
                 self._count_day(self._day_requests, bound.counting_group, now_ms, 1)
             else:
@@ -93,6 +102,7 @@ class BruteForce:
 
     def _settle_tokens(self, bound: Bound, settlement: Settlement, now_ms: int) -> None:
         reservation, bucket = settlement.reservation, self._bucket(bound)
+        self._margin(bound).take_back(reservation.admitted_at_ms, reservation.margin_tokens, now_ms)
         if bound.limit.unit is Unit.DAY:
             bucket.take_back(reservation.admitted_at_ms, reservation.reserved_tokens, now_ms)
             self._count_day(self._day_tokens, bound.counting_group, now_ms, settlement.actual_tokens)
@@ -108,9 +118,15 @@ class BruteForce:
             self._count_day(self._day_requests, bound.counting_group, now_ms, -1)
 
     def _bucket(self, bound: Bound) -> Bucket:
+        return self._of(self._buckets, bound)
+
+    def _margin(self, bound: Bound) -> Bucket:
+        return self._of(self._margins, bound)
+
+    def _of(self, buckets: dict[tuple[str, Kind], Bucket], bound: Bound) -> Bucket:
         unit, threshold = bound.limit.unit, bound.limit.threshold
         made = Bucket(WINDOW_MS.get(unit, self._lease_ms))
-        bucket = self._buckets.setdefault((bound.counting_group, (bound.limit.type, unit)), made)
+        bucket = buckets.setdefault((bound.counting_group, (bound.limit.type, unit)), made)
         bucket.was_merged = bucket.was_merged or unit is Unit.DAY or threshold > EXACT_UP_TO
         return bucket
 

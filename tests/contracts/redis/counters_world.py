@@ -13,7 +13,7 @@ import redis
 from policy.groups import Enforcement, Group
 from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -37,7 +37,7 @@ class Counters(Protocol):
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
+    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit: ...
     @property
     def numbers(self) -> Iterator[int]: ...
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None: ...
@@ -67,19 +67,19 @@ class World:
         while isinstance(self.counters, RedisCounters) and self.counters.pending_settlements:
             await asyncio.sleep(0.001)
 
-    async def admit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> Taken:
-        answer = await self.counters.take(plan, estimate, tier=tier)
+    async def admit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None, *, margin: int = 0) -> Taken:
+        answer = await self.counters.take(plan, Estimate(estimate, margin), tier=tier)
         assert isinstance(answer, Taken), answer
         return answer
 
-    async def hit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> LimitHit:
-        answer = await self.counters.take(plan, estimate, tier=tier)
+    async def hit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None, *, margin: int = 0) -> LimitHit:
+        answer = await self.counters.take(plan, Estimate(estimate, margin), tier=tier)
         assert isinstance(answer, LimitHit), answer
         return answer
 
-    async def admitted(self, plan: Plan, calls: int, estimate: int = 1) -> int:
+    async def admitted(self, plan: Plan, calls: int, estimate: int = 1, margin: int = 0) -> int:
         """How many of so many calls, one after the other, were admitted."""
-        answers = [await self.counters.take(plan, estimate) for _ in range(calls)]
+        answers = [await self.counters.take(plan, Estimate(estimate, margin)) for _ in range(calls)]
         return sum(isinstance(answer, Taken) for answer in answers)
 
     async def settle(self, taken: Taken, actual: int) -> list[Settlement]:

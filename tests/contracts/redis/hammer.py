@@ -11,6 +11,7 @@ import sys
 import uvloop
 
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.node import execute
@@ -41,7 +42,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
 
     async def press() -> None:
         while loop.time() < end:
-            answer = await counters.take(plan, 10)
+            answer = await counters.take(plan, Estimate(10))
             if isinstance(answer, Taken):
                 admitted_at.append(answer.reservations[0].admitted_at_ms)
                 counters.settle(answer.reservations[0], number=next(counters.numbers), actual_tokens=7)

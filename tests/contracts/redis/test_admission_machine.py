@@ -26,7 +26,7 @@ from policy.groups import Group
 from policy.limits.admission import CounterHash, Decision, Tightest, admit, revoke_takes, settle
 from policy.limits.counter_layout import KIND_NUMBER, KINDS, closed_field, kind_mask, rate_usage
 from policy.limits.effective import Bound, Plan
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, window_ms
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
@@ -38,6 +38,9 @@ LEASE_MS = 130_000
 THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
 LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
 COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
+MARGINS = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 300))
+ESTIMATES = st.builds(Estimate, COUNTS, MARGINS)
+SOME = Estimate(3, 5)
 NAMES = ("root", "child", "leaf", "twig", "bud")
 
 
@@ -54,7 +57,7 @@ class Sent:
     """An unanswered take. It may have run, or may still be on its way."""
 
     plan: Plan
-    estimates: tuple[int, ...]
+    estimates: tuple[Estimate, ...]
     stamp: TakeStamp
     admissions: tuple[Admission, ...] = ()
 
@@ -102,27 +105,29 @@ class Machine(RuleBasedStateMachine):
         if ahead:
             self._set_clock(data.draw(st.sampled_from(ahead[:8])) + off_by)
 
-    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=6))
-    def call(self, caller: int, estimates: list[int]) -> None:
+    @rule(caller=st.integers(0, 4), estimates=st.lists(ESTIMATES, min_size=1, max_size=6))
+    def call(self, caller: int, estimates: list[Estimate]) -> None:
         self._take(self._plan(caller), estimates)
 
-    @rule(caller=st.integers(0, 4), times=st.integers(1, 90))
-    def burst(self, caller: int, times: int) -> None:
-        self._take(self._plan(caller), [1] * times)
+    @rule(caller=st.integers(0, 4), times=st.integers(1, 90), margin=st.integers(0, 4))
+    def burst(self, caller: int, times: int, margin: int) -> None:
+        self._take(self._plan(caller), [Estimate(1, margin)] * times)
 
-    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), late_ms=st.integers(1, 70_000))
-    def call_too_late(self, caller: int, estimates: list[int], late_ms: int) -> None:
+    @rule(
+        caller=st.integers(0, 4), estimates=st.lists(ESTIMATES, min_size=1, max_size=3), late_ms=st.integers(1, 70_000)
+    )
+    def call_too_late(self, caller: int, estimates: list[Estimate], late_ms: int) -> None:
         """A take whose deadline is past, by Redis' own clock, moves nothing."""
         plan, stamp = self._plan(caller), self._stamp("a")._replace(deadline_ms=self.now_ms - late_ms)
         decision = self._take(plan, estimates, stamp)
         assert decision is None or decision.too_late
 
-    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=6), by=st.sampled_from("ab"))
-    def call_and_lose_the_answer(self, caller: int, estimates: list[int], by: str) -> None:
+    @rule(caller=st.integers(0, 4), estimates=st.lists(ESTIMATES, min_size=1, max_size=6), by=st.sampled_from("ab"))
+    def call_and_lose_the_answer(self, caller: int, estimates: list[Estimate], by: str) -> None:
         self._run_unheard(Sent(self._plan(caller), tuple(estimates), self._stamp(by)))
 
-    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), by=st.sampled_from("ab"))
-    def send_a_take_that_does_not_arrive_yet(self, caller: int, estimates: list[int], by: str) -> None:
+    @rule(caller=st.integers(0, 4), estimates=st.lists(ESTIMATES, min_size=1, max_size=3), by=st.sampled_from("ab"))
+    def send_a_take_that_does_not_arrive_yet(self, caller: int, estimates: list[Estimate], by: str) -> None:
         plan = self._plan(caller)
         if plan.bounds:
             deadline_ms = self.now_ms + 30_000 if by == "a" else NO_DEADLINE_MS
@@ -169,16 +174,16 @@ class Machine(RuleBasedStateMachine):
     def come_back_when_told(self, caller: int) -> None:
         """`retry_after` is tight: refused one millisecond before, admitted at it."""
         plan = self._plan(caller)
-        decision = self._take(plan, [3])
+        decision = self._take(plan, [SOME])
         if decision is None or decision.refused_by is None:
             return
         self._set_clock(decision.now_ms + decision.retry_after_ms - 1)
-        early = self._take(plan, [3])
+        early = self._take(plan, [SOME])
         assert early is not None
         assert early.refused_by is not None, "admitted before retry_after"
         assert early.retry_after_ms == 1
         self._set_clock(self.now_ms + 1)
-        on_time = self._take(plan, [3])
+        on_time = self._take(plan, [SOME])
         assert on_time is not None
         assert on_time.refused_by is None, "refused at retry_after"
 
@@ -186,14 +191,14 @@ class Machine(RuleBasedStateMachine):
     def lift_it_early(self, caller: int) -> None:
         """Until `hard_retry_after` a refusal stands, whatever is refunded."""
         plan = self._plan(caller)
-        decision = self._take(plan, [3])
+        decision = self._take(plan, [SOME])
         if decision is None or not decision.hard_retry_after_ms:
             return
         for admission in [admission for admission in self.open if admission.reservation.key == plan.key]:
             self.open.remove(admission)
             self._settle("a", [(admission, 0, True)])
         self._set_clock(decision.now_ms + decision.hard_retry_after_ms - 1)
-        still = self._take(plan, [3])
+        still = self._take(plan, [SOME])
         assert still is not None
         assert still.refused_by is not None, "a hard refusal was lifted"
 
@@ -280,11 +285,11 @@ class Machine(RuleBasedStateMachine):
         assert reply == [figure for record in ran for figure in (record.at_ms, record.number, record.admitted)]
         return {record.number: (record.at_ms, record.admitted) for record in ran}
 
-    def _take(self, plan: Plan, estimates: list[int], stamp: TakeStamp | None = None) -> Decision | None:
+    def _take(self, plan: Plan, estimates: list[Estimate], stamp: TakeStamp | None = None) -> Decision | None:
         if not plan.bounds:
             return None
         stamp = stamp or self._stamp("a")
-        texts = [b"%d" % estimate for estimate in estimates]
+        texts = [b"%d" % figure for estimate in estimates for figure in estimate]
         reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.bounds, LEASE_MS, stamp), *texts])
         decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)
@@ -292,22 +297,32 @@ class Machine(RuleBasedStateMachine):
         self.now_ms = decision.now_ms
         return decision
 
-    def _check_between_the_models(self, plan: Plan, estimates: list[int], decision: Decision) -> None:
+    def _check_between_the_models(self, plan: Plan, estimates: list[Estimate], decision: Decision) -> None:
         model, now_ms = self.models[plan.key], decision.now_ms
         for estimate in estimates[: decision.admitted]:
             for bound in plan.bounds:
-                assert model.least(bound, now_ms) < bound.limit.threshold, f"one too many: {bound}"
+                least, threshold = model.least(bound, now_ms), bound.limit.threshold
+                assert least < threshold, f"one too many: {bound}"
+                assert least + model.least_margin(bound, now_ms) < 2 * threshold, f"one may cost too much: {bound}"
             model.admitted(plan.bounds, estimate, now_ms)
             buckets = _parts(plan.bounds)
             self.open.append(
                 Admission(
-                    Reservation(key=plan.key, buckets=buckets, admitted_at_ms=now_ms, reserved_tokens=estimate),
+                    Reservation(
+                        key=plan.key,
+                        buckets=buckets,
+                        admitted_at_ms=now_ms,
+                        reserved_tokens=estimate.expected,
+                        margin_tokens=estimate.margin,
+                    ),
                     plan.bounds,
                 )
             )
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
-            assert model.most(refusing, now_ms) >= refusing.limit.threshold, f"refused for nothing: {refusing}"
+            most, threshold = model.most(refusing, now_ms), refusing.limit.threshold
+            most_in_all = most + model.most_margin(refusing, now_ms)
+            assert most >= threshold or most_in_all >= 2 * threshold, f"refused for nothing: {refusing}"
             for earlier in plan.bounds[: decision.refused_by]:
                 assert model.least(earlier, now_ms) < earlier.limit.threshold, f"not the first to refuse: {refusing}"
         if decision.admitted:

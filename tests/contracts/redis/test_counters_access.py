@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -53,7 +54,7 @@ async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
 async def works(url: str) -> bool:
     async with counters_at(url) as counters:
         try:
-            return isinstance(await counters.take(PLAN, 1), Taken)
+            return isinstance(await counters.take(PLAN, Estimate(1)), Taken)
         except CountersUnavailableError:
             return False
 

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.supervisor.probe import PLANS
@@ -63,7 +64,7 @@ def plans_on_each(cluster: RedisCluster, prefix: str = "g") -> dict[int, Plan]:
 
 
 async def admit(counters: RedisCounters, plan: Plan, calls: int = 1) -> list[Taken]:
-    answers = await asyncio.gather(*(counters.take(plan, 10) for _ in range(calls)))
+    answers = await asyncio.gather(*(counters.take(plan, Estimate(10)) for _ in range(calls)))
     assert all(isinstance(answer, Taken) for answer in answers), answers
     return [answer for answer in answers if isinstance(answer, Taken)]
 
@@ -82,7 +83,7 @@ async def test_each_call_goes_to_the_node_of_its_key_in_one_write_per_tick(
         await admit(counters, one)
     clients = [node.server.client() for node in formed.primaries]
     before = [(script_calls(client), client.info("stats")["total_reads_processed"]) for client in clients]
-    await asyncio.gather(*(counters.take(one, 10) for one in plans for _ in range(2)))
+    await asyncio.gather(*(counters.take(one, Estimate(10)) for one in plans for _ in range(2)))
     for client, (calls, reads) in zip(clients, before, strict=True):
         assert client.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
         assert script_calls(client) - calls == 1
@@ -115,7 +116,7 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
         await eventually(lambda: counters.pending_settlements == 0)
         assert source.redirects - redirects == 1, "the next command goes to the right node at once"
         assert counted(target.server, one) == (8, 50)
-        answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(5)))
+        answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(5)))
         assert [type(answer) for answer in answers] == [Taken] * 2 + [LimitHit] * 3
     finally:
         formed.move(slot, source)
@@ -157,7 +158,7 @@ async def test_calls_pass_while_their_slot_is_moving(
         formed.end_move(slot, source, target)
     count = len(first) + 4
     assert counted(target.server, one) == (count, 7 * count)
-    answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(12 - count)))
+    answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(12 - count)))
     assert [type(answer) for answer in answers] == [Taken] * (10 - count) + [LimitHit] * 2
     formed.move(slot, source)
 
@@ -174,7 +175,7 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
     async def ask() -> None:
         nonlocal admitted, refused
         while not done.is_set():
-            answer = await counters.take(one, 10)
+            answer = await counters.take(one, Estimate(10))
             if isinstance(answer, Taken):
                 admitted += 1
                 settle(counters, answer, 3)
@@ -210,7 +211,7 @@ async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, It
         settle(counters, taken[0], 500)
         await asyncio.to_thread(cluster.fail_over, replica)
         settle(counters, taken[1], 40)
-        answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(25)))
+        answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(25)))
         assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
         await eventually(lambda: counters.pending_settlements == 0)
     assert counted(replica.server, one) == (100, 540)
@@ -242,7 +243,7 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
         assert 0 < unavailable < 100
         await eventually(lambda: counters.pending_settlements == 0)
         assert counted(replacement.server, one) == (41, 70)
-        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(70)))
+        answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(70)))
         assert [type(answer) for answer in answers] == [Taken] * 59 + [LimitHit] * 11
 
 
@@ -256,12 +257,12 @@ async def test_takes_that_a_replaced_node_did_not_answer_count_nowhere(
         await admit(counters, one, 10)
         await eventually(lambda: counted(replacement.server, one)[0] == 10)
         paused.server.pause()
-        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(20)), return_exceptions=True)
+        answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(20)), return_exceptions=True)
         assert {type(answer) for answer in answers} == {CountersUnavailableError}
         await asyncio.to_thread(cluster.wait_for_replacement, paused)
         await eventually(lambda: counters._nodes.of(slot_of(one.key.encode())).serves)
         await eventually(lambda: not counters._takes._lost)
-        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(100)))
+        answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(100)))
         assert [type(answer) for answer in answers] == [Taken] * 90 + [LimitHit] * 10
 
 
@@ -276,7 +277,7 @@ async def test_in_local_mode_only_the_calls_of_a_dead_node_are_decided_locally(f
         paused.server.pause()
         try:
             assert len(await admit(counters, one, 40)) == 40
-            assert isinstance(await counters.take(one, 1), LimitHit)
+            assert isinstance(await counters.take(one, Estimate(1)), LimitHit)
             assert counters.local_decisions == 41
             for other in on_each.values():
                 await admit(counters, other)
@@ -304,7 +305,7 @@ async def test_tls_and_a_restricted_user(tmp_path: Path) -> None:
             await admit(counters, one)  # ASK
             cluster.end_move(slot, source, target)
             await admit(counters, one, 3)
-            assert isinstance(await counters.take(one, 1), LimitHit)
+            assert isinstance(await counters.take(one, Estimate(1)), LimitHit)
 
 
 def test_readiness_is_checked_in_each_quarter_of_the_slots() -> None:

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from policy.limits.tiers import Tier, tier_plan
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
@@ -78,12 +79,12 @@ async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisC
 
 
 async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan | None = None) -> list[type]:
-    taken = (counters.take(plan, 10, tier) for _ in range(calls))
+    taken = (counters.take(plan, Estimate(10), tier) for _ in range(calls))
     return [type(answer) for answer in await asyncio.gather(*taken, return_exceptions=True)]
 
 
 async def taken(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Taken:
-    answer = await counters.take(plan, estimate)
+    answer = await counters.take(plan, Estimate(estimate))
     assert isinstance(answer, Taken), answer
     return answer
 
@@ -219,7 +220,7 @@ async def test_late_redis_reply_returns_the_tier_too(relay: Relay, late: RedisCo
 async def test_reservation_returned_before_dispatch_frees_capacity(late: RedisCounters, plan: Plan) -> None:
     before = await left(late, plan)
     for _ in range(3):
-        answers = [await late.take(plan, 10) for _ in range(60)]
+        answers = [await late.take(plan, Estimate(10)) for _ in range(60)]
         admissions = [answer for answer in answers if isinstance(answer, Taken)]
         assert len(admissions) == 50
         for one in admissions:
@@ -281,7 +282,7 @@ async def test_served_and_remaining_requests_add_up_to_the_threshold(
         nonlocal served
         while not stopping:
             try:
-                answer = await worker.take(plan, 100)
+                answer = await worker.take(plan, Estimate(100))
             except CountersUnavailableError:
                 answer = None
             if isinstance(answer, Taken) and served < 20:  # some are served, the others shed before dispatch

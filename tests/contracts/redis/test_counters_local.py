@@ -10,6 +10,7 @@ import redis
 
 from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from policy.limits.tiers import Tier, tier_plan
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -53,7 +54,7 @@ async def come_back(server: RedisServer, workers: list[RedisCounters]) -> None:
 
 
 async def admissions(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Taken]:
-    answers = [await counters.take(plan, estimate) for _ in range(calls)]
+    answers = [await counters.take(plan, Estimate(estimate)) for _ in range(calls)]
     return [answer for answer in answers if isinstance(answer, Taken)]
 
 
@@ -85,7 +86,7 @@ async def test_local_decisions_are_reported_and_logged(server: RedisServer, capl
 
 async def test_worker_with_a_share_of_zero_admits_nothing(server: RedisServer, workers: list[RedisCounters]) -> None:
     await lose(server, workers)
-    refusal = await workers[2].take(simple(rpm=2), 1)
+    refusal = await workers[2].take(simple(rpm=2), Estimate(1))
     assert isinstance(refusal, LimitHit)
     assert refusal.retry_after_ms > 0
     assert len(await admissions(workers[1], simple(rpm=2), 3)) == 1
@@ -120,7 +121,7 @@ async def test_worker_that_knows_of_an_exhausted_limit_admits_nothing(
     plan = simple(**limits)
     used = len(await admissions(workers[0], plan, 150))
     for counters in workers[1:]:
-        assert isinstance(await counters.take(plan, 1), LimitHit)
+        assert isinstance(await counters.take(plan, Estimate(1)), LimitHit)
     await lose(server, workers)
     assert [len(await admissions(counters, plan, 150)) for counters in workers] == [0, 0, 0]
     assert used == min(limits.values())
@@ -183,7 +184,7 @@ async def test_tier_returned_in_memory_is_not_settled_in_redis(
 ) -> None:
     tier, plan = tier_plan("ws", Tier(30, 30_000)), simple(rpm=3)
     await lose(server, workers)
-    answers = [await workers[0].take(plan, 10, tier=tier) for _ in range(8)]
+    answers = [await workers[0].take(plan, Estimate(10), tier=tier) for _ in range(8)]
     assert [type(answer) for answer in answers] == [Taken] + [LimitHit] * 7
     for answer in answers[:1]:
         assert isinstance(answer, Taken)
@@ -203,7 +204,7 @@ async def test_worker_started_without_redis_has_no_share(server: RedisServer) ->
     counters = RedisCounters(server.url, "late", options=options)
     await counters.start()
     with pytest.raises(CountersUnavailableError):
-        await counters.take(simple(rpm=5), 1)
+        await counters.take(simple(rpm=5), Estimate(1))
     assert not counters.decides
     assert not told
     await counters.close()
@@ -219,7 +220,7 @@ async def test_new_worker_has_no_share_until_the_others_know_of_it(server: Redis
     assert (first.decides, second.decides) == (True, False)
     assert len(await admissions(first, simple(rpm=11), 20)) == 11
     with pytest.raises(CountersUnavailableError):
-        await second.take(simple(rpm=11), 1)
+        await second.take(simple(rpm=11), Estimate(1))
     await first.close()
     await second.close()
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from policy.limits.effective import Plan
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import Take
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -51,7 +51,7 @@ def script_calls(server: RedisServer) -> int:
 
 
 async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
-    answer = await counters.take(plan, estimate)
+    answer = await counters.take(plan, Estimate(estimate))
     assert isinstance(answer, Taken), answer
     return answer
 
@@ -70,7 +70,7 @@ async def tokens_left(counters: RedisCounters, plan: Plan) -> int:
 
 async def outcomes(counters: RedisCounters, plan: Plan, calls: int) -> list[type]:
     """The number of answers of each type to concurrent requests."""
-    answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)), return_exceptions=True)
+    answers = await asyncio.gather(*(counters.take(plan, Estimate(1)) for _ in range(calls)), return_exceptions=True)
     return [type(answer) for answer in answers]
 
 
@@ -81,8 +81,8 @@ async def test_requests_of_one_tick_share_a_read_and_those_of_one_plan_a_command
     await take(counters, plans[0])
     with client(server) as own:
         calls, reads = script_calls(server), own.info("stats")["total_reads_processed"]
-        hot = [counters.take(plans[0], 10) for _ in range(50)]
-        others = [counters.take(plan, 10) for plan in plans[1:] for _ in range(2)]
+        hot = [counters.take(plans[0], Estimate(10)) for _ in range(50)]
+        others = [counters.take(plan, Estimate(10)) for plan in plans[1:] for _ in range(2)]
         admissions = await asyncio.gather(*hot, *others)
         assert own.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
     assert script_calls(server) - calls == len(plans)
@@ -93,7 +93,7 @@ async def test_requests_of_one_tick_share_a_read_and_those_of_one_plan_a_command
 async def test_batch_admits_in_order_until_a_limit_refuses(counters: RedisCounters) -> None:
     assert await outcomes(counters, simple(rpm=7), 10) == [Taken] * 7 + [LimitHit] * 3
     tokens = simple(tpm=100)
-    answers = await asyncio.gather(*(counters.take(tokens, 60) for _ in range(4)))
+    answers = await asyncio.gather(*(counters.take(tokens, Estimate(60)) for _ in range(4)))
     assert [type(answer) for answer in answers] == [Taken, Taken, LimitHit, LimitHit]
 
 
@@ -120,7 +120,7 @@ async def test_scripts_are_loaded_again_after_noscript(server: RedisServer, coun
 async def test_hard_refusal_is_repeated_from_memory(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpd=100)
     await settle(counters, await take(counters, plan), 100)
-    first = await counters.take(plan, 1)
+    first = await counters.take(plan, Estimate(1))
     calls = script_calls(server)
     assert await outcomes(counters, plan, 50) == [LimitHit] * 50
     assert script_calls(server) == calls
@@ -136,14 +136,14 @@ async def test_soft_refusal_is_asked_for_again_after_a_tenth_of_a_second(
     plan = simple(rpm=2)
     taken = await take(counters, plan)
     await take(counters, plan)
-    assert isinstance(await counters.take(plan, 1), LimitHit)
+    assert isinstance(await counters.take(plan, Estimate(1)), LimitHit)
     counters.give_back(taken)
     await eventually(lambda: counters.pending_settlements == 0)
     assert await outcomes(counters, plan, 2) == [Taken, LimitHit]
     calls = script_calls(server)
 
     async def asked_again() -> bool:
-        await counters.take(plan, 1)
+        await counters.take(plan, Estimate(1))
         return script_calls(server) > calls
 
     async with asyncio.timeout(PATIENCE_S):
@@ -177,14 +177,14 @@ async def test_caller_cancelled_before_the_reply_returns_its_tokens(counters: Re
     plan = simple(tpm=1000, tpd=1000)
     await take(counters, plan, 1)
     for ticks in range(4):  # before it is sent, and on its way
-        waiting = asyncio.create_task(counters.take(plan, 900))
+        waiting = asyncio.create_task(counters.take(plan, Estimate(900)))
         for _ in range(ticks):
             await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.sleep(0)
-        await counters.take(simple(rpm=9), 0)  # asked after it: its answer has come, too
+        await counters.take(simple(rpm=9), Estimate(0))  # asked after it: its answer has come, too
         await eventually(lambda: counters.pending_settlements == 0)
         assert await tokens_left(counters, plan) == 999
 
@@ -204,7 +204,7 @@ class CancelsOnDelivery(RedisCounters):
 async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisServer) -> None:
     counters, plan = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS), simple(tpm=1000)
     await counters.start()
-    counters.waiting = waiting = asyncio.create_task(counters.take(plan, 900))
+    counters.waiting = waiting = asyncio.create_task(counters.take(plan, Estimate(900)))
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await eventually(lambda: counters.pending_settlements == 0)
@@ -253,7 +253,7 @@ async def test_reply_that_arrived_during_our_own_stall_is_in_time(server: RedisS
     with ours, theirs, client(server) as own:
         loop.add_reader(ours, stand_still)
         for _ in range(8):  # more than the breaker bears
-            waiting = asyncio.ensure_future(counters.take(plan, 1))
+            waiting = asyncio.ensure_future(counters.take(plan, Estimate(1)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # it is sent
             theirs.send(b"x")
@@ -280,7 +280,7 @@ async def test_open_breaker_fails_commands_at_once(server: RedisServer, counters
     await eventually(lambda: not counters.available)
     for _ in range(5):
         await outcomes(counters, simple(rpm=5), 2)
-    waiting = asyncio.ensure_future(counters.take(simple(rpm=5), 1))
+    waiting = asyncio.ensure_future(counters.take(simple(rpm=5), Estimate(1)))
     for _ in range(3):  # no deadline is waited for, only ticks
         await asyncio.sleep(0)
     assert isinstance(waiting.exception(), CountersUnavailableError)
@@ -355,10 +355,10 @@ async def test_next_call_is_not_refused_for_unused_tokens_of_the_last(counters: 
     """Each call reserves 530 of 100 and uses 20. The next one must find 20 used, however soon it comes."""
     plan = simple(tpm=100)
     for _ in range(5):
-        taken = await counters.take(plan, 530)
+        taken = await counters.take(plan, Estimate(530))
         assert isinstance(taken, Taken)
         counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=20)
-    assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
+    assert isinstance(await counters.take(plan, Estimate(530)), LimitHit), "100 of 100 are used"
 
 
 async def test_close_sends_pending_settlements(server: RedisServer) -> None:
@@ -459,12 +459,12 @@ async def test_settlements_of_a_dead_worker_are_replayed_once(server: RedisServe
 async def test_returned_reservation_uses_no_settlement_number(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
     for _ in range(3):
-        waiting = asyncio.create_task(counters.take(plan, 100))
+        waiting = asyncio.create_task(counters.take(plan, Estimate(100)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await counters.take(simple(rpm=9), 0)
+        await counters.take(simple(rpm=9), Estimate(0))
         await eventually(lambda: counters.pending_settlements == 0)
     await settle(counters, await take(counters, plan, 100), 40)
     assert await tokens_left(counters, plan) == 960

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
@@ -33,7 +34,7 @@ def sentinels() -> Iterator[SentinelSet]:
 
 
 async def admitted(counters: RedisCounters, plan: Plan, calls: int) -> list[Taken]:
-    answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)))
+    answers = await asyncio.gather(*(counters.take(plan, Estimate(1)) for _ in range(calls)))
     return [answer for answer in answers if isinstance(answer, Taken)]
 
 
@@ -115,7 +116,7 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
         before = first + await admitted(counters, one, 30)
         old.kill()
         settle(counters, before[0], 70)
-        refused = await asyncio.gather(*(counters.take(one, 1) for _ in range(5)), return_exceptions=True)
+        refused = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(5)), return_exceptions=True)
         assert {type(answer) for answer in refused} == {CountersUnavailableError}
         new = await asyncio.to_thread(sentinels.wait_for_new_primary, old_port)
         await eventually(lambda: counters.available)
@@ -139,7 +140,7 @@ async def test_tls_and_logins_of_their_own(tmp_path: Path) -> None:
             await asyncio.to_thread(running.fail_over)
             await eventually(lambda: uses(counters, running.primary_port))
             assert len(await admitted(counters, one, 50)) == 40
-            assert isinstance(await counters.take(one, 1), LimitHit)
+            assert isinstance(await counters.take(one, Estimate(1)), LimitHit)
         async with counters_at(login) as counters:
             with pytest.raises(CountersUnavailableError):
-                await counters.take(one, 1)
+                await counters.take(one, Estimate(1))

@@ -20,6 +20,7 @@ from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import RedisCounters
 from tests.control.plane import SLUG, ControlPlane, running_plane
@@ -145,8 +146,8 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     assert plan is not None
     counters = RedisCounters(redis_url, "worker-1")
     await counters.start()
-    assert isinstance(await counters.take(plan, 100), Taken)
-    taken = await counters.take(plan, 100)
+    assert isinstance(await counters.take(plan, Estimate(100)), Taken)
+    taken = await counters.take(plan, Estimate(100))
     assert isinstance(taken, Taken)
     for reservation in taken.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=tokens)

@@ -12,6 +12,7 @@ from typing import Any
 import hiredis
 import uvloop
 
+from policy.limits.settlement import NO_TOKENS
 from proxy.edges.redis.scripts import Script
 from proxy.edges.upstream.connection import UpstreamConnection
 from proxy.edges.upstream.egress import Origin
@@ -148,7 +149,7 @@ class CannedRedis:
         if command[0] not in (b"EVALSHA", b"EVAL"):
             return b"+PONG\r\n"
         if command[1] in self._take:
-            admitted = len(command) - _BEFORE_ESTIMATES - command[5][_GROUPS_AT]
+            admitted = (len(command) - _BEFORE_ESTIMATES - command[5][_GROUPS_AT]) // len(NO_TOKENS)
             self.takes += admitted
             return self._take_reply(admitted)
         self.settlements += 1

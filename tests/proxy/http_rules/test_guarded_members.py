@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.accounting.call_bound import ANSWER_COUNTS, OUTPUT_CAPS
 from proxy.http_rules import guarded_members
 from proxy.refusals import MalformedRequestError
 from tests.fakes.directory import SLUG
@@ -17,7 +18,7 @@ from tests.fakes.path import PathRig
 from tests.fakes.wire import FakeIncoming
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
-COUNTS = ("n", "max_tokens", "max_completion_tokens", "max_output_tokens")
+COUNTS = (*ANSWER_COUNTS, *OUTPUT_CAPS)
 NAMES = ("model", "stream", "stream_options", "metadata", *COUNTS)
 
 
@@ -56,7 +57,9 @@ def test_object_member_of_a_wrong_type_is_refused(name: str, value: object) -> N
     ("body", "cap"),
     [
         ({"max_tokens": 1, "max_completion_tokens": 100, "max_output_tokens": 9, "n": 500}, 100),
-        ({"max_tokens": None, "max_output_tokens": 0}, 0),
+        ({"max_tokens": None, "max_output_tokens": 0}, None),
+        ({"max_tokens": 1, "n_predict": -1}, None),
+        ({"max_tokens": 1, "max_new_tokens": 32_000}, 32_000),
         ({"max_tokens": -1}, None),
         ({"messages": []}, None),
     ],

@@ -2,6 +2,7 @@
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import NO_TOKENS
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters
 from proxy.exchange import CountersUnavailableError
@@ -29,7 +30,7 @@ class RedisProbe:
         """Why Redis cannot admit calls with limits. "" if it can."""
         for plan in PLANS:
             try:
-                await self._counters.take(plan, 0)
+                await self._counters.take(plan, NO_TOKENS)
             except CountersUnavailableError:
                 continue
             return ""

@@ -60,6 +60,7 @@ class MetricTotals(Collector):
         self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decided_alone = 0
+        self._overrun_tokens = 0
         self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
         self._traces = TraceTotals()
@@ -92,6 +93,7 @@ class MetricTotals(Collector):
         for reason, count in counts["unreported"].items():
             self._unreported[reason,] += count
         self._decided_alone += counts["decided_alone"]
+        self._overrun_tokens += counts["overrun_tokens"]
         for name, (buckets, total) in counts["histograms"].items():
             sums, totals = self._histograms[name]
             sums[:] = map(int.__add__, sums, buckets)
@@ -138,6 +140,8 @@ class MetricTotals(Collector):
         yield _counter("tollgate_usage_not_reported", about, ["reason"], self._unreported)
         about = "Limit checks that workers decided by their shares while Redis was unreachable"
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
+        about = "Tokens of calls beyond what they were taken to cost at most when they were admitted"
+        yield _counter("tollgate_reservation_overrun_tokens", about, [], {(): self._overrun_tokens})
         for key, (name, about, bounds) in _HISTOGRAMS.items():
             counts, total = self._histograms[key]
             edges = [*(str(bound) for bound in bounds), "+Inf"]

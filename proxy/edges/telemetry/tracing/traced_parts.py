@@ -9,7 +9,7 @@ from opentelemetry.trace import Span, Tracer
 
 from policy.endpoints import Target
 from policy.limits.effective import Plan
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.call_load import Load
@@ -32,9 +32,9 @@ PLATFORM_SPAN = "replica"
 class Counters(Protocol):
     """The limits' counters, as the pipeline uses them."""
 
-    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit: ...
+    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit: ...
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]: ...
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]: ...
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None: ...
 
@@ -71,6 +71,8 @@ class Meters(Protocol):
 
     def usage_not_reported(self, reason: str) -> None: ...
 
+    def reservation_overrun(self, tokens: int) -> None: ...
+
     def finished(self, call: RequestReport) -> None: ...
 
 
@@ -101,11 +103,11 @@ class TracedCounters:
         self.settle = counters.settle
         self.give_back = counters.give_back
 
-    def ask(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self._recorded(self._ask(plan, estimate_tokens, tier))
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        return self._recorded(self._ask(plan, estimate, tier))
 
-    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
-        return await self._recorded(self._take(plan, estimate_tokens))
+    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
+        return await self._recorded(self._take(plan, estimate))
 
     def _recorded(self, asked: Awaitable[Taken | LimitHit]) -> Awaitable[Taken | LimitHit]:
         call = current_call()
@@ -250,6 +252,7 @@ class TracedMeters:
         self.watch = meters.watch
         self.limit_decision = meters.limit_decision
         self.usage_not_reported = meters.usage_not_reported
+        self.reservation_overrun = meters.reservation_overrun
 
     def finished(self, call: RequestReport) -> None:
         trace = current_call()

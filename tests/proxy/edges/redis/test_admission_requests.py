@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from proxy.accounting.reservations import LimitHit, LimitStatus
 from proxy.edges.redis.admission_requests import CompiledPlan, Take, TakeTemplate
@@ -70,10 +70,10 @@ def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int,
 def test_command_states_the_number_of_its_arguments() -> None:
     plan = compiled()
     stamp = pack_stamp(12_345, 7, 6)
-    single, batch = plan.encode([1234], stamp), plan.encode([5, 1234], stamp)
-    with_text = plan.encode([5, 1234], stamp, with_text=True)
+    single, batch = plan.encode([Estimate(7, 1234)], stamp), plan.encode([Estimate(5), Estimate(9, 1234)], stamp)
+    with_text = plan.encode([Estimate(5), Estimate(9, 1234)], stamp, with_text=True)
     arguments = take_arguments(PLAN.bounds, 1000, TakeStamp("worker", 7, 6, 12_345))
-    assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"1234")
+    assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"0007", b"1234")
     assert b"\r\n$4\r\n0005\r\n" in batch
     for encoded, command in ((single, b"EVALSHA"), (batch, b"EVALSHA"), (with_text, b"EVAL")):
         parts = encoded.split(b"\r\n")
@@ -87,21 +87,21 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     plan = replace(PLAN, bounds=(BOUND, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [7000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000]
-    taken = compiled_plan.taken(reply, [5, 90, 5])
+    taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
     requests, tokens = LimitStatus(5, 2, 60_000), LimitStatus(1000, 900, 59_000)
-    assert taken.keys() == {5, 90}
+    assert taken.keys() == {Estimate(5), Estimate(90, 30)}
     for estimate, one in taken.items():
         assert (one.requests, one.tokens, one.lines) == (requests, tokens, rate_limit_lines(requests, tokens))
         [returnable], [settled] = one.returnable, one.reservations
         assert returnable == compiled_plan.reservation(7000, estimate)
-        assert (settled.admitted_at_ms, settled.reserved_tokens) == (7000, estimate)
+        assert (settled.admitted_at_ms, settled.reserved_tokens, settled.margin_tokens) == (7000, *estimate)
         assert [group for group, _ in returnable.buckets] == ["g", "root"]
         assert [group for group, _ in settled.buckets] == ["root"]
 
 
 NUMBERS = st.integers(0, 2**53 - 1)
 RESERVATIONS = st.builds(
-    Reservation, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans()
+    Reservation, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans(), NUMBERS
 )
 
 
@@ -121,7 +121,7 @@ def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -
     some = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
     buckets = [some[kind] for kind in [*kinds, *[kinds[-1]] * more]]
     size, is_uniform = batch_size(buckets)
-    values = [6 + 2 * len(own) for own in buckets]
+    values = [7 + 2 * len(own) for own in buckets]
     assert size == 1 or sum(values[:size]) <= 4000
     assert size == len(buckets) or sum(values[: size + 1]) > 4000
     assert is_uniform == (len(set(buckets[:size])) == 1)
@@ -176,7 +176,7 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)  # type: ignore[arg-type]  # nodes by shape
     sent = [Take(compiled(), print) for _ in range(2)]
     for take in sent:
-        take.estimates.append(5)
+        take.estimates.append(Estimate(5))
         takes.stamp(take, nodes.node)
     takes.connection_lost(sent[0])
     takes.redis_is_back()

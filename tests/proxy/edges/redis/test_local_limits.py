@@ -4,6 +4,7 @@ import pytest
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis import local_limits
 from proxy.edges.redis.local_limits import LocalLimits
@@ -26,22 +27,22 @@ def alone() -> LocalLimits:
 
 def test_replaced_plan_keeps_what_was_admitted(alone: LocalLimits) -> None:
     for _ in range(7):
-        alone.record_admission(plan(), 1)
-    taken = [alone.take(plan(), 1) for _ in range(4)]
+        alone.record_admission(plan(), Estimate(1))
+    taken = [alone.take(plan(), Estimate(1)) for _ in range(4)]
     assert [isinstance(one, Taken) for one in taken] == [True, True, True, False]
     assert isinstance(taken[-1], LimitHit)
 
 
 def test_plan_with_changed_limits_keeps_what_was_admitted(alone: LocalLimits) -> None:
     for _ in range(7):
-        alone.record_admission(plan(), 1)
-    assert isinstance(alone.take(plan(threshold=8), 1), Taken)
-    assert isinstance(alone.take(plan(threshold=8), 1), LimitHit)
+        alone.record_admission(plan(), Estimate(1))
+    assert isinstance(alone.take(plan(threshold=8), Estimate(1)), Taken)
+    assert isinstance(alone.take(plan(threshold=8), Estimate(1)), LimitHit)
 
 
 def test_memory_grows_with_pairs_not_with_plan_objects(alone: LocalLimits) -> None:
     for turn in range(300):
-        alone.record_admission(plan(turn % 3), 1)
+        alone.record_admission(plan(turn % 3), Estimate(1))
     assert len(alone._histories) == 3
 
 
@@ -58,7 +59,7 @@ def test_sweeps_for_idle_pairs_become_rarer_as_pairs_grow(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(alone, "_drop_idle", sweep)
     for number in range(100):
-        alone.record_admission(plan(number), 1)
+        alone.record_admission(plan(number), Estimate(1))
     assert sweeps == [4, 8, 16, 32, 64]
 
 
@@ -67,12 +68,12 @@ def test_usage_of_other_workers_leaves_with_its_window() -> None:
     half = LocalLimits(60_000, lambda: Share(0, 2), lambda: now_ms[0])
     half.record_refusal(plan(), LimitStatus(10, 0, 40_001, 0))  # the newest of the ten calls was made 20 s ago
     now_ms[0] += 40_000
-    assert isinstance(half.take(plan(), 1), LimitHit)
+    assert isinstance(half.take(plan(), Estimate(1)), LimitHit)
     now_ms[0] += 1
-    assert [isinstance(half.take(plan(), 1), Taken) for _ in range(6)] == [True] * 5 + [False]
+    assert [isinstance(half.take(plan(), Estimate(1)), Taken) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_standing_under_an_older_policy_is_forgotten(alone: LocalLimits) -> None:
     alone.record_refusal(plan(), LimitStatus(10, 0, 60_001, 0))
-    alone.record_admission(plan(threshold=20), 1)
-    assert [isinstance(alone.take(plan(threshold=20), 1), Taken) for _ in range(20)] == [True] * 19 + [False]
+    alone.record_admission(plan(threshold=20), Estimate(1))
+    assert [isinstance(alone.take(plan(threshold=20), Estimate(1)), Taken) for _ in range(20)] == [True] * 19 + [False]

@@ -213,7 +213,8 @@ def labels_of(totals: MetricTotals, label: str) -> list[str]:
 def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """What a worker sends for one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
-    nothing: dict[str, Any] = {"decisions": [], "sheds": [], "decided_alone": 0, "unreported": {}, "async": {}}
+    nothing: dict[str, Any] = {"decisions": [], "sheds": [], "unreported": {}, "async": {}}
+    nothing |= {"decided_alone": 0, "overrun_tokens": 0}
     return {"calls": told, "histograms": {}, "gauges": {}} | nothing
 
 

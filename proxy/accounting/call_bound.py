@@ -1,0 +1,140 @@
+"""The most that a call can cost, from its body as the caller sent it: before any translation, and before admission.
+
+Pure. Limits reserve it, so it must not be less than what the call will be billed. It looks at the structure of a body
+and never at its text.
+
+See docs/reference/limits.md#what-a-call-can-cost.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from policy.billing import MAX_COUNT
+from proxy.json_text.large_json import Outline
+
+Json = Mapping[str, Any]
+
+ASSUMED_OUTPUT_TOKENS = 8192
+"""The cap of a call that has none, unless a setting says otherwise."""
+PICTURE_TOKENS = SOUND_TOKENS = 16_384
+"""Input tokens of a picture or a recording: the most that servers make of a picture, and ten minutes of speech."""
+FILE_TOKENS = 200_000
+"""Input tokens of a document, a video, or anything else behind a URL or an id: the usual size of a context."""
+TOOLS_TOKENS = 1000
+"""Input tokens that vendors add to a request that offers tools."""
+
+OUTPUT_CAPS = (
+    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("max_new_tokens", "max_tokens_to_sample", "n_predict", "num_predict"),
+)
+"""What dialects and servers call the cap of an answer's tokens."""
+ANSWER_COUNTS = ("n", "best_of")
+"""How many answers a request asks for."""
+COUNTING = frozenset((*ANSWER_COUNTS, "prompt"))
+"""The members that `answers` reads."""
+MOST_EDITED_PICTURES = 16
+MOST_EDITS = 10
+"""The most pictures that `/v1/images/edits` takes, and gives, in one call of any known vendor."""
+
+EMBEDDINGS_PATH, COMPLETIONS_PATH, EDITS_PATH = "/v1/embeddings", "/v1/completions", "/v1/images/edits"
+WITHOUT_OUTPUT = frozenset((EMBEDDINGS_PATH, "/v1/moderations", "/v1/rerank", "/v2/rerank"))
+"""Paths whose calls generate no tokens."""
+_CONTENT = frozenset(("messages", "input", "system", "prompt", "instructions", "documents"))
+"""Members that hold text, or lists of parts."""
+_PICTURES = ("image", "images", "mask")
+_BESIDE_CONTENT = frozenset((*_PICTURES, "tools", "functions"))
+_PART_TOKENS = {
+    **dict.fromkeys(("image", "image_url", "input_image", "image_pil", "image_embeds"), PICTURE_TOKENS),
+    **dict.fromkeys(("audio", "audio_url", "input_audio", "audio_embeds"), SOUND_TOKENS),
+    **dict.fromkeys(("file", "input_file", "video", "video_url", "input_video", "document"), FILE_TOKENS),
+    **dict.fromkeys(("file_url", "file_id", "container_upload", "item_reference"), FILE_TOKENS),
+    "computer_screenshot": PICTURE_TOKENS,
+}
+"""By the type of a part, or by a member that servers take for its type."""
+_MARKS = frozenset(_PART_TOKENS)
+_INNER = _MARKS | {"content", "output", "source"}
+"""Members of a part that has to be looked at."""
+
+
+def answers(body: Json, path: str) -> int:
+    """How many answers a call may generate: `n` times `best_of` times the prompts of a list."""
+    count = 1
+    for name in ANSWER_COUNTS:
+        asked = body.get(name)
+        if type(asked) is int and asked > 1:
+            count *= asked
+    if path == COMPLETIONS_PATH and type(prompts := body.get("prompt")) is list and prompts:
+        count *= 1 if type(prompts[0]) is int else len(prompts)  # one prompt may be given as its tokens
+    return min(count, MAX_COUNT)
+
+
+def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens: int = 0) -> int:
+    """The most input tokens of a JSON body: one per byte, and a figure per picture, recording and file.
+
+    The data of a picture in the body counts by the figure alone. `part_tokens` replaces the figure of each part.
+    """
+    tokens = body_bytes if _BESIDE_CONTENT.isdisjoint(body) else body_bytes + _beside_content(body, part_tokens)
+    lists: list[list[Any]] = []
+    for name in _CONTENT.intersection(body):
+        if type(content := body[name]) is list:
+            lists.append(content)
+    while lists:
+        for part in lists.pop():
+            if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
+                continue  # text, as nearly every message
+            if not _INNER.isdisjoint(part) or part.get("type") in _MARKS:
+                lists += _inner_lists(part)
+                if figure := _figure(part):
+                    tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)
+    return tokens
+
+
+def most_form_input(path: str) -> int:
+    """The most input tokens of a form, whose files arrive after its admission."""
+    return PICTURE_TOKENS * MOST_EDITED_PICTURES if path == EDITS_PATH else SOUND_TOKENS
+
+
+def most_form_answers(path: str) -> int:
+    """How many answers a form may ask for if `n` has not arrived when it is admitted."""
+    return MOST_EDITS if path == EDITS_PATH else 1
+
+
+def _beside_content(body: Json, part_tokens: int) -> int:
+    """What tools add, and pictures that are members of the body itself."""
+    tokens = TOOLS_TOKENS if body.get("tools") or body.get("functions") else 0
+    for name in _PICTURES:
+        if pictures := body.get(name):
+            tokens += (len(pictures) if type(pictures) is list else 1) * (part_tokens or PICTURE_TOKENS)
+    return tokens
+
+
+def _inner_lists(part: dict[str, Any]) -> list[list[Any]]:
+    """The parts of a part: content of messages and of results, a tool's output, a document given as content."""
+    source, output = part.get("source"), part.get("output")
+    found = [part.get("content"), source.get("content") if type(source) is dict else None]
+    found.append([output] if type(output) is dict else output)
+    return [parts for parts in found if type(parts) is list]
+
+
+def _figure(part: dict[str, Any]) -> int:
+    """The figure of a part that is not text, by its type and by what servers take for its type; 0 for text."""
+    source = part.get("source")
+    if type(source) is dict and source.get("type") in ("text", "content"):
+        return 0
+    marks = _MARKS.intersection(part)
+    kind = part.get("type")
+    if type(kind) is str and kind in _MARKS:
+        marks |= {kind}
+    return max((_PART_TOKENS[mark] for mark in marks), default=0)
+
+
+def _picture_bytes(part: dict[str, Any], figure: int, outline: Outline | None) -> int:
+    """The size of a picture's data in the body; 0 if there is none, or the part may be more than a picture."""
+    kind = part.get("type")
+    if figure != PICTURE_TOKENS or kind not in ("image", "image_url", "input_image"):
+        return 0
+    holder = part.get("source" if kind == "image" else "image_url")
+    data = holder.get("data" if kind == "image" else "url") if type(holder) is dict else holder
+    if type(data) is not str or not (kind == "image" or data.startswith("data:image/")):
+        return 0
+    return len(data) if outline is None else sum(map(len, outline.original_segments([data], 1)))
