@@ -26,7 +26,20 @@ class _Call:
     started: bool = False
     """Its name is known, and the caller was told of it."""
     progress: ObjectProgress = field(default_factory=ObjectProgress)
-    """Only for a call without the vendor's id: a name after whole arguments then begins another call."""
+    unread: list[str] = field(default_factory=list)
+    """Arguments that `progress` has not seen: few streams need to know."""
+
+    def add(self, text: str) -> None:
+        self.arguments.add(text)
+        self.unread.append(text)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are a whole object: what follows belongs to another call."""
+        for text in self.unread:
+            self.progress.add(text)
+        self.unread.clear()
+        return self.progress.is_complete
 
 
 class CallDeltas:
@@ -49,8 +62,8 @@ class CallDeltas:
         if isinstance(function, dict) and not delta.get("id") and not function.get("name"):  # nearly all entries
             index, text = delta.get("index"), function.get("arguments")
             known = self._by_index.get(index) if type(index) is int else None
-            if known is not None and known.started and known.vendor_id and isinstance(text, str):
-                known.arguments.add(text)
+            if known is not None and known is self._calls[-1] and known.started and isinstance(text, str):
+                known.add(text)
                 return [ToolCallDelta(known.number, text)] if text else []
         return self._read_any(delta, answer_id)
 
@@ -60,9 +73,7 @@ class CallDeltas:
         if call is None:
             call = self._begin(delta, answer_id)
         if text:
-            call.arguments.add(text)
-            if not call.vendor_id:
-                call.progress.add(text)
+            call.add(text)
         if call.started:
             return [ToolCallDelta(call.number, text)] if text else []
         call.name, call.custom = name, custom
@@ -89,17 +100,18 @@ class CallDeltas:
     def _call_of(self, id: str, index: int | None, name: str) -> _Call | None:
         """The known call that a delta goes on with; None if it begins another one."""
         at_index = self._by_index.get(index) if index is not None else None
-        if not id and not name:  # servers may count up an index with each delta
-            return at_index or (self._calls[-1] if self._calls else None)
+        last = self._calls[-1] if self._calls else None
+        if not id and not name:  # the index may count up with each delta, or stay that of an earlier call
+            return last if at_index is None or at_index.is_complete else at_index
         if id:
             known = self._by_id.get(id)
-            if known is None:  # a new id without a name is a server that makes one up for every delta
-                return at_index if not name else None
+            if known is None:  # a new id without a name: some servers make one up for every delta
+                return None if name or at_index is None or at_index.is_complete else at_index
             if index is not None and index != known.index and name and known.index is not None:
                 return at_index
             return known
-        known = at_index if index is not None else (self._calls[-1] if self._calls else None)
-        return None if known is not None and name and known.progress.is_complete else known
+        known = at_index if index is not None else last
+        return None if known is not None and known.is_complete else known
 
     def _begin(self, delta: Json, answer_id: str) -> _Call:
         number, id, index = len(self._calls), text_in(delta, "id"), integer_in(delta, "index")

@@ -106,6 +106,34 @@ def test_stream_adds_up_to_the_whole_answer(name: str) -> None:
             [call_delta(0, None, "f", OSLO[:3]), call_delta(0, None, None, OSLO[3:]), call_delta(0, None, "f", ROME)],
             id="no ids, index 0, in pieces",
         ),
+        pytest.param(
+            [
+                call_delta(0, "a", "f", OSLO[:3]),
+                call_delta(1, None, None, OSLO[3:]),
+                call_delta(2, "b", "f", ROME[:3]),
+                call_delta(3, None, None, ROME[3:6]),
+                call_delta(4, None, None, ROME[6:]),
+            ],
+            id="an index that counts up with each delta",
+        ),
+        pytest.param(
+            [
+                call_delta(0, "a", "f", OSLO[:3]),
+                call_delta(0, None, None, OSLO[3:]),
+                call_delta(1, "b", "f", ROME[:3]),
+                call_delta(0, None, None, ROME[3:]),
+            ],
+            id="deltas that keep the index of the first call",
+        ),
+        pytest.param(
+            [
+                call_delta(0, "a", None, ""),
+                call_delta(0, None, "f", OSLO),
+                call_delta(0, "b", None, ""),
+                call_delta(0, None, "f", ROME),
+            ],
+            id="all with index 0, the name after the id",
+        ),
     ],
 )
 def test_parallel_calls_come_out_apart(deltas: list[dict[str, Any]]) -> None:
