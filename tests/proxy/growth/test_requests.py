@@ -15,6 +15,7 @@ Json = dict[str, Any]
 RESPONSES = "/v1/responses"
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 OPENAI = Target("VENDOR_B", secret_id="s", target_model="gpt-x")
+STRICT = {"input_schema": SCHEMA, "strict": True}
 SEALED = "tollgate.1.messages.eyJ0eXBlIjoidGhpbmtpbmcifQ"
 
 
@@ -71,12 +72,14 @@ def function(name: str) -> Json:
     return {"type": "function", "name": name, "description": "finds", "parameters": SCHEMA}
 
 
-def chat_tools(n: int) -> list[Json]:
-    return [{"type": "function", "function": {"name": f"t{number}", "parameters": SCHEMA}} for number in range(n)]
+def chat_tools(n: int, prefix: str = "t") -> list[Json]:
+    names = (f"{prefix}{number:04}" for number in range(n))
+    return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in names]
 
 
 CHAT_BODIES: dict[str, Callable[[int], Json]] = {
     "tools": lambda n: chat([], tools=chat_tools(n)),
+    "tools with long names": lambda n: chat([], tools=chat_tools(n, prefix="t" * 60)),
     "turns": lambda n: chat([{"role": role, "content": "text"} for role in ("user", "assistant") * (n // 2)]),
     "turns of one role": lambda n: chat([{"role": "system", "content": "text"}] * n),
     "parts": lambda n: chat([{"role": "user", "content": [{"type": "text", "text": "text"}] * n}]),
@@ -120,6 +123,8 @@ def schema(n: int) -> Json:
 
 MESSAGES_BODIES: dict[str, Callable[[int], Json]] = {
     "tools": lambda n: messages([], tools=[{"name": f"t{number}", "input_schema": SCHEMA} for number in range(n)]),
+    "strict tools": lambda n: messages([], tools=[STRICT | {"name": f"t{number}"} for number in range(n)]),
+    "long numbers": lambda n: messages([], tools=[{"name": "f", "input_schema": {"enum": [1.5e300] * n}}]),
     "turns": lambda n: messages([{"role": role, "content": "text"} for role in ("assistant", "user") * (n // 2)]),
     "blocks": lambda n: messages([{"role": "user", "content": [{"type": "text", "text": "text"}] * n}]),
     "system blocks": lambda n: messages([], system=[{"type": "text", "text": "text"}] * n),
