@@ -278,6 +278,18 @@ async def test_caller_is_told_that_the_target_does_not_think(rig: PathRig) -> No
         assert outgoing.header("x-tollgate-reasoning") == told
 
 
+async def test_unknown_reason_for_an_end_is_logged_once_per_word(
+    rig: PathRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1", target_model="m"))
+    for word in ("because", "because", "stop", "why"):
+        choice = COMPLETION["choices"][0] | {"finish_reason": word}  # type: ignore[index]
+        rig.upstream.will(said(COMPLETION | {"choices": [choice]}))
+        assert (await send_messages(rig)).json["stop_reason"] == "end_turn"
+    rows = [record.getMessage() for record in caplog.records]
+    assert [word for row in rows for word in ("because", "stop", "why") if f"'{word}'" in row] == ["because", "why"]
+
+
 # Which dialects a target speaks.
 
 
