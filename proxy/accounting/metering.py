@@ -87,6 +87,19 @@ class AnswerReader(Protocol):
         ...
 
 
+class UnreadAnswer(AnswerReader, Protocol):
+    """An answer of which too little came to tell its form. It is not fed."""
+
+    begun: bytes
+
+    def reader(self, data: bytes, *, is_all: bool = False) -> AnswerReader | None:
+        """The reader of an answer that goes on so; None if more bytes are needed. Feed it `begun`.
+
+        `is_all`: no more will come. Raises `UpstreamResetError` for an answer that cannot be read and must be.
+        """
+        ...
+
+
 class DeliveredCounter(Protocol):
     """Counts what was delivered to the caller, for answers without a usage report."""
 

@@ -13,21 +13,33 @@ import orjson
 from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
-from proxy.dialects.failures import ERROR_KEY, error_within, failed_part, failure_details, is_failure
+from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, error_within, failed_part, failure_details, is_failure
 from proxy.dialects.finish import FinishingReader, NothingHeld, Role, tells_usage
-from proxy.dialects.middle.answer import Event, Failed, Stopped
+from proxy.dialects.middle.answer import (
+    Answer,
+    Event,
+    Failed,
+    ReasoningDelta,
+    RefusalDelta,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+)
 from proxy.dialects.middle.answer_stream import AnswerStream
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.left_out import stream_comment
 from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
+from proxy.dialects.middle.whole_answers import GatheredAnswer, events_of
 from proxy.dialects.usage import UsageMeter
 from proxy.dialects.vendor_rules.tool_names import RenamingStreamReader, rename_calls
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
-from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
+from proxy.json_text.json_bounds import TooManyValuesError, holds_few_values, is_surely_within_bounds
 from proxy.json_text.json_edit import Json
 from proxy.json_text.large_json import Outline
+from proxy.json_text.lenient_json import parse_leniently
+from proxy.json_text.member_scanner import UNREAD, MemberScanner, Wanted
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import Uncut, at_once
@@ -39,6 +51,34 @@ PING, KEEP_ALIVE = "ping", b": ping\n\n"
 """The event that shows that a stream is alive (Messages), and a comment that shows it in any dialect."""
 _OF_MODELS = ("choices", "content", "content_block", "output")
 """The members of an answer or an event that may hold JSON that the model wrote."""
+_OUTPUT = frozenset(
+    ("arguments", "choices", "content_block", "delta", "input", "item", "output", "part", "refusal", "text")
+)
+"""The members that may hold output."""
+_SKELETON = (
+    TELLING_MEMBERS
+    | _OUTPUT
+    | {
+        *(
+            "usage",
+            "id",
+            "created_at",
+            "incomplete_details",
+            "item_id",
+            "output_index",
+            "content_index",
+            "summary_index",
+        ),
+        *("message", "code", "stop_reason"),
+    }
+)
+"""The members that are read of an event above the bounds, where they are not large themselves."""
+_PARTS = (sse.HEAD, sse.MIDDLE, sse.TAIL)
+_TOO_MUCH = "an event holds too much to translate"
+_BEFORE_OUTPUT = frozenset(("response.created", "response.in_progress", "response.queued"))
+_REPEATING = _BEFORE_OUTPUT | {"response.completed", "response.incomplete", "response.failed"}
+"""Events that repeat what others said: of the request, or of the answer."""
+_SAYING = (TextDelta, RefusalDelta, ReasoningDelta, ToolCallDelta)
 _TOOL_CALLS = (b"tool_", b"function_call")
 """One of these stands in each event of a stream that may hold such JSON."""
 
@@ -49,8 +89,10 @@ class TranslatingStreamReader(FinishingReader):
     What a frame of the target becomes in the caller's dialect is held and let go as that frame would be.
     """
 
-    __slots__ = ("_answer", "_context", "_framer", "_holder", "_meter", "_reader", "_roles")
-    streams = True
+    __slots__ = (
+        *("_answer", "_context", "_framer", "_has_said", "_holder", "_meter", "_reader", "_roles", "_scanner"),
+        *("_skeletons", "streams"),
+    )
 
     def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
         """`spoken`: the target's dialect; `heard`: the caller's."""
@@ -59,8 +101,17 @@ class TranslatingStreamReader(FinishingReader):
         self._framer = sse.Framer(MAX_EVENT_BYTES)
         reader, names = spoken.new_stream_reader(), context.request.tool_names
         self._reader = RenamingStreamReader(reader, names) if names else reader
-        self._answer = AnswerStream(heard.new_stream_writer(context))
         self._roles = spoken.roles
+        self.streams = context.streams is not False
+        self._answer: AnswerStream | GatheredAnswer = (
+            AnswerStream(heard.new_stream_writer(context)) if self.streams else GatheredAnswer(heard, context)
+        )
+        self._has_said = False
+        """Whether some output came: then an event above the bounds may repeat it."""
+        self._scanner: MemberScanner | None = None
+        """Reads an event above the size bound."""
+        self._skeletons: list[Json] = []
+        """What it found: the small members."""
         self._holder = spoken.error_holder
         self._meter = meter
 
@@ -86,13 +137,15 @@ class TranslatingStreamReader(FinishingReader):
 
     def end(self) -> bytes:
         rest = self._framer.flush()
-        last = self._piece(rest, sse.FRAME) if rest else b""
+        last = self._piece(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
         last += self._held
         self._held = b""
         ending = self._answer.end(self._meter.tokens)
-        if not ending:
-            return last
-        return last + stream_comment(self._reader.left_out.names + self._context.left_out.names) + ending
+        left_out = self._reader.left_out.names + self._context.left_out.names
+        if not self.streams:
+            self._context.request.left_out += left_out
+            return ending
+        return last + stream_comment(left_out) + ending if ending else last
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
@@ -103,34 +156,35 @@ class TranslatingStreamReader(FinishingReader):
     def _piece(self, piece: bytes, kind: int = sse.FRAME) -> bytes:
         if self.ended:
             return b""
+        if kind in _PARTS:
+            return self._oversized(piece, kind)
         if self.failed:
             self._read_usage_after_failure(piece)
             return b""
         if kind == sse.COMMENT:
-            return self._leave(piece, Role.OTHER)
-        if kind != sse.FRAME:
-            raise UpstreamCutError("an event is too large to translate")
+            return self._leave(piece if self.streams else b"", Role.OTHER)
         data = sse.data_of(piece)
         if data.strip() == b"[DONE]":
             return self._leave(self._written(self._reader.done_received()), Role.LAST)
         if not is_surely_within_bounds(data) or data.count(b"{") > MAX_EVENT_OBJECTS:
-            raise UpstreamCutError("an event holds too much to translate")
-        try:
-            event = orjson.loads(data) if data else None
-        except orjson.JSONDecodeError:
-            raise UpstreamCutError("an event is not JSON") from None
-        return self._event(event, data) if isinstance(event, dict) else b""
-
-    def _event(self, event: Json, data: bytes) -> bytes:
+            return self._oversized(data, sse.TAIL)
+        event = _event(data)
+        if event is None:
+            return b""
         self._meter.observe(event)
         if event.get("type") == PING:
-            return self._leave(KEEP_ALIVE, Role.OTHER)
+            return self._leave(KEEP_ALIVE if self.streams else b"", Role.OTHER)
         if any(mark in data for mark in _TOOL_CALLS):
             event = with_exact_members(event, data, _OF_MODELS)
+        return self._read(event, may_fail=ERROR_KEY in data)
+
+    def _read(self, event: Json, *, may_fail: bool) -> bytes:
+        """The caller's bytes for an event."""
         try:
             events = self._reader.read(event)
-            if ERROR_KEY in data:
+            if may_fail:
                 events = self._with_failure(events, event)
+            self._has_said = self._has_said or any(isinstance(each, _SAYING) for each in events)
             written = self._written(events)
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
@@ -140,6 +194,35 @@ class TranslatingStreamReader(FinishingReader):
         written = self._answer.write(events)
         self.failed = self._answer.failed
         return written
+
+    def _oversized(self, piece: bytes, kind: int) -> bytes:
+        """Read a part of an event above the bounds: its usage, and its end if it repeats what was said before."""
+        if self._scanner is None:
+            self._scanner = MemberScanner(Wanted(_SKELETON, self._holder), self._skeletons.append)
+        self._scanner.feed(piece)
+        if kind == sse.TAIL:
+            is_whole = self._scanner.objects > 0
+            self._scanner.end()
+            self._scanner = None
+            if not is_whole:
+                for skeleton in self._skeletons:
+                    self._meter.observe(skeleton)
+                raise UpstreamCutError(_TOO_MUCH)
+        skeletons = self._skeletons[:]
+        self._skeletons.clear()
+        return b"".join(map(self._skeleton, skeletons))
+
+    def _skeleton(self, event: Json) -> bytes:
+        """Read what was found of an event above the bounds. Raises `UpstreamCutError` if it says something new."""
+        self._meter.observe(event)
+        if self.failed:
+            return b""
+        kind = event.get("type")
+        repeats = isinstance(kind, str) and (kind.endswith(".done") or kind in _REPEATING)
+        kept, unread = _without_unread(event)
+        if unread and not (repeats and (self._has_said or kind in _BEFORE_OUTPUT)):
+            raise UpstreamCutError(_TOO_MUCH)
+        return self._read(kept, may_fail="error" in event)
 
     def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
         """What `event` says, with its error as the last word. Readers report only the failures of their own dialect."""
@@ -156,11 +239,34 @@ class TranslatingStreamReader(FinishingReader):
         if not is_surely_within_bounds(data):
             return
         try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError:
+            event = _event(data)
+        except UpstreamCutError:
             return
-        if isinstance(event, dict):
+        if event is not None:
             self._meter.observe(event)
+
+
+def _event(data: bytes) -> Json | None:
+    """The event of a frame with this payload; None if it is no object. Raises `UpstreamCutError` if it is no JSON."""
+    try:
+        event = orjson.loads(data) if data else None
+    except orjson.JSONDecodeError:
+        try:
+            event = parse_leniently(data)
+        except ValueError:
+            raise UpstreamCutError("an event is not JSON") from None
+    return event if isinstance(event, dict) else None
+
+
+def _without_unread(event: Json) -> tuple[Json, bool]:
+    """What is there of an event whose large members were not read, and whether some of these are output."""
+    kept = {name: value for name, value in event.items() if value is not UNREAD}
+    unread = bool(_OUTPUT & (event.keys() - kept.keys()))
+    for name, value in kept.items():
+        if isinstance(value, dict) and UNREAD in value.values():
+            kept[name], is_output = _without_unread(value)
+            unread = unread or is_output
+    return kept, unread
 
 
 class TranslatingBodyReader(NothingHeld):
@@ -200,7 +306,9 @@ class TranslatingBodyReader(NothingHeld):
         except TooManyValuesError as error:
             raise UpstreamResetError(f"the answer {error}, too many to translate") from None
         except orjson.JSONDecodeError:
-            raise UpstreamResetError("the answer is not JSON") from None
+            answer, outline = (yield partial(_read_leniently, raw)), None
+        if isinstance(answer, list) and len(answer) == 1:
+            answer = answer[0]
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self._meter.observe(answer)
@@ -233,11 +341,30 @@ class TranslatingBodyReader(NothingHeld):
             self.unknown_stop = said.stop.word
             fill_empty_arguments(said.parts)
             rename_calls(said.parts, self._context.request.tool_names)
+            if self._context.streams:
+                return self._streamed(said)
             written = orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None
         self._context.request.left_out += said.left_out.names + self._context.left_out.names
         return written
+
+    def _streamed(self, answer: Answer) -> bytes:
+        """The answer as the stream that its caller asked for."""
+        stream = AnswerStream(self._heard.new_stream_writer(self._context))
+        written = stream.write(events_of(answer))
+        left_out = stream_comment(answer.left_out.names + self._context.left_out.names)
+        return written + left_out + stream.end(self._meter.tokens)
+
+
+def _read_leniently(raw: bytes) -> Any:
+    """The value of a body that a strict parser refused."""
+    if not holds_few_values(raw):
+        raise UpstreamResetError("the answer is not JSON")
+    try:
+        return parse_leniently(raw)
+    except ValueError:
+        raise UpstreamResetError("the answer is not JSON") from None
 
 
 def created_s(headers: Headers) -> int:

@@ -5,12 +5,13 @@ above `MAX_BODY_BYTES` is not held any longer: it passes while it is scanned.
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import orjson
 
-from proxy.accounting.metering import NOTHING_REPORTED, Reported
+from proxy.accounting.answer_form import Form, form_of, is_media, labelled_form
+from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Reported
 from proxy.dialects.failures import TELLING_MEMBERS, is_failure
 from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter
@@ -24,11 +25,59 @@ from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
 
 MAX_BODY_BYTES = 32 << 20
+UNREAD_BYTES = 4_096
+"""Most bytes to wait with for those that tell the answer's form: white space."""
 SCANNED_BYTES = 64 << 10
 """How much is scanned in one step."""
 _WANTED = Wanted(TELLING_MEMBERS | {"usage"})
 
 Work = Generator[None, None, bytes]
+
+
+class UnreadAnswer(NothingHeld):
+    """A success of which too little came to tell its form. Its first bytes choose the reader that they are fed to."""
+
+    __slots__ = ("_is_file", "_is_labelled", "_label", "_reader", "_streaming", "begun")
+    reported: Reported = NOTHING_REPORTED
+    failed = False
+    unknown_stop = ""
+    streams = False
+
+    def feed(self, data: bytes) -> bytes:
+        raise AssertionError("no reader was chosen")
+
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
+        yield from ()
+
+    def end(self) -> bytes:
+        return b""
+
+    def __init__(
+        self, content_type: str, streaming: bool, reader: Callable[[Form], AnswerReader], *, is_file: bool = False
+    ) -> None:
+        """`streaming`: whether the caller asked for a stream. `is_file`: the bytes may look like anything, so that only
+        the label tells."""
+        self.begun = b""
+        self._label = labelled_form(content_type, streaming)
+        self._is_labelled = bool(content_type)
+        self._streaming = streaming
+        self._reader = reader
+        self._is_file = is_file or is_media(content_type)
+
+    def reader(self, data: bytes, *, is_all: bool = False) -> AnswerReader | None:
+        """The reader of an answer that goes on so; None if more bytes are needed. Feed it `begun`.
+
+        `is_all`: no more will come. Raises `UpstreamResetError` for an answer that cannot be read and must be.
+        """
+        self.begun += data
+        form = form_of(self.begun)
+        if form is None and not is_all and len(self.begun) <= UNREAD_BYTES:
+            return None
+        if form is None or self._is_file or (form is Form.OTHER and self._is_labelled):
+            form = self._label
+        elif form is Form.JSON and self._streaming and self._label is Form.OTHER:
+            form = Form.JSON_LINES
+        return self._reader(form)
 
 
 class PassThroughReader(NothingHeld):
@@ -52,6 +101,37 @@ class PassThroughReader(NothingHeld):
 
     def end(self) -> bytes:
         return self._last
+
+
+class JsonLinesReader(NothingHeld):
+    """Passes JSON texts as they come, scanned for usage and the model's name. Holds the last read until `end`."""
+
+    __slots__ = ("_last", "_scanner", "failed", "flows", "reported")
+    unknown_stop = ""
+    streams = True
+
+    def __init__(self, slug: str, meter: UsageMeter) -> None:
+        self._scanner = MemberScanner(_WANTED._replace(model=encoded_name(slug)), self._found)
+        self._last = b""
+        self.reported = meter
+        self.failed = False
+        self.flows = True
+
+    def feed(self, data: bytes) -> bytes:
+        passing = self._last
+        self._last = self._scanner.feed(data)
+        return passing
+
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
+        yield from ()
+
+    def end(self) -> bytes:
+        return self._last + self._scanner.end()
+
+    def _found(self, members: dict[str, Any]) -> None:
+        self.reported.observe(members)
+        self.failed = self.failed or (not members.get("choices") and is_failure(members))
+        self.flows = not self.failed
 
 
 class BodyReader(NothingHeld):

@@ -12,16 +12,15 @@ from typing import Any
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.token_estimate import AUDIO_TOKENS, IMAGE_TOKENS
-from proxy.accounting.metering import AnswerReader, DeliveredCounter
-from proxy.dialects.body_readers import BodyReader, PassThroughReader
+from proxy.accounting.answer_form import Form, labelled_form
+from proxy.accounting.metering import DeliveredCounter
 from proxy.dialects.counting.delivered_media import PictureCounter, SpeechCounter
 from proxy.dialects.counting.delivered_text import (
-    BodyCounter,
     FixedTokens,
+    FormCounter,
     NoTextCounter,
-    PlainTextCounter,
-    StreamCounter,
     UnbilledCounter,
+    text_counter,
 )
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.finish import EventRoles
@@ -32,36 +31,34 @@ from proxy.exchange import Received
 Json = dict[str, Any]
 _OUTPUT = r".*(?:\.delta|\.partial_image)"
 """The types of events with output."""
-Counter = Callable[[Received, AnswerReader], DeliveredCounter]
+Counter = Callable[[Received, str], DeliveredCounter]
+"""Makes a counter from the request and the answer's label."""
 
 
-def _unbilled(_request: Received, _reader: AnswerReader) -> DeliveredCounter:
+def _unbilled(_request: Received, _content_type: str) -> DeliveredCounter:
     return UnbilledCounter()
 
 
-def _ranking(request: Received, _reader: AnswerReader) -> DeliveredCounter:
+def _ranking(request: Received, _content_type: str) -> DeliveredCounter:
     return NoTextCounter(RequestTokens(request, ("query", "documents")))
 
 
-def _pictures(request: Received, reader: AnswerReader) -> DeliveredCounter:
+def _pictures(request: Received, _content_type: str) -> DeliveredCounter:
     """A stream of pictures; whole ones are billed only as reported."""
-    if not reader.streams or isinstance(reader, PassThroughReader):
-        return UnbilledCounter()
     if request.upload is not None:
-        return PictureCounter(FixedTokens(IMAGE_TOKENS), {})
-    return PictureCounter(RequestTokens(request), request.json)
+        pictures = PictureCounter(FixedTokens(IMAGE_TOKENS), {})
+    else:
+        pictures = PictureCounter(RequestTokens(request), request.json)
+    return FormCounter(lambda form: pictures if form is Form.STREAM else UnbilledCounter())
 
 
-def _speech(request: Received, reader: AnswerReader) -> DeliveredCounter:
-    is_encoded = not isinstance(reader, PassThroughReader)
+def _speech(request: Received, content_type: str) -> DeliveredCounter:
+    is_encoded = labelled_form(content_type, streaming=False) is Form.STREAM
     return SpeechCounter(RequestTokens(request), request.json.get("response_format"), is_encoded=is_encoded)
 
 
-def _transcript(_request: Received, reader: AnswerReader) -> DeliveredCounter:
-    recording = FixedTokens(AUDIO_TOKENS)
-    if isinstance(reader, PassThroughReader):
-        return PlainTextCounter(recording)
-    return (StreamCounter if reader.streams else BodyCounter)(recording, transcript_texts)
+def _transcript(_request: Received, _content_type: str) -> DeliveredCounter:
+    return text_counter(FixedTokens(AUDIO_TOKENS), transcript_texts)
 
 
 def transcript_texts(answer: Json) -> list[str]:
@@ -102,14 +99,16 @@ PATHS = {
 }
 
 
-def answer_reader(passed: PassedPath, form: str, request: Received, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
-    """The reader of a successful answer. `form`: `stream`, `json` or `other`."""
-    if form == "stream":
-        place = ReportPlace(types=frozenset((None, passed.last)))
-        meter = OpenAiMeter(most, place, has_output=passed.has_output)
-        return StreamReader(_stream(passed, request), request.slug, meter, is_alone=False)
-    meter = OpenAiMeter(most, has_output=passed.has_output)
-    return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(request.slug, meter)
+def stream_reader(passed: PassedPath, request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
+    """The reader of an answer that is a stream."""
+    place = ReportPlace(types=frozenset((None, passed.last)))
+    meter = OpenAiMeter(most, place, has_output=passed.has_output)
+    return StreamReader(_stream(passed, request), request.slug, meter, is_alone=False)
+
+
+def body_meter(passed: PassedPath, most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
+    """The meter of an answer that is JSON."""
+    return OpenAiMeter(most, has_output=passed.has_output)
 
 
 def _stream(passed: PassedPath, request: Received) -> StreamFormat:

@@ -7,24 +7,25 @@ See docs/reference/inference.md#dialects.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
+from proxy.accounting.answer_form import Form, is_media
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import BodyReader, PassThroughReader
+from proxy.dialects.body_readers import BodyReader, JsonLinesReader, PassThroughReader, UnreadAnswer
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
 from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.counting.delivered_media import with_media
-from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
+from proxy.dialects.counting.delivered_text import NoTextCounter, StreamCounter, UnbilledCounter, text_counter
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.failures import is_failure
 from proxy.dialects.messages import dialect as messages_dialect
@@ -41,7 +42,7 @@ from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
 from proxy.dialects.vendor_rules.narrow_rules import VENDOR_B, fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
-from proxy.exchange import Headers, Received
+from proxy.exchange import Headers, Received, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.exact_numbers import with_exact_members
@@ -226,14 +227,14 @@ class Dialects:
     ) -> tuple[bytes, Tokens] | None:
         """What the caller gets of a success that came whole, and the reported tokens.
 
-        None for an answer that is translated, is no JSON, or has no valid report: `answer_reader` knows its reader.
+        None for an answer that is translated, is no JSON, or has no valid report: `unread_answer` knows its reader.
         All of it is parsed, though only two members are wanted: to search for them is as safe only in valid JSON, and
         only a parser can tell that.
         """
         path = request.facts.path
         if path not in _BODY_METERS or attempt.request is not None or len(body) > SMALL_BYTES:
             return None
-        if content_type != "application/json" and _form(content_type, request.streaming) != "json":
+        if content_type != "application/json" and (is_media(content_type) or not body.lstrip().startswith(b"{")):
             return None
         try:
             answer = orjson.loads(body)
@@ -241,7 +242,7 @@ class Dialects:
             return None
         if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
             return None
-        tokens = usual_tokens(answer.get("usage"), most) if path in chat_completions.PATHS else None
+        tokens = usual_tokens(answer, most) if path in chat_completions.PATHS else None
         if tokens is None:
             meter = _BODY_METERS[path](most)
             meter.observe(answer)
@@ -253,40 +254,75 @@ class Dialects:
             body = edit_only_occurrence(body, MODEL_KEY, name) or edit_member(body, answer, "model", name)
         return body, tokens
 
-    def answer_reader(
+    def unread_answer(
         self,
         request: Received,
         attempt: Attempt,
         content_type: str,
         headers: Headers,
         most: int = MAX_REPORTED_TOKENS,
-    ) -> AnswerReader:
-        """The reader for this answer, a success. `headers`: the upstream's, names in lower case. `most`: a usage report
-        with a larger figure is rejected."""
-        form = _form(content_type, request.streaming)
-        if form == "other":
-            return PassThroughReader()
-        if attempt.request is not None:
-            return _translating_reader(attempt, attempt.request, form, AnswerSource(request.slug, headers, most))
-        path = request.facts.path
-        if form == "json" and (meter := _BODY_METERS.get(path)) is not None:
-            return BodyReader(request.slug, meter(most))
-        if (passed := passed_paths.PATHS.get(path)) is not None:
-            return passed_paths.answer_reader(passed, form, request, most)
-        return _DIALECTS[attempt.dialect].stream_reader(request, most)
+    ) -> UnreadAnswer:
+        """This answer, a success, whose first bytes choose its reader. `headers`: the upstream's, names in lower case.
+        `most`: a usage report with a larger figure is rejected. Call it before the request's body is dropped."""
+        passed = passed_paths.PATHS.get(request.facts.path)
+        is_file = passed is not None and passed.answers_are_files
+        return UnreadAnswer(content_type, request.streaming, _Readers(request, attempt, headers, most), is_file=is_file)
 
-    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
-        """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
+    def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter:
+        """The counter of what is delivered to the caller. Call it before the request's body is dropped."""
         if request.facts.path == token_count.PATH:
             return UnbilledCounter()
         if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
-            return passed.count(request, reader)
+            return passed.count(request, content_type)
         texts, asked = _TEXTS.get(request.facts.path), RequestTokens(request)
-        if texts is None:
+        if texts is None or is_media(content_type):
             return NoTextCounter(asked)
-        if not reader.streams:
-            return BodyCounter(asked, texts)
-        return with_media(StreamCounter(asked, texts), request.json)
+        return text_counter(asked, texts, with_media(StreamCounter(asked, texts), request.json))
+
+
+class _Readers:
+    """Makes the reader of an answer whose form is known."""
+
+    def __init__(self, request: Received, attempt: Attempt, headers: Headers, most: int) -> None:
+        self._request = request
+        self._attempt = attempt
+        self._created_s = created_s(headers) if attempt.request is not None else 0
+        self._most = most
+        # The one that is expected is made before the request's body is dropped, which it depends on.
+        is_expected = request.streaming or request.facts.path in passed_paths.PATHS
+        self._stream = self._new_stream() if is_expected else None
+
+    def __call__(self, form: Form) -> AnswerReader:
+        if form is Form.STREAM:
+            return self._stream or self._new_stream()
+        if self._attempt.request is not None:
+            if form is Form.OTHER:
+                raise UpstreamResetError("the answer is neither JSON nor a stream")
+            return self._translating(self._attempt.request, TranslatingBodyReader)
+        if form is Form.OTHER:
+            return PassThroughReader()
+        path, slug, most = self._request.facts.path, self._request.slug, self._most
+        passed = passed_paths.PATHS.get(path)
+        meter = _BODY_METERS[path](most) if passed is None else passed_paths.body_meter(passed, most)
+        if passed is not None and passed.answers_are_files:
+            return PassThroughReader()
+        return BodyReader(slug, meter) if form is Form.JSON else JsonLinesReader(slug, meter)
+
+    def _new_stream(self) -> AnswerReader:
+        request = self._request
+        if self._attempt.request is not None:
+            return self._translating(self._attempt.request, TranslatingStreamReader)
+        if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
+            return passed_paths.stream_reader(passed, request, self._most)
+        return _DIALECTS[self._attempt.dialect].stream_reader(request, self._most)
+
+    def _translating(
+        self, call: Request, reader: type[TranslatingStreamReader] | type[TranslatingBodyReader]
+    ) -> AnswerReader:
+        spoken, heard = _DIALECTS[self._attempt.dialect], _DIALECTS[self._attempt.caller_dialect]
+        new_meter = spoken.new_meter if reader is TranslatingStreamReader else spoken.new_body_meter
+        context = AnswerContext(self._request.slug, call, self._created_s, streams=self._request.streaming)
+        return reader(spoken, heard, context, new_meter(self._most))
 
 
 def _attempt(request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...]) -> Attempt:
@@ -356,33 +392,6 @@ def _fallback(request: Received, target: Target, attempt: Attempt) -> Attempt:
     return following
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSource:
-    """What a translated answer is read with."""
-
-    slug: str
-    headers: Headers
-    most: int
-
-
-def _translating_reader(attempt: Attempt, call: Request, form: str, source: AnswerSource) -> AnswerReader:
-    spoken, heard = _DIALECTS[attempt.dialect], _DIALECTS[attempt.caller_dialect]
-    context = AnswerContext(source.slug, call, created_s(source.headers))
-    if form == "stream":
-        return TranslatingStreamReader(spoken, heard, context, spoken.new_meter(source.most))
-    return TranslatingBodyReader(spoken, heard, context, spoken.new_body_meter(source.most))
-
-
 def _unsealed(request: Received, dialect: str) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
     return _DIALECTS[dialect].without_sealed(request.json | _readable_members(request))
-
-
-def _form(content_type: str, streaming: bool) -> str:
-    """`stream`, `json` or `other`, by the upstream's content type; without one, what the caller requested."""
-    media = content_type.partition(";")[0].strip().lower()
-    if not media:
-        return "stream" if streaming else "json"
-    if media == "text/event-stream":
-        return "stream"
-    return "json" if media == "application/json" or media.endswith("+json") else "other"

@@ -48,16 +48,14 @@ class ReportPlace:
     types: frozenset[str | None] | None = None
     """The types of the events that report it, None for an object without a type. None: any object reports it."""
 
-    def usage_in(self, answer: Json) -> Any:
-        """The usage of a frame or a body; None if there is none."""
+    def holder_in(self, answer: Json) -> Json | None:
+        """The object that holds the usage of a frame or a body, if it has one; None if it is not there."""
         if self.types is not None:
             kind = answer.get("type")
             if (kind is not None and not isinstance(kind, str)) or kind not in self.types:
                 return None
-        if self.holder is None:
-            return answer.get("usage")
-        holder = answer.get(self.holder)
-        return holder.get("usage") if isinstance(holder, dict) else None
+        holder = answer if self.holder is None else answer.get(self.holder)
+        return holder if isinstance(holder, dict) else None
 
 
 TOP_LEVEL = ReportPlace()
@@ -65,9 +63,10 @@ _START = ReportPlace("message", frozenset(("message_start",)))
 _DELTA = ReportPlace(None, frozenset(("message_delta",)))
 
 
-def usual_tokens(usage: Any, most: int) -> Tokens | None:
+def usual_tokens(holder: Json, most: int) -> Tokens | None:
     """What `OpenAiMeter` reads, in one step, if the report is as nearly all of Chat Completions are; else None."""
     try:
+        usage = holder["usage"]
         given, output = usage["prompt_tokens"], usage["completion_tokens"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         in_bounds = 0 <= cached <= given <= most and 0 <= output <= most
@@ -98,10 +97,10 @@ class OpenAiMeter:
         self._has_output = has_output
 
     def observe(self, answer: Json) -> None:
-        usage = self._place.usage_in(answer)
-        if usage is None:
+        holder = self._place.holder_in(answer)
+        if holder is None or (usage := holder.get("usage")) is None:
             return
-        tokens = usual_tokens(usage, self._most)
+        tokens = usual_tokens(holder, self._most)
         if tokens is None:
             self.observe_usage(usage)
         else:
@@ -169,7 +168,8 @@ class MessagesMeter:
     def observe(self, answer: Json) -> None:
         is_start = not self._is_whole and answer.get("type") == "message_start"
         place = TOP_LEVEL if self._is_whole else _START if is_start else _DELTA
-        if (usage := place.usage_in(answer)) is not None:
+        holder = place.holder_in(answer)
+        if holder is not None and (usage := holder.get("usage")) is not None:
             self._see(usage, is_last=not is_start)
 
     def _see(self, usage: Json, *, is_last: bool) -> None:

@@ -22,6 +22,8 @@ _BYTE_ORDER_MARKS = (
 )
 _ZEROS = (("utf-32-be", b"\0\0\0."), ("utf-32-le", b".\0\0\0"), ("utf-16-be", b"\0."), ("utf-16-le", b".\0"))
 """Where an ASCII character has its zero bytes (RFC 4627 3)."""
+_BETWEEN = re.compile(r"[\0 \t\r\n,]*+")
+"""What may stand between two values, and behind the last one."""
 _DECODER = json.JSONDecoder(strict=False)
 _STRING_OR_MARK = re.compile(r'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _PARTIAL_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z")
@@ -70,15 +72,28 @@ def parse_leniently(raw: bytes) -> Any:
     return value
 
 
-def parse_what_came(raw: bytes) -> Any:
-    """The value of a text whose end may be cut off, as far as it came. Raises ValueError if nothing can be read."""
+def values_that_came(raw: bytes) -> list[Any]:
+    """The JSON values of a text, the last of which may be cut off, as far as they came. Empty if it is no JSON."""
     text = _decoded(raw)
+    values: list[Any] = []
+    at = 0
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return values + _value_that_came(text[at:])
+        values.append(value)
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it always matches
+    return values
+
+
+def _value_that_came(text: str) -> list[Any]:
     for cut, ending in _repairs(text):
         try:
-            return _DECODER.raw_decode(text[:cut] + ending)[0]
+            return [_DECODER.raw_decode(text[:cut] + ending)[0]]
         except (ValueError, RecursionError):
             continue
-    raise ValueError("no JSON value")
+    return []
 
 
 def _decoded(raw: bytes) -> str:

@@ -4,7 +4,6 @@ Each piece of a stream is passed on within the read that brought it; the request
 upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
-import logging
 from asyncio import TimerHandle, get_running_loop, sleep
 from collections.abc import Coroutine, Sequence
 from time import perf_counter, time_ns
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
+from proxy.accounting.metering import AnswerReader, DeliveredCounter, UnreadAnswer, tokens_so_far
 from proxy.accounting.recovery import progress_record
 from proxy.answer_head import begin
 from proxy.dialects.attempt import Attempt
@@ -34,17 +33,16 @@ from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.progress_clock import Flowing, ProgressClock
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
-
-log = logging.getLogger(__name__)
+from proxy.unknown_stops import UnknownStops
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BAD_GATEWAY = 502
+EVENT_STREAM, JSON = "text/event-stream", "application/json"
+"""What the caller of a translated call gets, whatever the target's label."""
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
-MAX_UNKNOWN_STOPS = 100
-"""The most unknown reasons for an answer's end that a worker logs."""
 UNCOUNTED_BYTES = 8_192
 """Bytes of a stream to pass on before what was delivered is counted, all at once."""
 
@@ -70,13 +68,13 @@ class Dialects(Protocol):
         """What the caller gets of a success that came whole, and the reported tokens. None: it needs a reader."""
         ...
 
-    def answer_reader(
+    def unread_answer(
         self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
-    ) -> AnswerReader:
-        """The reader of a success. `most`: the largest plausible figure of a usage report."""
+    ) -> UnreadAnswer:
+        """A success, whose first bytes choose its reader. `most`: the largest plausible figure of a usage report."""
         ...
 
-    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
+    def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter: ...
 
     def stand_in_answer(self, request: Received, target: Target, status: int, error: bytes) -> bytes | None:
         """The JSON that answers the request in place of the upstream's error; None if the error stands."""
@@ -92,7 +90,7 @@ class Relay:
         self._dialects = dialects
         self._slices = slices
         self._most_reported = most_reported
-        self._unknown_stops = _UnknownStops()
+        self._unknown_stops = UnknownStops()
 
     def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
         """The answer, if it came whole and reports its usage, as nearly all do that are no streams. Else await it."""
@@ -114,19 +112,19 @@ class Relay:
                 _free(context)
             context.answered = True
             return Answered(status, returned, final)
-        context.reader = reader = dialects.answer_reader(context, attempt, content_type, upstream.headers, most)
-        return self._pass_on(context, answering, reader, Answered(status, returned, b""))
+        unread = dialects.unread_answer(context, attempt, content_type, upstream.headers, most)
+        return self._pass_on(context, answering, unread, Answered(status, returned, b""))
 
     async def _pass_on(
-        self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
+        self, context: RequestContext, answering: Answering, unread: UnreadAnswer, head: Answered
     ) -> Answered:
-        """Pass an answer on. The reader holds an answer that is not a stream until its end."""
+        """Pass an answer on. Its reader holds an answer that is not a stream until its end."""
         upstream = answering.upstream
-        context.delivered = self._dialects.delivered_counter(context, reader)
+        context.delivered = self._dialects.delivered_counter(context, upstream.fields.content_type)
         _free(context)
-        passage = _Passage(self, context, answering, reader, head)
+        passage = _Passage(self, context, answering, unread, head)
         try:
-            while not reader.ended and (passage.rest or not upstream.ended):
+            while not passage.reader.ended and (passage.rest or not upstream.ended):
                 if passage.is_due:
                     has_room = passage.take_held()
                 elif passage.rest:
@@ -134,15 +132,17 @@ class Relay:
                     has_room = passage.take_rest()
                 else:
                     has_room = await _poured(context, upstream, passage)
-                if not has_room and not reader.ended:
+                if not has_room and not passage.reader.ended:
                     await context.outgoing.room()
+            passage.read_rest()
         except UpstreamError:
-            if reader.waits:
+            if passage.reader.waits:
                 passage.take_held()  # what came before the break leaves before it shows
-            if not reader.ended:
+            if not passage.reader.ended:
                 raise
         finally:
             passage.end()
+        reader = passage.reader
         if reader.ended:
             upstream.let_end()
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
@@ -158,7 +158,8 @@ class Relay:
                 self._count_failed(context, head.final)
             return self._failed(context, answering, head)
         if reader.unknown_stop:
-            self._unknown_stops.note(answering, reader.unknown_stop)
+            word = _without_secrets(answering, repr(reader.unknown_stop).encode())
+            self._unknown_stops.note(answering.admitted.route.plan.slug, word.decode())
         # A response that failed before it said anything is no answer: bill only what was reported.
         if reader.reported.tokens is None:
             delivered = context.delivered
@@ -208,11 +209,11 @@ class _Passage:
 
     __slots__ = (
         *("_answering", "_context", "_count_at", "_delivered", "_due_at", "_flowing", "_head", "_looked_at"),
-        *("_outgoing", "_reader", "_recorded", "_relay", "_sent", "_streaming", "_timer", "_wait", "is_due", "rest"),
+        *("_outgoing", "_recorded", "_relay", "_sent", "_timer", "_unread", "_wait", "is_due", "reader", "rest"),
     )
 
     def __init__(
-        self, relay: Relay, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
+        self, relay: Relay, context: RequestContext, answering: Answering, unread: UnreadAnswer, head: Answered
     ) -> None:
         assert context.delivered is not None
         self._delivered = context.delivered
@@ -221,9 +222,9 @@ class _Passage:
         self._context = context
         self._outgoing = context.outgoing
         self._answering = answering
-        self._reader = reader
+        self._unread = unread
+        self.reader: AnswerReader = unread
         self._head = head
-        self._streaming = reader.streams and context.streaming
         self._flowing = False
         """The caller has the head and the first bytes of a stream, and progress is recorded."""
         self._looked_at: set[Flowing] | None = None
@@ -241,7 +242,7 @@ class _Passage:
         """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first."""
         if not self._flowing or len(data) > SLICE_BYTES:
             return self._take_first_or_large(data)
-        reader, outgoing = self._reader, self._outgoing
+        reader, outgoing = self.reader, self._outgoing
         some = reader.feed(data)
         if not reader.flows:
             return self._take_unusual(some)
@@ -259,7 +260,12 @@ class _Passage:
         return self.take(rest)
 
     def _take_first_or_large(self, data: bytes) -> bool:
-        context, outgoing, reader = self._context, self._outgoing, self._reader
+        context, outgoing, reader = self._context, self._outgoing, self.reader
+        if reader is self._unread:
+            if not self._choose(data):
+                return True
+            data = self._unread.begun
+            reader = self.reader
         if len(data) > SLICE_BYTES and reader.streams:
             data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
         if not reader.streams and not outgoing.started:
@@ -270,13 +276,13 @@ class _Passage:
 
     def _take_unusual(self, some: bytes) -> bool:
         """Send what a read let go that may be more than output. False: also if the answer has ended."""
-        if self._reader.waits != self._wait:
+        if self.reader.waits != self._wait:
             self._watch()
-        return self._deliver(some) and not self._reader.ended
+        return self._deliver(some) and not self.reader.ended
 
     def _deliver(self, some: bytes) -> bool:
         """Send what the reader let go."""
-        context, outgoing, reader = self._context, self._outgoing, self._reader
+        context, outgoing, reader = self._context, self._outgoing, self.reader
         if reader.failed:
             some = _without_secrets(self._answering, some)
         if some:
@@ -286,7 +292,7 @@ class _Passage:
                 self._begin_progress()
                 context.answered = True
         has_room = True
-        if not outgoing.started and (some or self._streaming):
+        if not outgoing.started and (some or (reader.streams and context.streaming)):
             begin(context, self._head)
             has_room = outgoing.write(some)
         elif some:
@@ -297,11 +303,11 @@ class _Passage:
     def take_held(self) -> bool:
         """Pass on what the reader held, or let it end the answer. False: the caller has no room for more."""
         self.is_due = False
-        return self._deliver(self._reader.waited())
+        return self._deliver(self.reader.waited())
 
     def _watch(self) -> None:
         """The reader waits for something else than before, or no more. A timer that runs already goes on."""
-        self._wait = self._reader.waits
+        self._wait = self.reader.waits
         if not self._wait:
             return
         loop = get_running_loop()
@@ -312,7 +318,7 @@ class _Passage:
     def _look(self) -> None:
         """Have the held frames leave if the wait is over."""
         self._timer = None
-        if not self._reader.waits or self.is_due:
+        if not self.reader.waits or self.is_due:
             return
         loop = get_running_loop()
         if self._due_at > loop.time():  # another wait began meanwhile
@@ -320,6 +326,24 @@ class _Passage:
         else:
             self.is_due = True
             self._answering.upstream.interrupt()
+
+    def read_rest(self) -> None:
+        """Read what no reader was chosen for: all of the answer has come."""
+        if self.reader is self._unread:
+            self._choose(b"", is_all=True)
+            self._take_first_or_large(self._unread.begun)
+
+    def _choose(self, data: bytes, *, is_all: bool = False) -> bool:
+        """Have the first bytes choose the reader. False: more of them are needed."""
+        chosen = self._unread.reader(data, is_all=is_all)
+        if chosen is None:
+            return False
+        self.reader = self._context.reader = chosen
+        if self._context.attempt.is_translated:
+            media = EVENT_STREAM if self._context.streaming else JSON
+            others = [field for field in self._head.headers if field[0] != "content-type"]
+            self._head.headers = (*others, ("content-type", media))
+        return True
 
     def _begin_progress(self) -> None:
         """Record the first bytes now, and progress from now on."""
@@ -331,7 +355,7 @@ class _Passage:
 
     def progress(self, now_ms: int) -> bytes | None:
         """The record of what was delivered so far; None if the last one says the same."""
-        tokens = tokens_so_far(self._reader.reported, self._delivered)
+        tokens = tokens_so_far(self.reader.reported, self._delivered)
         if tokens == self._recorded:
             return None
         self._recorded = tokens
@@ -359,25 +383,8 @@ async def _poured(context: RequestContext, upstream: UpstreamAnswer, passage: _P
         context.upstream_s += perf_counter() - upstream.taking_s - began
 
 
-class _UnknownStops:
-    """Logs words of vendors for the end of an answer that are unknown here, each once."""
-
-    def __init__(self) -> None:
-        self._logged: set[str] = set()
-
-    def note(self, answering: Answering, word: str) -> None:
-        if word in self._logged or len(self._logged) >= MAX_UNKNOWN_STOPS:
-            return
-        self._logged.add(word)
-        log.warning(
-            "A target ended a translated answer with a reason that is unknown here (slug %s: %s). Callers see an"
-            " ordinary end. If it means anything else, please report it.",
-            *(answering.admitted.route.plan.slug, _without_secrets(answering, repr(word).encode()).decode()),
-        )
-
-
 def _answered_here(body: bytes) -> Answered:
-    return Answered(200, (("content-type", "application/json"),), body)
+    return Answered(200, (("content-type", JSON),), body)
 
 
 def _free(context: RequestContext) -> None:

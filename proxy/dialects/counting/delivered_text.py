@@ -7,15 +7,21 @@ See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from policy.billing import Tokens
 from policy.token_estimate import sample_of, tokens_of, weight_of
+from proxy.accounting.answer_form import Form, form_of
+from proxy.accounting.metering import DeliveredCounter
 from proxy.dialects import delta_pattern
 from proxy.dialects.counting.answer_text import TextExtractor
+from proxy.dialects.failures import OUTPUT_MEMBERS
+from proxy.json_text.json_bounds import SMALL_BYTES
+from proxy.json_text.lenient_json import values_that_came
 
 LESSONS = 8
 """How many deltas are tried as the pattern for the others."""
@@ -25,6 +31,13 @@ MAX_PARSED_BYTES = 1 << 20
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
 _DATA_NAME = b"data: "
 _BACKSLASH = 0x5C
+_DONE = b"[DONE]"
+_BETWEEN = b"\0 \t\r\n,"
+_OBJECTS = (b"{", b"[")
+_OF_DIALECTS = tuple(b'"%b"' % name.encode() for name in (*OUTPUT_MEMBERS, "error", "text"))
+"""One of these members has every answer of a dialect, though it may be empty."""
+_TELLING_BYTES = 64
+"""So much of the first pieces tells what an answer is."""
 
 
 class AskedTokens(Protocol):
@@ -44,7 +57,7 @@ class FixedTokens:
 class StreamCounter:
     """Counts the frames of a stream."""
 
-    __slots__ = ("_lessons", "_pattern", "_request", "_texts", "_unfinished", "_weight", "pending")
+    __slots__ = ("_lessons", "_long_line", "_pattern", "_request", "_texts", "_unfinished", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
@@ -53,6 +66,8 @@ class StreamCounter:
         self.pending: list[bytes] = []
         self._weight = 0
         self._unfinished = b""
+        self._long_line: bool | None = None
+        """In a line too long to be held: whether it is output."""
         self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
@@ -67,10 +82,8 @@ class StreamCounter:
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
-        weight = self._weight
-        if self._unfinished:  # a JSON body with another content type is read as a stream, and ends without a line feed
-            weight += weight_of("".join(_texts_of(self._unfinished, self._texts)))
-        return _tokens(weight, self._request, reported_input)
+        begun = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
+        return _tokens(self._weight + weight_of("".join(begun)), self._request, reported_input)
 
     def _texts_frame_by_frame(self, pending: list[bytes]) -> list[str]:
         plain: list[bytes] = []
@@ -86,11 +99,23 @@ class StreamCounter:
 
     def _parsed_texts(self, data: bytes) -> list[str]:
         """The texts of whole frames. An incomplete last line waits for the next call."""
-        whole, self._unfinished = self._unfinished + data, b""
+        before: list[str] = []
+        if self._long_line is not None:
+            rest, end, data = data.partition(b"\n")
+            before = [rest.decode("utf-8", "replace")] if self._long_line else []
+            self._long_line = None if end else self._long_line
+        whole = self._unfinished + data
+        self._unfinished = b""
         if not whole.endswith((b"\n", b"\r")):
-            end = whole.rfind(b"\n") + 1
-            whole, self._unfinished = whole[:end], whole[end:][-MAX_UNFINISHED_BYTES:]
-        texts = [text for data in _data_of(whole) for text in _texts_of(data, self._texts)]
+            end_at = whole.rfind(b"\n") + 1
+            self._unfinished = whole[end_at:]
+            whole = whole[:end_at]
+        texts = before + [text for data in _data_of(whole) for text in _texts_of(data, self._texts)]
+        if len(self._unfinished) > MAX_UNFINISHED_BYTES:
+            begun = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
+            self._long_line = bool(begun)
+            self._unfinished = b""
+            texts += begun
         if self._lessons and len(texts) == 1:
             self._lessons -= 1
             delta = delta_pattern.learn_from(data, b"", 0, 0)
@@ -99,34 +124,86 @@ class StreamCounter:
         return texts
 
 
+class FormCounter:
+    """Counts an answer by what it is, as its first bytes tell."""
+
+    __slots__ = ("_counter", "_of_form", "pending")
+
+    def __init__(self, of_form: Callable[[Form], DeliveredCounter]) -> None:
+        """`of_form`: makes the counter of answers of a form."""
+        self._of_form = of_form
+        self.pending: list[bytes] = []
+        self._counter: DeliveredCounter | None = None
+
+    @property
+    def expects_usage(self) -> bool:
+        return (self._chosen() or self._of_form(Form.OTHER)).expects_usage
+
+    def count(self) -> None:
+        counter = self._chosen()
+        if counter is not None:
+            counter.pending.extend(self.pending)
+            self.pending.clear()
+            counter.count()
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        self.count()
+        return (self._counter or self._of_form(Form.OTHER)).tokens(reported_input)
+
+    def _chosen(self) -> DeliveredCounter | None:
+        """The counter of the answer's form. None as long as nothing but white space came."""
+        if self._counter is None:
+            form = form_of(b"".join(piece[:_TELLING_BYTES] for piece in self.pending[:_TELLING_BYTES]))
+            self._counter = self._of_form(form) if form is not None else None
+        return self._counter
+
+
+def text_counter(request: AskedTokens, texts: TextExtractor, stream: DeliveredCounter | None = None) -> FormCounter:
+    """Counts the text of an answer: of a stream, of JSON, or of text alone. `stream`: the counter of a stream."""
+
+    def of_form(form: Form) -> DeliveredCounter:
+        if form is Form.STREAM:
+            return stream or StreamCounter(request, texts)
+        return BodyCounter(request, texts) if form is Form.JSON else PlainTextCounter(request)
+
+    return FormCounter(of_form)
+
+
 class BodyCounter:
     """Counts a body, or the pieces of one that was too large to be held."""
 
-    __slots__ = ("_last", "_request", "_texts", "_weight", "pending")
+    __slots__ = ("_held", "_request", "_texts", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self.pending: list[bytes] = []
         self._request = request
         self._texts = texts
-        self._last = b""
-        self._weight: int | None = None
-        """Of the pieces before the last one; None if there were none."""
+        self._held = b""
+        """What is not weighed yet."""
+        self._weight = 0
 
     def count(self) -> None:
         for piece in self.pending:
-            if self._last:
-                self._weight = (self._weight or 0) + _unparsed_weight(self._last)
-            self._last = piece
+            if self._held and len(self._held) + len(piece) > SMALL_BYTES:
+                end = self._held.rfind(b"\n") + 1 or len(self._held)
+                self._weight += self._weight_of(self._held[:end])
+                self._held = self._held[end:]
+            self._held += piece
         self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
-        if self._weight is None and len(self._last) <= MAX_PARSED_BYTES:
-            weight = sample_of(_texts_of(self._last, self._texts)).weight
-        else:
-            weight = (self._weight or 0) + _unparsed_weight(self._last)
-        return _tokens(weight, self._request, reported_input)
+        return _tokens(self._weight + self._weight_of(self._held), self._request, reported_input)
+
+    def _weight_of(self, piece: bytes) -> int:
+        """The weight of the texts in a piece. A piece that has not the dialect's form counts as if all were output."""
+        if len(piece) > MAX_PARSED_BYTES or (self._weight and not piece.lstrip(_BETWEEN).startswith(_OBJECTS)):
+            return _unparsed_weight(piece)
+        texts = _texts_of(piece, self._texts)
+        if not texts and not any(name in piece for name in _OF_DIALECTS):
+            return _unparsed_weight(piece)
+        return sample_of(texts).weight
 
 
 class NoTextCounter:
@@ -200,12 +277,24 @@ def _data_of(frames: bytes) -> list[bytes]:
 
 
 def _texts_of(data: bytes, texts: TextExtractor) -> list[str]:
-    """The texts of the JSON object in `data`; none if it is not one."""
-    try:
-        answer = orjson.loads(data) if data else None
-    except orjson.JSONDecodeError:
+    """The texts of the JSON in `data`. What is no JSON is text itself."""
+    if not data or data.strip() == _DONE:
         return []
-    return texts(answer) if isinstance(answer, dict) else []
+    try:
+        values = [orjson.loads(data)]
+    except orjson.JSONDecodeError:
+        values = values_that_came(data) if len(data) <= SMALL_BYTES else []
+    if not values:
+        return [data.decode("utf-8", "replace")]
+    return [text for value in values for text in _texts_of_value(value, texts)]
+
+
+def _texts_of_value(value: Any, texts: TextExtractor) -> list[str]:
+    if isinstance(value, dict):
+        return texts(value)
+    if isinstance(value, list):
+        return [text for item in value if isinstance(item, dict) for text in texts(item)]
+    return [value] if isinstance(value, str) else []
 
 
 def _unescaped(text: bytes) -> str:

@@ -72,6 +72,8 @@ class AnswerContext:
     """Unix seconds from the answer's `date` header, for answers that do not tell."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """What the writer had no place for."""
+    streams: bool | None = None
+    """Whether the caller asked for a stream. None: he gets one if the target sends one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Inputs for the dialect tests: a received request, targets, and streams split at any offsets."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target, VendorCConfig
-from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, DeliveredCounter, Reported
 from proxy.dialects.attempt import Attempt
+from proxy.dialects.body_readers import UnreadAnswer
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import Headers, Incoming, Received
@@ -19,6 +20,7 @@ from proxy.forms.upload import Form
 from proxy.head_facts import HeadFacts, Purpose
 from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
+from proxy.time_slices import Uncut
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"
@@ -126,11 +128,68 @@ def build_request(request: Received, target: Target, credential: str | None) -> 
 def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of the first attempt's answer."""
     dialects, content_type = Dialects(lambda: 0.0), answer_fields(headers).content_type
-    return dialects.answer_reader(request, dialects.first_attempt(request, target), content_type, headers, most)
+    attempt = dialects.first_attempt(request, target)
+    return AnswerOfAnyForm(dialects.unread_answer(request, attempt, content_type, headers, most))
 
 
-def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
-    return Dialects(lambda: 0.0).delivered_counter(request, reader)
+class AnswerOfAnyForm:
+    """Reads an answer as the relay does: its first bytes choose its reader."""
+
+    def __init__(self, unread: UnreadAnswer) -> None:
+        self._unread = unread
+        self.chosen: AnswerReader | None = None
+
+    @property
+    def reported(self) -> Reported:
+        return NOTHING_REPORTED if self.chosen is None else self.chosen.reported
+
+    @property
+    def failed(self) -> bool:
+        return self.chosen is not None and self.chosen.failed
+
+    @property
+    def unknown_stop(self) -> str:
+        return "" if self.chosen is None else self.chosen.unknown_stop
+
+    @property
+    def streams(self) -> bool:
+        return self.chosen is not None and self.chosen.streams
+
+    @property
+    def ended(self) -> bool:
+        return self.chosen is not None and self.chosen.ended
+
+    @property
+    def flows(self) -> bool:
+        return self.chosen is not None and self.chosen.flows
+
+    @property
+    def waits(self) -> int:
+        return 0 if self.chosen is None else self.chosen.waits
+
+    def waited(self) -> bytes:
+        return b"" if self.chosen is None else self.chosen.waited()
+
+    def feed(self, data: bytes) -> bytes:
+        if self.chosen is not None:
+            return self.chosen.feed(data)
+        self.chosen = self._unread.reader(data)
+        return b"" if self.chosen is None else self.chosen.feed(self._unread.begun)
+
+    def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
+        if self.chosen is not None:
+            yield from self.chosen.prepare_end_in_slices()
+
+    def end(self) -> bytes:
+        if self.chosen is not None:
+            return self.chosen.end()
+        self.chosen = self._unread.reader(b"", is_all=True)
+        assert self.chosen is not None
+        return self.chosen.feed(self._unread.begun) + self.chosen.end()
+
+
+def delivered_counter(request: Received, content_type: str = "") -> DeliveredCounter:
+    return Dialects(lambda: 0.0).delivered_counter(request, content_type)
 
 
 def first_attempt(request: Received, target: Target) -> Attempt:

@@ -176,7 +176,7 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
         events(*[text("sixteen letters.")] * 20),
         events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
     ]
-    counted = samples.delivered_counter(received(STREAMED, MESSAGES), answer)
+    counted = samples.delivered_counter(received(STREAMED, MESSAGES))
     seen = []
     for step in steps:
         counted.pending.append(answer.feed(step))

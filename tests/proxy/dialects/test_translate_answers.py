@@ -454,4 +454,5 @@ def test_hostile_events_raise_only_upstream_errors(junk: list[Any], way: Any, st
     if streamed:
         payloads(read(answer_reader(received(body, path), target, SSE), [frames(*junk)]))
     elif junk and isinstance(junk[0], dict):
-        orjson.loads(read(answer_reader(received(body, path), target, JSON), [orjson.dumps(junk[0])]))
+        whole = received(body | {"stream": False}, path)
+        orjson.loads(read(answer_reader(whole, target, JSON), [orjson.dumps(junk[0])]))

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.json_text.lenient_json import encoding_of, parse_leniently, parse_what_came
+from proxy.json_text.lenient_json import encoding_of, parse_leniently, values_that_came
 
 VALUE = {"text": "say “hi” 😀", "n": [1, {"x": "y"}]}
 RAW = orjson.dumps(VALUE)
@@ -57,9 +57,14 @@ def test_what_is_no_single_value_is_refused(raw: bytes) -> None:
     ],
 )
 def test_text_that_is_cut_off_is_read_as_far_as_it_came(raw: bytes, value: Any) -> None:
-    assert parse_what_came(raw) == value
+    assert values_that_came(raw) == [value]
 
 
-def test_deep_nesting_is_refused_in_linear_time() -> None:
-    with pytest.raises(ValueError, match="no JSON"):
-        parse_what_came(b"[1," * 100_000)
+def test_each_value_of_a_sequence_is_read() -> None:
+    assert values_that_came(b'{"a":1}\n{"a":NaN}\n\n["b"]\0{"a":"cut o')[::2] == [{"a": 1}, ["b"]]
+    assert values_that_came(b'{"a":1}\n{"a":"cut o') == [{"a": 1}, {"a": "cut o"}]
+
+
+def test_what_is_too_deep_or_no_json_gives_no_value() -> None:
+    assert values_that_came(b"[1," * 100_000) == []
+    assert values_that_came(b"<html>") == []

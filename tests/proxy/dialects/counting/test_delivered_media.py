@@ -15,9 +15,6 @@ from tests.proxy.dialects.samples import (
     CHAT,
     CUTS,
     SLUG,
-    SSE,
-    VENDOR_B,
-    answer_reader,
     cut,
     delivered_counter,
     received,
@@ -119,7 +116,7 @@ def test_junk_costs_nothing(junk: bytes) -> None:
 
 def delivered(path: str, asks: dict[str, Any], *events: dict[str, Any]) -> int:
     request = received({"model": SLUG, "stream": True} | asks, path)
-    counter = delivered_counter(request, answer_reader(request, VENDOR_B, SSE))
+    counter = delivered_counter(request, "text/event-stream")
     counter.pending.extend(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
     return counter.tokens(None).output
 
