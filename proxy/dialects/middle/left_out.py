@@ -1,6 +1,6 @@
 """Names what a translation left out, for the header `x-tollgate-left-out` or a stream's comment of that name.
 
-Pure. The kind of a block or an item comes from the upstream: it is cut to characters that a header field holds.
+Pure. Names of members and kinds of blocks come from the upstream: they are cut to characters that a header field holds.
 """
 
 import re
@@ -10,7 +10,7 @@ HEADER = "x-tollgate-left-out"
 MAX_NAMED = 20
 """The most things that are named; of the others, only the number is told."""
 _MAX_KEPT = 1_000
-_MAX_KIND_CHARS = 64
+_MAX_CHARS = 96
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -25,11 +25,15 @@ class LeftOut:
     def add(self, path: str, kind: str = "") -> None:
         """`kind`: the type of the block or item at this path."""
         if len(self._names) < _MAX_KEPT:
-            self._names[f"{path} ({_OTHER.sub('_', kind[:_MAX_KIND_CHARS])})" if kind else path] = None
+            self._names[f"{_harmless(path)} ({_harmless(kind)})" if kind else _harmless(path)] = None
 
     @property
     def names(self) -> list[str]:
         return list(self._names)
+
+
+def _harmless(name: str) -> str:
+    return _OTHER.sub("_", name[:_MAX_CHARS])
 
 
 def header_value(names: Sequence[str]) -> str:

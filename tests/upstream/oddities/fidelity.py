@@ -284,6 +284,16 @@ _LEFT_OUT = (
         stream=False,
     ),
     Oddity(
+        name="Chat: a message has a member whose name would end a header field",
+        sends=whole(chat_whole({"content": "Hello", "x\r\nset-cookie: a": "b"})),
+        seen={
+            caller: Seen(text="Hello", has=(b"choices.0.message.x__set-cookie__a",), lacks=(b"\nset-cookie",))
+            for caller in TRANSLATED
+        },
+        billed=BILLED,
+        stream=False,
+    ),
+    Oddity(
         name="Chat: a content of parts has a picture",
         sends=whole(chat_whole({"content": [{"type": "text", "text": "Hello"}, PICTURE]})),
         seen={caller: told("choices.0.message.content.1 (image_url)", text="Hello") for caller in TRANSLATED},
