@@ -82,7 +82,8 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
         for part in lists.pop():
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
                 continue  # text, as nearly every message
-            if not _INNER.isdisjoint(part) or part.get("type") in _MARKS:
+            kind = part.get("type")
+            if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):
                 lists += _inner_lists(part)
                 if figure := _figure(part):
                     tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)
@@ -118,12 +119,10 @@ def _inner_lists(part: dict[str, Any]) -> list[list[Any]]:
 
 def _figure(part: dict[str, Any]) -> int:
     """The figure of a part that is not text, by its type and by what servers take for its type; 0 for text."""
-    source = part.get("source")
-    if type(source) is dict and source.get("type") in ("text", "content"):
-        return 0
     marks = _MARKS.intersection(part)
-    kind = part.get("type")
-    if type(kind) is str and kind in _MARKS:
+    kind, source = part.get("type"), part.get("source")
+    is_text = kind == "document" and type(source) is dict and source.get("type") in ("text", "content")
+    if type(kind) is str and kind in _MARKS and not is_text:
         marks |= {kind}
     return max((_PART_TOKENS[mark] for mark in marks), default=0)
 
