@@ -11,7 +11,7 @@ from proxy.http_rules.refused_requests import is_page, is_success, may_be_refusa
 
 MAX_ERROR_BYTES = 1 << 20
 """Bytes of an upstream's error body to read."""
-MAX_REFUSAL_BYTES = 64 << 10
+MAX_REFUSAL_BYTES = 8 << 10
 """Bytes of a success that are read to see whether it is an error: a longer one is an answer."""
 EVENTS = "text/event-stream"
 

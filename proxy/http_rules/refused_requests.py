@@ -38,6 +38,12 @@ _MISSING = re.compile(
 )
 _MODEL = re.compile(r"\bmodels?\b|\bdeployment\b")
 _OUTPUT = ("choices", "content", "output", "data")
+KEY_BYTES = 512
+"""Where in a success the key of an error is looked for: an error has little else before it."""
+_ERROR = b'"error"'
+_DETAIL = b'"detail"'
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*+<")
+_SAYS_NOTHING = re.compile(rb'"(?:error|detail)"\s*+:\s*+null\b')
 
 
 def is_success(status: int) -> bool:
@@ -51,7 +57,7 @@ def may_be_refusal(beginning: bytes) -> bool:
 
 def is_page(body: bytes) -> bool:
     """Whether a body is HTML or XML, which no model server answers."""
-    return body.removeprefix(BOM).lstrip().startswith(b"<")
+    return _PAGE.match(body) is not None
 
 
 def lacks_path(status: int, body: bytes) -> bool:
@@ -62,7 +68,7 @@ def lacks_path(status: int, body: bytes) -> bool:
     if is_page(body):
         return is_success(status) or status in LACKING
     if status != NOT_FOUND:
-        return status in LACKING or (is_success(status) and _names_path(body))
+        return status in LACKING or (is_success(status) and _may_be_error(body) and _names_path(body))
     error = _parsed(body)
     if error is None:
         return _MODEL.search(body.decode("utf-8", "replace").lower()) is None
@@ -76,6 +82,13 @@ def refuses_member(status: int, body: bytes, names: Sequence[bytes]) -> bool:
     if status not in REFUSING and not (is_success(status) and _is_error(_parsed(body))):
         return False
     return any(name in body for name in names)
+
+
+def _may_be_error(body: bytes) -> bool:
+    """Whether a success may be an error: a look at its bytes, as nearly all are answers."""
+    if body.find(_ERROR, 0, KEY_BYTES) < 0 and body.find(_DETAIL, 0, KEY_BYTES) < 0:
+        return False
+    return len(_SAYS_NOTHING.findall(body)) < body.count(_ERROR) + body.count(_DETAIL)
 
 
 def _names_path(body: bytes) -> bool:
