@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader
 from proxy.dialects.finish import ChunkRoles, Role
 from proxy.dialects.messages.passing import EVENTS as MESSAGES_STREAM
@@ -192,3 +193,18 @@ def test_finish_of_messages_tells_why_it_stopped() -> None:
     roles = MESSAGES_STREAM.roles
     assert roles.of_event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}) is Role.FINISH
     assert roles.of_event({"type": "message_delta", "delta": {"stop_reason": None}}) is Role.OTHER
+
+
+@pytest.mark.parametrize("size", [10, 600_000, 1_500_000, 5_000_000])
+def test_last_event_of_any_size_ends_the_answer(size: int) -> None:
+    usage = {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13}
+    delta = events({"type": "response.output_text.delta", "delta": "a"})
+    last = events({"type": "response.completed", "response": {"output": "x" * size, "usage": usage}})
+    sent = delta + last + b": junk\n\n"
+    for step in (65_536, len(sent)):
+        answer = reader("/v1/responses", input="x")
+        out = b"".join(answer.feed(sent[start : start + step]) for start in range(0, len(sent), step))
+        assert answer.ended
+        assert len(out) < len(delta + last), "the end waits"
+        assert out + answer.end() == delta + last
+        assert answer.reported.tokens == Tokens(input=9, output=4)
