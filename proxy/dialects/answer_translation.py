@@ -133,12 +133,12 @@ class TranslatingStreamReader(FinishingReader):
 
     def waited(self) -> bytes:
         held = super().waited()
-        return held if self.ended else held + self._answer.finish()
+        return held if self.ended else held + self._written(self._reader.finished()) + self._answer.finish()
 
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._piece(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        last += self._held
+        last += self._held + self._written(self._reader.finished())
         self._held = b""
         ending = self._answer.end(self._meter.tokens)
         left_out = self._reader.left_out.names + self._context.left_out.names

@@ -15,6 +15,7 @@ from proxy.dialects.chat_completions.answer_reader import (
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
 from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
 from proxy.dialects.middle.answer import (
+    BROKEN,
     DetailsSeen,
     Event,
     ReasoningDelta,
@@ -39,7 +40,10 @@ _REASONING = ("reasoning_content", "reasoning")
 class ChatStreamReader:
     """Reads the first choice of one answer."""
 
-    __slots__ = ("_block", "_budget", "_calls", "_details", "_id", "_is_refused", "_started", "_stopped", "left_out")
+    __slots__ = (
+        *("_block", "_budget", "_calls", "_details", "_finish", "_id", "_is_refused", "_started", "_stopped"),
+        "left_out",
+    )
 
     def __init__(self) -> None:
         self._budget = Budget()
@@ -47,6 +51,8 @@ class ChatStreamReader:
         self._block: _ReasoningBlock | None = None
         """The open block of reasoning."""
         self._details = UsageDetails()
+        self._finish: Json = {}
+        """The latest choice that told a finish beside text: some servers tell it beside every text."""
         self._id = ""
         self._is_refused = False
         self._started = False
@@ -67,17 +73,22 @@ class ChatStreamReader:
             if isinstance(delta, dict):
                 self._read_delta(delta, choice, events)
             if choice.get("finish_reason"):
-                self._stop(choice, events)
+                self._read_finish(choice, events)
                 note_other_members(chunk, self.left_out)
         if chunk.get("usage"):
+            if choice is None:
+                events += self.finished()
             self._read_usage(object_in(chunk, "usage"), events)
         return events
 
     def done_received(self) -> list[Event]:
         events: list[Event] = []
         if not self._stopped:
-            self._stop({}, events)
+            self._stop(self._finish, events)
         return events
+
+    def finished(self) -> list[Event]:
+        return self.done_received() if self._finish else []
 
     def _start(self, chunk: Json) -> Started:
         self._started, self._id = True, text_in(chunk, "id")
@@ -128,6 +139,14 @@ class ChatStreamReader:
         if self._block is not None:
             events += self._block.end()
             self._block = None
+
+    def _read_finish(self, choice: Json, events: list[Event]) -> None:
+        """A finish beside text stands once nothing follows it; one that tells a failure stands at once."""
+        says_more = any(not isinstance(event, Started) for event in events)
+        if says_more and read_stop(choice, [], is_refused=False).reason != BROKEN:
+            self._finish = choice
+        else:
+            self._stop(choice, events)
 
     def _stop(self, choice: Json, events: list[Event]) -> None:
         self._stopped = True

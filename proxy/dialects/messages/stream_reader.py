@@ -97,6 +97,10 @@ class MessagesStreamReader:
         """A Messages stream ends with `message_stop`, but some servers leave it out."""
         return self._stopped({}) if self._reason else []
 
+    def finished(self) -> list[Event]:
+        """Nothing: a finish is told at once."""
+        return []
+
     def _start(self, event: Json) -> list[Event]:
         message = object_in(event, "message")
         self._details = details_in(message, self._details)

@@ -41,6 +41,10 @@ class StreamReader(Protocol):
         """`[DONE]` came, or only the dialect's last event is missing: the answer is complete."""
         ...
 
+    def finished(self) -> list[Event]:
+        """Nothing follows what was read: the finish, if one was told and not passed on, since more might follow."""
+        ...
+
 
 class StreamWriter(Protocol):
     """Writes one caller's stream. One instance per answer."""

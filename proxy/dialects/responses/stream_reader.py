@@ -80,6 +80,10 @@ class ResponsesStreamReader:
         """Nothing: a Responses stream ends with an event of its own."""
         return []
 
+    def finished(self) -> list[Event]:
+        """Nothing: a finish is told at once."""
+        return []
+
     def _text(self, event: Json) -> list[Event]:
         text = event.get("delta")
         if not isinstance(text, str) or not text:

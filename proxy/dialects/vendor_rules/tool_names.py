@@ -69,6 +69,9 @@ class RenamingStreamReader:
     def done_received(self) -> list[Event]:
         return self._renamed(self._reader.done_received())
 
+    def finished(self) -> list[Event]:
+        return self._renamed(self._reader.finished())
+
     def _renamed(self, events: list[Event]) -> list[Event]:
         for event in events:
             if isinstance(event, ToolCallStarted):

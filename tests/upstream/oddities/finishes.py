@@ -71,6 +71,25 @@ ROWS = (
         billed=USED,
     ),
     Oddity(
+        name="Chat: each text has a finish beside it",
+        sends=sends(
+            *(frames(chat_chunk({"content": text}, "stop", usage=_USAGE)) for text in ("Hello", " there")),
+            frames("[DONE]"),
+        ),
+        seen=Seen(text="Hello there"),
+        billed=USED,
+    ),
+    Oddity(
+        name="Chat: the last text has the finish beside it, and nothing follows",
+        sends=sends(frames(*chat_text("Hello", finish=None)), frames(chat_chunk({"content": " there"}, "length"))),
+        seen={
+            CHAT_COMPLETIONS: Seen(text="Hello there", ended="cut"),
+            MESSAGES: Seen(text="Hello there", has=(b"max_tokens",)),
+            RESPONSES: Seen(text="Hello there", has=(b"response.incomplete",)),
+        },
+        billed=Counted(2),
+    ),
+    Oddity(
         name="Chat: text follows the finish",
         sends=sends(
             *(frames(chunk) for chunk in (*chat_text("Hello"), chat_chunk({"content": " there"}), chat_usage())),
