@@ -22,3 +22,9 @@ def test_reservation_is_equal_after_a_round_trip_through_json(reservation: Reser
     again = Reservation.from_wire(orjson.loads(orjson.dumps(reservation.to_wire())))
     assert again == reservation
     assert hash(again) == hash(reservation)
+
+
+def test_reservation_of_a_version_without_margins_is_read() -> None:
+    older = ["tg:{g|acme/chat}", [["g", 8]], 1_000, 500, False]
+    assert Reservation.from_wire(older).margin_tokens == 0
+    assert Reservation.from_wire([*older, 70]).margin_tokens == 70
