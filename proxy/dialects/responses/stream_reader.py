@@ -22,6 +22,7 @@ from proxy.dialects.middle.answer import (
     ToolCallStarted,
 )
 from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.gathering import Budget
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Text
 from proxy.dialects.middle.stops import EMPTY_OBJECT
@@ -47,13 +48,16 @@ class ResponsesStreamReader:
     """Reads one answer."""
 
     __slots__ = (
-        *("_calls", "_ended_calls", "_ended_items", "_parts", "_reasoning"),
-        *("_reasoning_chars", "_seen", "_started", "_summary", "_text_chars", "_text_place"),
+        *("_budget", "_calls", "_ended_calls", "_ended_items", "_parts", "_reasoning"),
+        *("_places", "_reasoning_chars", "_seen", "_started", "_summary", "_text_chars", "_text_place"),
         "left_out",
     )
 
     def __init__(self) -> None:
+        self._budget = Budget()
         self._started = False
+        self._places: dict[str, int] = {}
+        """The place of each item, by its id, where the server does not tell."""
         self._seen: set[Place] = set()
         """The parts, or calls (part 0), of which text was read."""
         self._calls: dict[int, int] = {}
@@ -71,10 +75,22 @@ class ResponsesStreamReader:
 
     def read(self, event: Json) -> list[Event]:
         kind = event.get("type")
+        if "output_index" not in event:
+            event = self._placed(event)
         if kind == "response.output_text.delta":  # nearly all events
             return self._text(event)
         read = _EVENTS.get(kind) if isinstance(kind, str) else None
         return [] if read is None else read(self, event)
+
+    def _placed(self, event: Json) -> Json:
+        """The event with the place of its item, which some servers name by its id alone."""
+        id = text_in(event, "item_id") or text_in(event.get("item"), "id")
+        if not id:
+            return event
+        if id not in self._places:
+            self._budget.spend(len(id))
+            self._places[id] = len(self._places)
+        return event | {"output_index": self._places[id]}
 
     def done_received(self) -> list[Event]:
         """Nothing: a Responses stream ends with an event of its own."""
