@@ -230,6 +230,9 @@ class Received(Protocol):
     upload: Form | None
     """If set, it is the body: most of it has not arrived."""
 
+    @property
+    def workspace_id(self) -> str: ...
+
 
 @dataclass(slots=True)
 class Admitted:
@@ -342,6 +345,11 @@ class RequestContext:
     """Time spent waiting for the upstream."""
     first_byte_s: float | None = None
     request_bytes: int = 0
+
+    @property
+    def workspace_id(self) -> str:
+        assert self.identified is not None  # nothing is asked for it before
+        return self.identified.key.workspace_id
 
     def put_by(self, attempt: Attempt) -> None:
         """Put the call to its target by this attempt from now on."""

@@ -29,6 +29,7 @@ from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader
+from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
@@ -173,7 +174,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         journal=NoJournal(),
         replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),  # never asked
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
-        dialects=UnmeteredAnswers(monotonic),
+        dialects=UnmeteredAnswers(monotonic, SealKeys(keys, {})),
         output_estimates=OutputEstimates(),
         meters=NoMeters(access_log),
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),

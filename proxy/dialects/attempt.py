@@ -4,11 +4,12 @@ A value. `registry.py` makes it; `dispatch` uses the first one, and the next whe
 dialect.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.dialects.middle.left_out import HEADER, header_value
 from proxy.dialects.middle.request import Request
+from proxy.dialects.middle.sealing import Seals
 
 
 @dataclass(slots=True)
@@ -26,6 +27,10 @@ class Attempt:
     """The translated body; None if the caller's own passes, and once it is sent."""
     reasoning_off: str = ""
     """Why the caller's own body goes without the reasoning that it asks for; empty if it does not."""
+    left_out: list[str] = field(default_factory=list)
+    """What the caller's own body goes without, besides."""
+    seals: Seals | None = None
+    """What seals the reasoning in the answer, if it is translated."""
     is_fallback: bool = False
     """Whether the target has already refused another dialect's path in this call."""
     asks_usage: bool = True
@@ -45,9 +50,8 @@ class Attempt:
         request = self.request
         off = self.reasoning_off if request is None else request.reasoning_off
         lines = f'x-tollgate-reasoning: off; reason="{off}"\r\n' if off else ""
-        if request is None or not request.left_out:
-            return lines
-        return f"{lines}{HEADER}: {header_value(request.left_out)}\r\n"
+        left_out = self.left_out if request is None else request.left_out
+        return f"{lines}{HEADER}: {header_value(left_out)}\r\n" if left_out else lines
 
     def release(self) -> None:
         """Free what only the request needed."""

@@ -30,9 +30,9 @@ from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.failures import is_failure
 from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
-from proxy.dialects.middle.json_slots import json_slots, restore_slots
+from proxy.dialects.middle.json_slots import readable_members
 from proxy.dialects.middle.request import Request
-from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
+from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, SealKeys, Seals, has_reasoning, open_reasoning
 from proxy.dialects.middle.stops import fill_empty_arguments
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
@@ -45,7 +45,6 @@ from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.exchange import Headers, Received, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
 from proxy.json_text.encoded_name import encoded_name
-from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.json_edit import (
     LONG_BYTES,
@@ -64,8 +63,6 @@ MIN_RESPONSES_CAP = 16
 """The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""
 REFUSED = "refused"
 """In place of a dialect: what is remembered of a target that refuses a member."""
-_OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
-"""The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""
 
 _DIALECTS: Mapping[str, Dialect] = {
     each.name: each for each in (chat_dialect.DIALECT, messages_dialect.DIALECT, responses_dialect.DIALECT)
@@ -81,6 +78,7 @@ _BODY_METERS: Mapping[str, Callable[[int], UsageMeter]] = {
     chat_completions.EMBEDDINGS_PATH: partial(OpenAiMeter, has_output=False),
 }
 """How the usage of an answer that is no stream is read, by path."""
+_READERS_OF_BLOCKS = {name: dialect.native_reasoning for name, dialect in _DIALECTS.items()}
 _MARK = MARK.encode()
 _TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
     chat_completions.COMPLETIONS_PATH: chat_texts
@@ -96,9 +94,10 @@ def dialect_of(path: str) -> str | None:
 class Dialects:
     """Puts calls to targets, and reads their answers."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], seal_keys: SealKeys) -> None:
         """`clock`: monotonic seconds."""
         self._spoken = SpokenDialects(clock)
+        self._seal_keys = seal_keys
         self._passing: dict[tuple[str, str, tuple[str, ...] | None], Attempt] = {}
         """The attempts of calls that pass unchanged, by path, provider and stated dialects."""
 
@@ -109,18 +108,18 @@ class Dialects:
         """
         path = request.facts.path
         if path == token_count.PATH:
-            own = _unsealed(request, MESSAGES) if self.has_sealed(request) else None
-            return Attempt(MESSAGES, MESSAGES, json=own)
+            return _attempt(request, target, MESSAGES, (MESSAGES,), self._seals(request, target))
         caller_dialect = _PATH_DIALECTS[path]
         known = self._spoken.known(target, caller_dialect)
         if known is not None and path == _DIALECTS[caller_dialect].path:
-            return _attempt(request, target, caller_dialect, (known,))
+            return _attempt(request, target, caller_dialect, (known,), self._seals(request, target))
         attempt = self._passing.get((path, target.provider, target.dialects))
         if attempt is not None and not self.has_sealed(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
-        attempt = _attempt(request, target, caller_dialect, dialects_of(target, caller_dialect))
+        dialects = dialects_of(target, caller_dialect)
+        attempt = _attempt(request, target, caller_dialect, dialects, self._seals(request, target))
         if attempt.json is None:
             self._passing[path, target.provider, target.dialects] = attempt
         return attempt
@@ -160,12 +159,16 @@ class Dialects:
             return partial(replace, attempt, asks_usage=False)
         if lacks_path(status, refusal):
             if attempt.untried:
-                return partial(_fallback, request, target, attempt)
+                return partial(_fallback, request, target, attempt, self._seals(request, target))
             if not attempt.is_fallback:
                 self._spoken.forget(target, attempt.caller_dialect)
         elif is_success(status):
             self._learn(target, attempt)
         return None
+
+    def _seals(self, request: Received, target: Target) -> Seals:
+        """What seals for the caller's workspace and the server that `target` is asked at, and opens what did."""
+        return Seals(self._seal_keys, request.workspace_id, self._seal_keys.place(target), _READERS_OF_BLOCKS)
 
     def _learn(self, target: Target, attempt: Attempt) -> None:
         """Remember how this attempt, which `target` answered, differs from the first."""
@@ -321,11 +324,15 @@ class _Readers:
     ) -> AnswerReader:
         spoken, heard = _DIALECTS[self._attempt.dialect], _DIALECTS[self._attempt.caller_dialect]
         new_meter = spoken.new_meter if reader is TranslatingStreamReader else spoken.new_body_meter
-        context = AnswerContext(self._request.slug, call, self._created_s, streams=self._request.streaming)
+        assert self._attempt.seals is not None  # a translation has them
+        seals, streams = self._attempt.seals, self._request.streaming
+        context = AnswerContext(self._request.slug, call, self._created_s, seals, streams=streams)
         return reader(spoken, heard, context, new_meter(self._most))
 
 
-def _attempt(request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...]) -> Attempt:
+def _attempt(
+    request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...], seals: Seals
+) -> Attempt:
     """The attempt in the first of `dialects`."""
     dialect, *untried = dialects
     path = request.facts.path
@@ -333,14 +340,14 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
     if dialect == caller_dialect:
         if dialect == CHAT_COMPLETIONS and request.streaming:
             chat_completions.adds_include_usage(path, request.json)
-        own = _unsealed(request, caller_dialect) if Dialects.has_sealed(request) else None
+        own = _unsealed(request, caller_dialect, seals) if Dialects.has_sealed(request) else None
         stopped = own is not None and "thinking" in request.json and "thinking" not in own
         off = FOREIGN_REASONING if stopped else ""
         others = tuple(untried) if is_translatable and target.dialects is None else ()
-        return Attempt(dialect, caller_dialect, others, json=own, reasoning_off=off)
+        return Attempt(dialect, caller_dialect, others, json=own, reasoning_off=off, left_out=seals.left_out)
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
-    call = _DIALECTS[caller_dialect].read_request(request.json | _readable_members(request))
+    call = _DIALECTS[caller_dialect].read_request(request.json | readable_members(request))
     call.turns = results_behind_calls(call.turns)
     for turn in call.turns:
         fill_empty_arguments(turn.parts)
@@ -348,10 +355,12 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
     if target.dialects is not None:
         untried = []  # nothing is left to be found out
+    open_reasoning(call.turns, dialect, seals)
+    call.left_out += seals.left_out
     body = _written(call, target, dialect, request.slug)
     if request.outline is not None and request.outline.appears_in(call.echo):
         call.echo = {}  # its long strings are gone when the answer comes
-    return Attempt(dialect, caller_dialect, tuple(untried), call, body)
+    return Attempt(dialect, caller_dialect, tuple(untried), call, body, seals=seals)
 
 
 def _written(call: Request, target: Target, dialect: str, slug: str) -> Json:
@@ -374,24 +383,13 @@ def _prefers_responses(call: Request, target: Target) -> bool:
     return target.provider == VENDOR_B and wanted and can_say
 
 
-def _readable_members(request: Received) -> Json:
-    """The members that hold JSON of callers and models, in which no number was rounded and no placeholder stands where
-    a translation encodes anew."""
-    outline = request.outline
-    text = request.body if outline is None else outline.text
-    json = with_exact_members(request.json, text, _OF_CALLERS)
-    if outline is not None and not restore_slots(json_slots(json), outline):
-        raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
-    return {name: json[name] for name in _OF_CALLERS if name in json}
-
-
-def _fallback(request: Received, target: Target, attempt: Attempt) -> Attempt:
+def _fallback(request: Received, target: Target, attempt: Attempt, seals: Seals) -> Attempt:
     """The attempt in the next dialect."""
-    following = _attempt(request, target, attempt.caller_dialect, attempt.untried)
+    following = _attempt(request, target, attempt.caller_dialect, attempt.untried, seals)
     following.is_fallback = True
     return following
 
 
-def _unsealed(request: Received, dialect: str) -> Json:
+def _unsealed(request: Received, dialect: str, seals: Seals) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
-    return _DIALECTS[dialect].without_sealed(request.json | _readable_members(request))
+    return _DIALECTS[dialect].without_sealed(request.json | readable_members(request), seals)

@@ -5,6 +5,7 @@ Pure values. `registry.py` picks the provider's rules; `metering.AnswerReader` r
 
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from proxy.json_text.segmented_body import RequestBody
 
@@ -41,6 +42,12 @@ class UpstreamRequest:
         """The URL to call. A base URL that ends in the API's version (`…/v1`, as SDKs write it) keeps it once."""
         url = _url(base_url, self.path, self.location)
         return f"{url}?{self.query}" if self.query else url
+
+
+def origin_of(url: str) -> str:
+    """The scheme, host and port of a base URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def bearer_headers(credential: str | None) -> HeaderFields:

@@ -1,10 +1,14 @@
-"""Hides secrets in an upstream's text, also where JSON or a URL escapes them. Pure; takes linear time.
+"""Hides secrets in an upstream's text, also where JSON, a URL, base64 or hex spells them. Pure; takes linear time.
 
 Decodes each escape once and records the offsets. A secret found in the decoded text is then cut out of the original.
+
+See docs/reference/inference.md#masking.
 """
 
 import re
+from base64 import b64encode, urlsafe_b64encode
 from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
 HIDDEN = b"[hidden]"
@@ -24,6 +28,18 @@ _ALL = re.compile(
     rb"|%(?:25)*[0-9a-fA-F]{2}"
 )
 """All escapes, and backslashes that escape nothing."""
+ENCODED_FROM_BYTES = 8
+"""Shorter secrets are not searched in base64 and hex: so few characters occur in other words, too."""
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_="
+"""The characters of base64, of its form for URLs, and of hex."""
+_RUN = re.compile(b"[%b]*+" % re.escape(_ALPHABET))
+_FIXED_VALUES = frozenset(
+    (
+        *("content-type", "content-language", "cache-control", "retry-after", "retry-after-ms", "x-should-retry"),
+        *("content-encoding", "content-range", "accept-ranges", "last-modified", "expires", "vary", "allow"),
+    )
+)
+"""Fields whose values are words of HTTP: a short credential, such as `text`, is no secret in them."""
 _SHORT = {b'"': b'"', b"/": b"/", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"": b""}
 _PLAIN = frozenset(range(0x21, 0x7F)) - frozenset(b'"\\')
 
@@ -33,26 +49,60 @@ class TooManyEscapesError(Exception):
 
 
 def mask(text: bytes, secret: bytes) -> bytes:
-    """`text` with `[hidden]` in place of each `secret`, escaped or not. Raises `TooManyEscapesError`."""
+    """`text` with `[hidden]` in place of each `secret`, however it is spelled. Raises `TooManyEscapesError`."""
     text = text.replace(secret, HIDDEN)
+    encoded = _encoded(secret) if len(secret) >= ENCODED_FROM_BYTES else ()
     candidates = text.count(b"\\") + text.count(b"%")
     if not candidates:
-        return text
+        return _DecodedText(text, None).without_runs(encoded)
     if candidates > MAX_CANDIDATES:
         raise TooManyEscapesError
     escapes = _SIMPLE if _PLAIN.issuperset(secret) else _ALL
     # The secret may itself contain what looks like an escape: search for both readings of it.
     for secret_text in {_DecodedText(secret, escapes).text, secret.replace(b"\\", b"")} - {b""}:
         text = _DecodedText(text, escapes).without(secret_text)
-    return text
+    return _DecodedText(text, _SIMPLE).without_runs(encoded)
+
+
+def mask_fields(fields: Sequence[tuple[str, str]], secret: str | None) -> Sequence[tuple[str, str]]:
+    """An upstream's header fields with `secret` hidden, however it is spelled: no spelling is shorter than itself."""
+    if not secret:
+        return fields
+    size = len(secret)
+    for _, value in fields:
+        if len(value) >= size and (size >= ENCODED_FROM_BYTES or secret in value or "%" in value or "\\" in value):
+            return [(name, _masked_value(name, value, secret)) for name, value in fields]
+    return fields
+
+
+def _masked_value(name: str, value: str, secret: str) -> str:
+    if name in _FIXED_VALUES and len(secret) < ENCODED_FROM_BYTES:
+        return value
+    try:
+        masked = mask(value.encode("utf-8", "surrogateescape"), secret.encode("utf-8", "surrogateescape"))
+    except TooManyEscapesError:
+        return ""
+    return masked.decode("utf-8", "surrogateescape")
+
+
+def _encoded(secret: bytes) -> set[bytes]:
+    """What base64 and hex make of the secret, whatever stands before and behind it in the encoded text."""
+    forms = {secret.hex().encode(), secret.hex().upper().encode()}
+    for before in range(3):  # base64 writes three bytes as four characters, so a secret has three places to begin
+        own = slice((8 * before + 5) // 6, 8 * (before + len(secret)) // 6)  # the characters that are of it alone
+        padded = bytes(before) + secret
+        forms |= {b64encode(padded)[own], urlsafe_b64encode(padded)[own]}
+    return forms
 
 
 class _DecodedText:
     """A text with its escapes decoded, and the offset of each of its parts in the original."""
 
-    def __init__(self, original: bytes, escapes: re.Pattern[bytes]) -> None:
+    def __init__(self, original: bytes, escapes: re.Pattern[bytes] | None) -> None:
+        """`escapes`: None if there is none."""
         self._original = original
-        spans = [match.span() for _, match in zip(range(MAX_ESCAPES + 1), escapes.finditer(original), strict=False)]
+        found = () if escapes is None else escapes.finditer(original)
+        spans = [match.span() for _, match in zip(range(MAX_ESCAPES + 1), found, strict=False)]
         if len(spans) > MAX_ESCAPES:
             raise TooManyEscapesError
         parts: list[bytes] = []
@@ -75,12 +125,35 @@ class _DecodedText:
 
     def without(self, secret: bytes) -> bytes:
         """The original text with `[hidden]` in place of all that decodes to `secret`."""
-        kept, done, at = [], 0, self.text.find(secret)
+        spans: list[tuple[int, int]] = []
+        at = self.text.find(secret)
         while at >= 0:
-            kept.append(self._original[done : self._original_start(at)])
-            at += len(secret)
-            done = self._original_end(at)
-            at = self.text.find(secret, at)
+            spans.append((at, at + len(secret)))
+            at = self.text.find(secret, at + len(secret))
+        return self._cut(spans)
+
+    def without_runs(self, forms: Collection[bytes]) -> bytes:
+        """The original text with `[hidden]` in place of each run of base64 or hex that holds one of `forms`."""
+        text = self.text
+        spans: list[tuple[int, int]] = []
+        for form in forms:
+            done, at = 0, text.find(form)
+            while at >= 0:
+                before = text[done:at]
+                start = done + len(before.rstrip(_ALPHABET))
+                done = _RUN.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
+                spans.append((start, done))
+                at = text.find(form, done)
+        return self._cut(sorted(spans)) if spans else self._original
+
+    def _cut(self, spans: list[tuple[int, int]]) -> bytes:
+        """The original text with `[hidden]` in place of these spans of the decoded text, which are in order."""
+        kept, done, last = [], 0, 0
+        for start, end in spans:
+            if start >= last:
+                kept.append(self._original[done : self._original_start(start)])
+            last = max(last, end)
+            done = self._original_end(last)
         return HIDDEN.join((*kept, self._original[done:]))
 
     def _original_start(self, offset: int) -> int:

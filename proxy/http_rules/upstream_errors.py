@@ -16,7 +16,7 @@ from policy.endpoints import Target, is_platform_hosted
 from proxy.dialects.error_envelopes import in_envelope, message_of
 from proxy.exchange import Answered
 from proxy.http_rules.headers import returned_headers
-from proxy.http_rules.masking import TooManyEscapesError, mask
+from proxy.http_rules.masking import TooManyEscapesError, mask, mask_fields
 from proxy.json_text.json_bounds import is_surely_within_bounds
 from proxy.refusals import (
     UPSTREAM_MESSAGES,
@@ -87,9 +87,11 @@ def without_secrets(body: bytes, *secrets: str | None) -> bytes:
 
 
 def discreet(answered: Answered, *secrets: str | None) -> Answered:
-    """The error with all `secrets` hidden in its reason: decoding its JSON may have uncovered one."""
+    """The error with all `secrets` hidden in its fields and its reason: decoding its JSON may have uncovered one."""
     reason = without_secrets(answered.reason.encode("utf-8", "replace"), *secrets)
     answered.reason = reason.decode("utf-8", "replace")
+    for secret in secrets:
+        answered.headers = mask_fields(answered.headers, secret)
     return answered
 
 

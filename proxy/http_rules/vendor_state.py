@@ -67,11 +67,10 @@ def needs_a_close_look(request: Received) -> bool:
     if not members.isdisjoint(json):
         return True
     text = request.body if outline is None else outline.text
-    find = text.find
     for clue in clues:
-        if find(clue) >= 0:
+        if clue in text:
             return True
-    if find(_BACKSLASH) >= 0 and find(_ESCAPE) >= 0 and _ESCAPED_LETTER.search(text):
+    if _BACKSLASH in text and _ESCAPE in text and _ESCAPED_LETTER.search(text):
         return True
     return path == RESPONSES_PATH and _references(json)
 

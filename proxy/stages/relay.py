@@ -28,6 +28,7 @@ from proxy.exchange import (
     UpstreamError,
 )
 from proxy.head_facts import Purpose
+from proxy.http_rules.masking import mask_fields
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.progress_clock import Flowing, ProgressClock
@@ -99,6 +100,7 @@ class Relay:
         if not 200 <= status < 300:
             return self._error(context, answering)
         content_type, is_encoded, returned, _ = upstream.fields
+        returned = mask_fields(returned, answering.credential)
         if is_encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         if whole is not None and context.facts.purpose is _COUNT:

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from proxy.accounting.output_estimates import OutputEstimates
+from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
 from proxy.edges.journal.writer import JournalWriter
@@ -77,7 +78,11 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         if tracing is not None:
             stack.push_async_callback(tracing.close, link)
         dependencies, meters = await _dependencies(settings, launch, link, replicas, stack)
-        handle = Pipeline(dependencies).handle if tracing is None else tracing.handler(dependencies, meters)
+        handle = (
+            Pipeline(dependencies).handle
+            if tracing is None
+            else tracing.handler(dependencies, meters, _seal_keys(settings))
+        )
         server = HttpServer(handle)
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
@@ -198,7 +203,7 @@ async def _dependencies(
         journal=journal,
         upstream=upstream,
         replicas=replicas,
-        dialects=Dialects(monotonic),
+        dialects=Dialects(monotonic, _seal_keys(settings)),
         output_estimates=OutputEstimates(),
         meters=meters,
         dispatch=_dispatch_settings(settings),
@@ -252,7 +257,11 @@ def _async_queueing(settings: Settings, meters: WorkerMetrics, stack: contextlib
     )
 
 
-def _dispatch_settings(settings: Settings) -> DispatchSettings:
+def _seal_keys(settings: Settings) -> SealKeys:
+    return SealKeys(settings.secret_keys, _base_urls(settings))
+
+
+def _base_urls(settings: Settings) -> dict[str, str]:
     vendors = settings.vendors
     base_urls = {
         "VENDOR_A": vendors.vendor_a,
@@ -260,8 +269,12 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         "VENDOR_C": vendors.vendor_c,
         "PLATFORM_MODEL_API": vendors.model_api,
     }
+    return {provider: url for provider, url in base_urls.items() if url is not None}
+
+
+def _dispatch_settings(settings: Settings) -> DispatchSettings:
     return DispatchSettings(
-        base_urls={provider: url for provider, url in base_urls.items() if url is not None},
+        base_urls=_base_urls(settings),
         request_timeout_s=settings.request_timeout_s,
         stream_idle_timeout_s=settings.stream_idle_timeout_s,
     )

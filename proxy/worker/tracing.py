@@ -8,6 +8,7 @@ from time import monotonic
 
 from opentelemetry.trace import Tracer
 
+from proxy.dialects.middle.sealing import SealKeys
 from proxy.edges.process.channel import SupervisorLink
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
@@ -37,11 +38,11 @@ class WorkerTracing:
         self._exemplars = Exemplars()
         add_ids_to_log_lines()
 
-    def handler(self, dependencies: PipelineDependencies, meters: WorkerMetrics) -> Handler:
+    def handler(self, dependencies: PipelineDependencies, meters: WorkerMetrics, seal_keys: SealKeys) -> Handler:
         """The pipeline with spans. `meters` sends exemplars and what became of spans."""
         counts, exemplars = self._tracing.counts, self._exemplars
         meters.traces = lambda: {"exemplars": exemplars.take(), "spans": counts.take()}
-        return traced_pipeline(self._tracing.tracer, dependencies, exemplars)
+        return traced_pipeline(self._tracing.tracer, dependencies, exemplars, seal_keys)
 
     async def close(self, link: SupervisorLink) -> None:
         """Send the last spans to the collector, then what became of them to the supervisor."""
@@ -49,7 +50,9 @@ class WorkerTracing:
         link.flush()
 
 
-def traced_pipeline(tracer: Tracer, dependencies: PipelineDependencies, exemplars: Exemplars) -> Handler:
+def traced_pipeline(
+    tracer: Tracer, dependencies: PipelineDependencies, exemplars: Exemplars, seal_keys: SealKeys
+) -> Handler:
     """The pipeline over `dependencies`, each of which records its part of a call's spans."""
     given = dependencies
     parts = replace(
@@ -58,7 +61,7 @@ def traced_pipeline(tracer: Tracer, dependencies: PipelineDependencies, exemplar
         journal=TracedJournal(given.journal),
         upstream=TracedUpstream(given.upstream),
         replicas=TracedReplicas(given.replicas),
-        dialects=TracedDialects(monotonic),
+        dialects=TracedDialects(monotonic, seal_keys),
         meters=TracedMeters(given.meters, exemplars),
     )
     return traced_handler(tracer, Pipeline(parts).handle)

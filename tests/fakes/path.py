@@ -5,6 +5,7 @@ from time import monotonic, time
 
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.pipeline import Pipeline, PipelineDependencies
@@ -19,6 +20,7 @@ from tests.fakes.wire import FakeIncoming, FakeOutgoing
 
 VENDOR_B = "https://vendor-b.test"
 SETTINGS = DispatchSettings({"VENDOR_B": VENDOR_B, "VENDOR_A": "https://vendor-a.test"})
+SEAL_KEYS = SealKeys((bytes(32),), SETTINGS.base_urls)
 
 
 def now_ms() -> int:
@@ -39,6 +41,7 @@ class PathRig:
     max_body_bytes: int = 100_000
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     model_host_suffix: str = ""
+    seal_keys: SealKeys = field(default_factory=lambda: SEAL_KEYS)
 
     def __post_init__(self) -> None:
         self.replicas = FakeReplicas(self.directory, self.waiting_times)
@@ -52,7 +55,7 @@ class PathRig:
             journal=self.journal,
             upstream=self.upstream,
             replicas=self.replicas,
-            dialects=Dialects(monotonic),
+            dialects=Dialects(monotonic, self.seal_keys),
             output_estimates=OutputEstimates(),
             meters=self.meters,
             dispatch=self.settings,

@@ -8,9 +8,9 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.dialects.middle.sealing import seal
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
+from tests.fakes.seals import seal
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 

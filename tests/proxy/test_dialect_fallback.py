@@ -17,6 +17,7 @@ from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialect
 from proxy.exchange import Received, UpstreamCutError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
+from tests.fakes.seals import SEAL_KEYS
 from tests.fakes.upstream_client import FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 from tests.proxy.dialects.samples import received
@@ -343,7 +344,7 @@ async def test_targets_that_differ_in_their_dialects_share_no_attempt(rig: PathR
 
 async def test_refused_stream_options_are_left_out_for_an_hour() -> None:
     now = 5.0
-    dialects = Dialects(lambda: now)
+    dialects = Dialects(lambda: now, SEAL_KEYS)
     body = {"model": SLUG, "messages": [], "stream": True}
 
     def sent(call: Received) -> bytes:

@@ -9,11 +9,12 @@ import pytest
 from policy.endpoints import Target
 from policy.snapshot import Row, WorkspaceRow
 from proxy.accounting.journal_records import Kind, frames
-from proxy.dialects.middle.sealing import MARK, seal
+from proxy.dialects.middle.sealing import MARK
 from proxy.directory_values import Shape
 from proxy.edges.http.connection import Connection
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.head_facts import HeadFacts
+from tests.fakes.seals import seal
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (
     KEY,

@@ -16,12 +16,13 @@ from proxy.dialects.middle.answer import Answer
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Reasoning, Refusal, Text, ToolCall
+from proxy.dialects.middle.sealing import Seals
 
 
 def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) -> Json:
     """The caller's body. `tokens`: the reported usage, if any."""
     created_s = answer.created_s or context.created_s
-    message = _message(answer, custom_names(context.request.tools))
+    message = _message(answer, custom_names(context.request.tools), context.seals)
     logprobs = {"content": answer.logprobs, "refusal": None} if answer.logprobs is not None else None
     reason = finish_reason(answer.stop, has_refusal=message["refusal"] is not None)
     body: Json = {
@@ -34,7 +35,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     return body if tokens is None else body | {"usage": written_usage(tokens, answer.details)}
 
 
-def _message(answer: Answer, customs: frozenset[str]) -> Json:
+def _message(answer: Answer, customs: frozenset[str], seals: Seals) -> Json:
     texts = [part.text for part in answer.parts if isinstance(part, Text)]
     refusals = [part.text for part in answer.parts if isinstance(part, Refusal)]
     message: Json = {
@@ -42,7 +43,7 @@ def _message(answer: Answer, customs: frozenset[str]) -> Json:
         "content": "".join(texts) if texts else None,
         "refusal": "".join(refusals) if refusals else None,
     }
-    message |= written_members([part for part in answer.parts if isinstance(part, Reasoning)])
+    message |= written_members([part for part in answer.parts if isinstance(part, Reasoning)], seals)
     calls = [_call(part, customs) for part in answer.parts if isinstance(part, ToolCall)]
     return message | {"tool_calls": calls} if calls else message
 

@@ -3,7 +3,7 @@
 from proxy.dialects.chat_completions import passing
 from proxy.dialects.chat_completions.answer_reader import read_answer
 from proxy.dialects.chat_completions.answer_writer import write_answer
-from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, without_sealed
+from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, native_reasoning, without_sealed
 from proxy.dialects.chat_completions.request_reader import read_request
 from proxy.dialects.chat_completions.request_writer import write_request
 from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
@@ -28,4 +28,5 @@ DIALECT = Dialect(
     roles=passing.CHUNKS.roles,
     texts=chat_texts,
     without_sealed=without_sealed,
+    native_reasoning=native_reasoning,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from proxy.dialects.middle.answer_reading import object_in, objects_in, text_in
 from proxy.dialects.middle.reading import Json, objects_at, require_object, require_text
 from proxy.dialects.middle.request import Reasoning
-from proxy.dialects.middle.sealing import MARK, seal, unseal
+from proxy.dialects.middle.sealing import MARK, Seals
 
 DIALECT_NAME = "chat_completions"
 BLOCK_SEPARATOR = "\n\n"
@@ -27,10 +27,10 @@ def read_reasoning(message: Json, field: str) -> list[Reasoning]:
             native[name] = require_text(message[name], f"{field}.{name}")
             text = text or native[name]
     sealed: list[Reasoning] = []
-    for entry, _ in objects_at(message, "reasoning_details", f"{field}.reasoning_details"):
-        block = unseal(text_in(entry, "data"))
-        if block is not None:
-            sealed.append(Reasoning("", block[0], block[1], field=field))
+    for entry, entry_field in objects_at(message, "reasoning_details", f"{field}.reasoning_details"):
+        data = text_in(entry, "data")
+        if data.startswith(MARK):
+            sealed.append(Reasoning("", sealed=data, field=entry_field))
         else:
             native.setdefault("reasoning_details", []).append(entry)
     if message.get("extra_content") is not None:
@@ -67,32 +67,31 @@ def native_members(text: str, details: list[Json], extra: Json | None) -> Json:
     return native
 
 
-def written_members(blocks: list[Reasoning]) -> Json:
+def written_members(blocks: list[Reasoning], seals: Seals) -> Json:
     """The members of an answer's message that hold its reasoning; empty for none."""
     members: Json = {}
     text = BLOCK_SEPARATOR.join(block.text for block in blocks if block.text)
     if text:
         members["reasoning_content"] = text
-    details = [entry for block in blocks for entry in written_details(block)]
+    details = [entry for block in blocks for entry in written_details(block, seals)]
     if details:
         members["reasoning_details"] = [entry | {"index": number} for number, entry in enumerate(details)]
     return members
 
 
-def written_details(block: Reasoning) -> list[Json]:
+def written_details(block: Reasoning, seals: Seals) -> list[Json]:
     """The entries of `reasoning_details` by which the caller returns the block."""
     if block.native is None:
         return []
     if block.dialect == DIALECT_NAME:
         return objects_in(block.native, "reasoning_details")
-    return [{"type": "reasoning.encrypted", "data": seal(block.dialect, block.native)}]
+    return [{"type": "reasoning.encrypted", "data": seals.seal(block.dialect, block.native)}]
 
 
 def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
     """The members of a past message that give the target its own reasoning back, and the `extra_content` of its calls.
 
-    Blocks of other dialects are dropped: no vendor can verify another's. Members of a wrong type are, too; the seal
-    comes from the caller.
+    Blocks of other dialects are dropped: no vendor can verify another's. Members of a wrong type are, too.
     """
     members, extras = Json(), Json()
     natives = [block.native for block in blocks if block.dialect == DIALECT_NAME and block.native is not None]
@@ -108,23 +107,39 @@ def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
     return members, extras
 
 
-def without_sealed(body: Json) -> Json:
-    """`body` without sealed entries, for a target of this dialect: its vendor cannot read the seal.
+def native_reasoning(native: Json) -> Json | None:
+    """The members of an opened block that a vendor of this dialect may get back; None if it has none."""
+    kept: Json = {name: native[name] for name in _TEXTS if isinstance(native.get(name), str)}
+    if details := objects_in(native, "reasoning_details"):
+        kept["reasoning_details"] = details
+    kept |= {name: native[name] for name in ("extra_content", CALL_EXTRA) if isinstance(native.get(name), dict)}
+    return kept or None
+
+
+def without_sealed(body: Json, seals: Seals) -> Json:
+    """`body` with this dialect's own entries unsealed and the sealed entries of others removed.
 
     A conversation has such entries if its slug had a target of another dialect before. Changes nothing in place.
     """
     messages = body.get("messages")
     if not isinstance(messages, list):
         return body
-    return body | {"messages": [_without_sealed_entries(message) for message in messages]}
+    kept = [_without_sealed_entries(message, f"messages.{place}", seals) for place, message in enumerate(messages)]
+    return body | {"messages": kept}
 
 
-def _without_sealed_entries(message: object) -> object:
+def _without_sealed_entries(message: object, field: str, seals: Seals) -> object:
     details = message.get("reasoning_details") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(details, list):
         return message
-    kept = [entry for entry in details if not text_in(entry, "data").startswith(MARK)]
-    if len(kept) == len(details):
+    kept: list[object] = []
+    for place, entry in enumerate(details):
+        data = text_in(entry, "data")
+        if not data.startswith(MARK):
+            kept.append(entry)
+        elif (native := seals.native(DIALECT_NAME, data, f"{field}.reasoning_details.{place}.data")) is not None:
+            kept += objects_in(native, "reasoning_details")
+    if kept == details:
         return message
     others = {name: value for name, value in message.items() if name != "reasoning_details"}
     return others | {"reasoning_details": kept} if kept else others

@@ -120,7 +120,7 @@ class ChatStreamWriter:
         text = event.reasoning.text
         written = [self._reasoning(ReasoningDelta(text))] if text and not self._in_reasoning else []
         self._in_reasoning = False
-        for entry in written_details(event.reasoning):
+        for entry in written_details(event.reasoning, self._context.seals):
             written.append(self._delta({"reasoning_details": [entry | {"index": self._detail_count}]}))
             self._detail_count += 1
         return b"".join(written)

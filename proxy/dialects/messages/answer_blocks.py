@@ -20,7 +20,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Reasoning, Request
-from proxy.dialects.middle.sealing import seal
+from proxy.dialects.middle.sealing import Seals
 
 _STOP_REASONS = {
     END: "end_turn",
@@ -49,19 +49,20 @@ def call_id(given: str, message: str, number: int) -> str:
     return accepted_id(given) or f"toolu_{message.removeprefix(_PREFIX)}_{number}"
 
 
-def extra_block(written_id: str, extra: Json) -> Json:
+def extra_block(written_id: str, extra: Json, seals: Seals) -> Json:
     """Keeps an opaque member of a tool call for the next turn; stands before the call."""
-    return {"type": "redacted_thinking", "data": seal(CHAT_COMPLETIONS, {"tool_call_extra": {written_id: extra}})}
+    sealed = seals.seal(CHAT_COMPLETIONS, {"tool_call_extra": {written_id: extra}})
+    return {"type": "redacted_thinking", "data": sealed}
 
 
-def reasoning_block(reasoning: Reasoning) -> Json | None:
+def reasoning_block(reasoning: Reasoning, seals: Seals) -> Json | None:
     """The block; None if there is nothing to show or to return."""
     native = reasoning.native
     if native is not None and reasoning.dialect == MESSAGES:
         return native
     if native is None:
         return {"type": "thinking", "thinking": reasoning.text, "signature": ""} if reasoning.text else None
-    sealed = seal(reasoning.dialect, native)
+    sealed = seals.seal(reasoning.dialect, native)
     if reasoning.text:
         return {"type": "thinking", "thinking": reasoning.text, "signature": sealed}
     return {"type": "redacted_thinking", "data": sealed}

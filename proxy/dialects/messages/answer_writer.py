@@ -17,6 +17,7 @@ from proxy.dialects.messages.turn_writer import input_of
 from proxy.dialects.middle.answer import Answer, Json
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, ToolCall
+from proxy.dialects.middle.sealing import Seals
 
 
 def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) -> Json:
@@ -30,10 +31,10 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     refusal = "".join(part.text for part in answer.parts if isinstance(part, Refusal))
     for part in answer.parts:
         if isinstance(part, ToolCall):
-            content += _call(part, call_id(part.id, name, calls))
+            content += _call(part, call_id(part.id, name, calls), context.seals)
             calls += 1
         elif not isinstance(part, Reasoning) or told:
-            content += _blocks(part)
+            content += _blocks(part, context.seals)
     return {
         "id": name,
         "type": "message",
@@ -45,14 +46,14 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     }
 
 
-def _call(call: ToolCall, written_id: str) -> list[Json]:
+def _call(call: ToolCall, written_id: str, seals: Seals) -> list[Json]:
     block: Json = {"type": "tool_use", "id": written_id, "name": call.name, "input": input_of(call.arguments)}
-    return [extra_block(written_id, call.extra), block] if call.extra else [block]
+    return [extra_block(written_id, call.extra, seals), block] if call.extra else [block]
 
 
-def _blocks(part: AnswerPart) -> list[Json]:
+def _blocks(part: AnswerPart, seals: Seals) -> list[Json]:
     if isinstance(part, Reasoning):
-        block = reasoning_block(part)
+        block = reasoning_block(part, seals)
         return [] if block is None else [block]
     assert not isinstance(part, ToolCall)
     return [{"type": "text", "text": part.text}] if part.text else []

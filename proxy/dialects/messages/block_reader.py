@@ -33,7 +33,7 @@ from proxy.dialects.middle.request import (
     ToolResult,
     TurnPart,
 )
-from proxy.dialects.middle.sealing import MARK, unseal
+from proxy.dialects.middle.sealing import MARK
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.vendor_rules.data_urls import accepted_media
 
@@ -144,8 +144,7 @@ def _reasoning(text: str, opaque: object, field: str, block: Json) -> Reasoning:
     """`opaque`: what the vendor verifies, or what we sealed in its place."""
     sealed = require_text(opaque, field)
     if sealed.startswith(MARK):
-        dialect, native = unseal(sealed) or ("", None)
-        return Reasoning(text, dialect, native)
+        return Reasoning(text, sealed=sealed, field=field)
     if not sealed:
         return Reasoning(text)
     return Reasoning(text, MESSAGES, {name: value for name, value in block.items() if name != "cache_control"})

@@ -11,7 +11,7 @@ from proxy.dialects.messages.request_reader import read_request
 from proxy.dialects.messages.request_writer import write_request
 from proxy.dialects.messages.stream_reader import MessagesStreamReader
 from proxy.dialects.messages.stream_writer import MessagesStreamWriter
-from proxy.dialects.messages.unsealing import without_sealed
+from proxy.dialects.messages.unsealing import native_reasoning, without_sealed
 from proxy.dialects.middle.dialect import Dialect
 from proxy.dialects.usage import MessagesMeter
 
@@ -31,4 +31,5 @@ DIALECT = Dialect(
     roles=passing.EVENTS.roles,
     texts=messages_texts,
     without_sealed=without_sealed,
+    native_reasoning=native_reasoning,
 )

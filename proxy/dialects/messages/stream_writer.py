@@ -153,7 +153,7 @@ class MessagesStreamWriter:
         return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 
     def _reasoning_ended(self, event: ReasoningEnded) -> bytes:
-        block = reasoning_block(event.reasoning)
+        block = reasoning_block(event.reasoning, self._context.seals)
         if block is None:
             return self._close()
         if block["type"] == "redacted_thinking" and self._open != _THINKING:
@@ -167,7 +167,9 @@ class MessagesStreamWriter:
     def _call_started(self, event: ToolCallStarted) -> bytes:
         written_id = call_id(event.id, self._message_id, self._calls)
         self._calls += 1
-        kept = b"" if not event.extra else self._begin(_NONE, extra_block(written_id, event.extra)) + self._end()
+        kept = b""
+        if event.extra:
+            kept = self._begin(_NONE, extra_block(written_id, event.extra, self._context.seals)) + self._end()
         return kept + self._begin(_CALL, {"type": "tool_use", "id": written_id, "name": event.name, "input": {}})
 
     def _call_delta(self, event: ToolCallDelta) -> bytes:

@@ -9,7 +9,7 @@ from policy.endpoints import MESSAGES
 from proxy.dialects.messages.turn_writer import has_open_tool_loop
 from proxy.dialects.middle.answer_reading import object_in, objects_in, text_in
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.sealing import MARK, unseal
+from proxy.dialects.middle.sealing import MARK, Seals
 
 _OPAQUE = {"thinking": "signature", "redacted_thinking": "data"}
 """The member of a block that holds a seal."""
@@ -17,7 +17,16 @@ _CLEARS_THINKING = "clear_thinking"
 """Begins the type of an edit that the vendor takes only with `thinking`."""
 
 
-def without_sealed(body: Json) -> Json:
+def native_reasoning(native: Json) -> Json | None:
+    """The members of an opened block that a vendor of this dialect may get back; None if it is no block of thinking."""
+    kind = text_in(native, "type")
+    names = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}.get(kind)
+    if names is None or not all(isinstance(native.get(name), str) for name in names):
+        return None
+    return {"type": kind} | {name: native[name] for name in names}
+
+
+def without_sealed(body: Json, seals: Seals) -> Json:
     """`body` with this dialect's own blocks unsealed and the sealed blocks of others removed.
 
     A message that would be left empty is removed; the vendor merges its neighbours. `thinking` is removed where the
@@ -26,29 +35,31 @@ def without_sealed(body: Json) -> Json:
     messages = body.get("messages")
     if not isinstance(messages, list):
         return body
-    kept = [unsealed for message in messages for unsealed in _unsealed(message)]
+    kept: list[object] = []
+    for place, message in enumerate(messages):
+        kept += _unsealed(message, f"messages.{place}.content", seals)
     freed = body | {"messages": kept}
     thinks = text_in(object_in(body, "thinking"), "type") in ("enabled", "adaptive")
     return _without_thinking(freed) if thinks and kept != messages and _misses_thinking(kept) else freed
 
 
-def _unsealed(message: object) -> Iterator[object]:
+def _unsealed(message: object, field: str, seals: Seals) -> Iterator[object]:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(content, list) or not any(map(_seal_of, content)):
         yield message
         return
-    blocks = [kept for block in content for kept in _blocks(block)]
+    blocks: list[object] = []
+    for place, block in enumerate(content):
+        blocks += _blocks(block, f"{field}.{place}", seals)
     if blocks:
         yield message | {"content": blocks}
 
 
-def _blocks(block: object) -> Iterator[object]:
+def _blocks(block: object, field: str, seals: Seals) -> Iterator[object]:
     sealed = _seal_of(block)
     if not sealed:
         yield block
-        return
-    dialect, native = unseal(sealed) or ("", None)
-    if dialect == MESSAGES:
+    elif (native := seals.native(MESSAGES, sealed, field)) is not None:
         yield native
 
 

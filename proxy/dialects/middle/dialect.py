@@ -15,6 +15,7 @@ from proxy.dialects.finish import Roles
 from proxy.dialects.middle.answer import Answer, Event
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import Request
+from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import UsageMeter
 from proxy.exchange import Incoming, Received
@@ -74,6 +75,7 @@ class AnswerContext:
     request: Request
     created_s: int
     """Unix seconds from the answer's `date` header, for answers that do not tell."""
+    seals: Seals
     left_out: LeftOut = field(default_factory=LeftOut)
     """What the writer had no place for."""
     streams: bool | None = None
@@ -113,7 +115,9 @@ class Dialect:
     """What the frames of a target's stream are to the answer."""
     texts: TextExtractor
     """Finds the model's output in an answer, to count what was delivered."""
-    without_sealed: Callable[[Json], Json]
+    without_sealed: Callable[[Json, Seals], Json]
     """A caller's own body with sealed reasoning made native again, or left out: no vendor can read our seal."""
+    native_reasoning: Callable[[Json], Json | None]
+    """What a vendor may get back of a block that was sealed; None if it is no reasoning of this dialect."""
     error_holder: str | None = None
     """The member of a stream's event that may wrap its `error`, besides the event itself."""

@@ -7,8 +7,13 @@ from typing import Any
 
 import orjson
 
-from proxy.json_text.exact_numbers import loads_exactly
+from proxy.dialects.upstream_request import UntranslatableError
+from proxy.exchange import Received
+from proxy.json_text.exact_numbers import loads_exactly, with_exact_members
 from proxy.json_text.large_json import Outline
+
+_OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
+"""The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""
 
 Json = dict[str, Any]
 Slot = tuple[Json, str]
@@ -101,3 +106,14 @@ def _is_text_file(data: object) -> bool:
 
 def _objects(value: object) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def readable_members(request: Received) -> Json:
+    """The members that hold JSON of callers and models, in which no number was rounded and no placeholder stands where
+    a translation encodes anew."""
+    outline = request.outline
+    text = request.body if outline is None else outline.text
+    json = with_exact_members(request.json, text, _OF_CALLERS)
+    if outline is not None and not restore_slots(json_slots(json), outline):
+        raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
+    return {name: json[name] for name in _OF_CALLERS if name in json}

@@ -86,6 +86,8 @@ class Reasoning(Part):
     """The dialect that `native` belongs to; no other vendor can verify it."""
     native: Json | None = None
     """The vendor's own block or item, signature included. None if there is nothing to return."""
+    sealed: str = ""
+    """The text that `native` is sealed in, in a caller's request, until it is opened."""
 
 
 @dataclass(slots=True)

@@ -1,42 +1,163 @@
 """Seals a vendor's own block in text that a caller of another dialect keeps and returns with its next turn.
 
-Pure. A sealed text goes where the caller's dialect has an opaque member: the signature of a thinking block, the
-`encrypted_content` of a reasoning item, the `data` of `reasoning_details`. It is not secret, and nothing is trusted
-for being sealed: the vendor verifies its own block.
+A sealed text goes where the caller's dialect has an opaque member: the signature of a thinking block, the
+`encrypted_content` of a reasoning item, the `data` of `reasoning_details`. Its MAC says who sealed it and for whom.
 
 See docs/reference/inference.md#reasoning.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hmac import compare_digest, digest
 from typing import Any
 
 import orjson
 
-MARK = "tollgate.1."
-"""Begins every sealed text. No vendor's signature begins like it."""
+from policy.endpoints import Target
+from proxy.dialects.middle.request import Reasoning, Turn
+from proxy.dialects.upstream_request import UntranslatableError, origin_of
 
+Json = dict[str, Any]
+BlockReaders = Mapping[str, Callable[[Json], Json | None]]
+"""By dialect, what finds the members of a block that a vendor may get back; None if the block is no reasoning."""
+
+MARK = "tollgate."
+"""Begins every sealed text, of any version. No vendor's signature begins like it."""
+VERSION = "2"
 FOREIGN_REASONING = "the turn began without this vendor's reasoning"
 """Why a vendor that requires its own blocks back is asked not to think."""
+FORGED = "is not what the gateway sealed: its MAC is wrong. Return sealed reasoning exactly as it came, or leave it out"
+_PARTS = 4
+"""Behind the key's id: place, dialect, MAC, block."""
+_TAG_BYTES = 8
+_MAC_BYTES = 16
+_PURPOSE = b"tollgate reasoning seal\0"
+_KEY_ID_PURPOSE = b"tollgate reasoning seal, id of the key"
+_MAX_DERIVED = 4_096
 
 
-def seal(dialect: str, native: dict[str, Any]) -> str:
-    """`native`, a block of `dialect`, as text: the mark, the dialect, a dot, and base64url without padding."""
-    return f"{MARK}{dialect}.{urlsafe_b64encode(orjson.dumps(native)).decode().rstrip('=')}"
+class SealKeys:
+    """What a process seals and opens with.
+
+    `keys`: those of TOLLGATE_SECRET_KEY; the first one seals, any opens. `base_urls`: by provider, where the operator
+    sets them.
+    """
+
+    __slots__ = ("_base_urls", "_keys", "newest_id")
+
+    def __init__(self, keys: Sequence[bytes], base_urls: Mapping[str, str]) -> None:
+        self._base_urls = base_urls
+        self._keys = {_tag(key, _KEY_ID_PURPOSE): key for key in reversed(keys)}
+        self.newest_id = _tag(keys[0], _KEY_ID_PURPOSE)
+
+    def place(self, target: Target) -> str:
+        """The provider and the origin that a target is asked at; of a platform model its id, for its replicas move."""
+        url = target.base_url or self._base_urls.get(target.provider)
+        return f"{target.provider} {origin_of(url) if url else target.model_id}"
+
+    def key(self, key_id: str, workspace_id: str) -> bytes | None:
+        """The workspace's own key; None for an unknown key id."""
+        key = self._keys.get(key_id)
+        return None if key is None else _workspace_key(key, workspace_id)
 
 
-def unseal(text: str) -> tuple[str, dict[str, Any]] | None:
-    """The dialect and the block of a sealed text; None for any other text, a damaged one included."""
-    dialect, dot, encoded = text.removeprefix(MARK).partition(".")
-    if not text.startswith(MARK) or not dot:
-        return None
-    try:
-        native = orjson.loads(urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
-    except ValueError:
-        return None
-    return (dialect, native) if isinstance(native, dict) else None
+class Seals:
+    """Seals and opens the reasoning of one call. `place`: the provider and the origin that its target is asked at."""
+
+    __slots__ = ("_keys", "_place", "_readers", "_workspace_id", "left_out")
+
+    def __init__(self, keys: SealKeys, workspace_id: str, place: str, readers: BlockReaders) -> None:
+        self._keys = keys
+        self._workspace_id = workspace_id
+        self._place = place
+        self._readers = readers
+        self.left_out: list[str] = []
+        """What could not be opened, by its field, for the header that tells it."""
+
+    def seal(self, dialect: str, native: Json) -> str:
+        """`native`, a block of `dialect`, as text."""
+        key_id = self._keys.newest_id
+        key = self._keys.key(key_id, self._workspace_id)
+        assert key is not None  # the newest one is known
+        sealed = f"{key_id}.{self._place_tag(key)}.{dialect}"
+        block = urlsafe_b64encode(orjson.dumps(native)).decode().rstrip("=")
+        return f"{MARK}{VERSION}.{sealed}.{_mac(key, sealed, block)}.{block}"
+
+    def open(self, text: str, field: str) -> tuple[str, Json] | None:
+        """The dialect and the block of a sealed text; None, and noted, if another one must have sealed it.
+
+        Another one: an older version, a key that is not known, another workspace, provider or origin. Raises
+        `UntranslatableError` for a text that was changed.
+        """
+        version, _, rest = text.removeprefix(MARK).partition(".")
+        key_id, _, rest = rest.partition(".")
+        key = self._keys.key(key_id, self._workspace_id) if version == VERSION else None
+        if key is None:
+            self._note(field)
+            return None
+        parts = rest.split(".", _PARTS)
+        if len(parts) != _PARTS:
+            raise UntranslatableError(field, FORGED)
+        place, dialect, mac, block = parts
+        if not _is_equal(place, self._place_tag(key)):
+            self._note(field)
+            return None
+        if not _is_equal(mac, _mac(key, f"{key_id}.{place}.{dialect}", block)):
+            raise UntranslatableError(field, FORGED)
+        native = orjson.loads(urlsafe_b64decode(block + "=" * (-len(block) % 4)))
+        read = self._readers.get(dialect)
+        readable = None if read is None else read(native)
+        if readable is None:
+            self._note(field)
+            return None
+        return dialect, readable
+
+    def native(self, dialect: str, text: str, field: str) -> Json | None:
+        """The block of a sealed text if it is one of `dialect`; None, and noted, for any other. Raises as `open`."""
+        opened = self.open(text, field)
+        if opened is None or opened[0] != dialect:
+            if opened is not None:
+                self._note(field)
+            return None
+        return opened[1]
+
+    def _note(self, field: str) -> None:
+        self.left_out.append(f"{field} (reasoning)")
+
+    def _place_tag(self, key: bytes) -> str:
+        """Stands for the place, which callers must not learn."""
+        return _tag(key, self._place.encode("utf-8", "surrogatepass"))
 
 
-def has_reasoning(body: dict[str, Any]) -> bool:
+@lru_cache(_MAX_DERIVED)
+def _workspace_key(key: bytes, workspace_id: str) -> bytes:
+    return digest(key, _PURPOSE + workspace_id.encode(), "sha256")
+
+
+def _tag(key: bytes, text: bytes) -> str:
+    return digest(key, text, "sha256")[:_TAG_BYTES].hex()
+
+
+def _mac(key: bytes, sealed: str, block: str) -> str:
+    text = f"{sealed}.{block}".encode("utf-8", "surrogatepass")
+    return digest(key, text, "sha256")[:_MAC_BYTES].hex()
+
+
+def _is_equal(given: str, computed: str) -> bool:
+    """Compare in constant time."""
+    return compare_digest(given.encode("utf-8", "surrogatepass"), computed.encode())
+
+
+def open_reasoning(turns: Iterable[Turn], dialect: str, seals: Seals) -> None:
+    """Open what `dialect` can take back of the sealed reasoning of a caller's turns. Raises as `Seals.open`."""
+    for part in (part for turn in turns for part in turn.parts if isinstance(part, Reasoning) and part.sealed):
+        part.native = seals.native(dialect, part.sealed, part.field)
+        part.dialect = dialect if part.native is not None else ""
+        part.sealed = ""
+
+
+def has_reasoning(body: Json) -> bool:
     """Whether the turns of a body hold reasoning, which may be sealed."""
     items = body.get("input")
     if isinstance(items, list):

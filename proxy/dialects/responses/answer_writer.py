@@ -10,6 +10,7 @@ from proxy.dialects.middle.answer import CONTEXT_FULL, MAX_TOKENS, REFUSED, Answ
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
+from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.responses.output_items import (
     COMPLETED,
     IN_PROGRESS,
@@ -24,6 +25,7 @@ from proxy.dialects.responses.output_items import (
     reasoning_item,
     refusal_part,
     response_id,
+    sealed_block,
     text_part,
     with_bytes,
 )
@@ -128,7 +130,7 @@ def _output(answer: Answer, context: AnswerContext, status: str) -> list[Json]:
             content, logprobs = _content(group, logprobs)
             output.append(message_item(ids.of("msg", len(output)), content, last))
         else:
-            _add_items(group, last, (calls, ids), output)
+            _add_items(group, last, (calls, ids, context.seals), output)
     return output
 
 
@@ -144,14 +146,16 @@ def _content(parts: list[AnswerPart], logprobs: list[Json]) -> tuple[list[Json],
     return content, logprobs
 
 
-def _add_items(parts: list[AnswerPart], last: str, writers: tuple[CallItems, ItemIds], output: list[Json]) -> None:
-    calls, ids = writers
+def _add_items(
+    parts: list[AnswerPart], last: str, writers: tuple[CallItems, ItemIds, Seals], output: list[Json]
+) -> None:
+    calls, ids, seals = writers
     for part in parts:
         if isinstance(part, Reasoning):
-            output.append(reasoning_item(ids.of("rs", len(output)), part))
+            output.append(reasoning_item(ids.of("rs", len(output)), part.text, sealed_block(part, seals)))
         elif isinstance(part, ToolCall):
             call = ToolCall(id_of_call(part.id, ids, len(output)), part.name, part.arguments, part.custom)
             if part.extra is not None:
-                output.append(extra_item(ids.of("rs", len(output)), call.id, part.extra))
+                output.append(extra_item(ids.of("rs", len(output)), call.id, part.extra, seals))
             status = last if part is parts[-1] else COMPLETED
             output.append(calls.item(ids.of(calls.prefix(call), len(output)), call, status))

@@ -10,7 +10,7 @@ from proxy.dialects.responses.request_reader import read_request
 from proxy.dialects.responses.request_writer import write_request
 from proxy.dialects.responses.stream_reader import ResponsesStreamReader
 from proxy.dialects.responses.stream_writer import ResponsesStreamWriter
-from proxy.dialects.responses.unsealing import without_sealed
+from proxy.dialects.responses.unsealing import native_reasoning, without_sealed
 from proxy.dialects.usage import OpenAiMeter
 
 DIALECT = Dialect(
@@ -29,5 +29,6 @@ DIALECT = Dialect(
     roles=passing.EVENTS.roles,
     texts=responses_texts,
     without_sealed=without_sealed,
+    native_reasoning=native_reasoning,
     error_holder="response",
 )

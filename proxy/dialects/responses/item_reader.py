@@ -35,7 +35,7 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.middle.sealing import MARK, unseal
+from proxy.dialects.middle.sealing import MARK
 from proxy.dialects.responses.tool_names import joined_name
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.vendor_rules.data_urls import media_and_data
@@ -192,8 +192,7 @@ def _reasoning(item: Json, field: str) -> Reasoning:
     text = reasoning_text(item)
     sealed = item.get("encrypted_content")
     if isinstance(sealed, str) and sealed.startswith(MARK):
-        dialect, native = unseal(sealed) or ("", None)
-        return Reasoning(text, dialect, native, field=field)
+        return Reasoning(text, sealed=sealed, field=f"{field}.encrypted_content")
     return Reasoning(text, RESPONSES, native_item(item), field=field)
 
 

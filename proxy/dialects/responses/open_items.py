@@ -7,7 +7,7 @@ import orjson
 
 from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.request import Reasoning, ToolCall
+from proxy.dialects.middle.request import ToolCall
 from proxy.dialects.responses.output_items import (
     IN_PROGRESS,
     CallItems,
@@ -140,16 +140,16 @@ class OpenMessage:
 class OpenReasoning:
     """A reasoning item, its text as a summary."""
 
-    __slots__ = ("_frames", "_gathered", "_id", "_index", "_opening", "ended", "reasoning")
+    __slots__ = ("_frames", "_gathered", "_id", "_index", "_opening", "ended", "sealed")
 
     def __init__(self, frames: Frames, id: str, index: int, budget: Budget) -> None:
         self._frames, self._id, self._index = frames, id, index
         self._gathered = Gathered(budget)
         self._opening = b""
         self.ended = False
-        self.reasoning = Reasoning("")
-        """Holds the vendor's own block, once it came."""
-        frames.add("response.output_item.added", {"output_index": index, "item": reasoning_item(id, Reasoning(""))})
+        self.sealed = ""
+        """The vendor's own block, sealed, once it came."""
+        frames.add("response.output_item.added", {"output_index": index, "item": reasoning_item(id, "")})
 
     def text(self, text: str) -> None:
         if not self._opening:
@@ -167,7 +167,7 @@ class OpenReasoning:
             self._frames.add("response.reasoning_summary_text.done", place | {"text": text})
             part = {"type": "summary_text", "text": text}
             self._frames.add("response.reasoning_summary_part.done", place | {"part": part})
-        item = reasoning_item(self._id, Reasoning(text, self.reasoning.dialect, self.reasoning.native))
+        item = reasoning_item(self._id, text, self.sealed)
         self._frames.add("response.output_item.done", {"output_index": self._index, "item": item})
         return item
 

@@ -12,7 +12,7 @@ from policy.endpoints import CHAT_COMPLETIONS
 from proxy.dialects.middle.answer_reading import objects_in, text_in
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Reasoning, Request, Tool, ToolCall
-from proxy.dialects.middle.sealing import seal
+from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.responses.item_writer import call_id
 
 IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
@@ -54,12 +54,16 @@ def message_item(id: str, content: list[Json], status: str) -> Json:
     return {"type": "message", "id": id, "status": status, "role": "assistant", "content": content}
 
 
-def reasoning_item(id: str, reasoning: Reasoning) -> Json:
-    """A reasoning item, the vendor's own block sealed in it."""
-    native = reasoning.native
-    summary = [{"type": "summary_text", "text": reasoning.text}] if reasoning.text else []
+def reasoning_item(id: str, text: str, sealed: str = "") -> Json:
+    """A reasoning item. `sealed`: the vendor's own block, if there is one to return."""
+    summary = [{"type": "summary_text", "text": text}] if text else []
     item: Json = {"type": "reasoning", "id": id, "summary": summary}
-    return item if native is None else item | {"encrypted_content": seal(reasoning.dialect, native)}
+    return item | {"encrypted_content": sealed} if sealed else item
+
+
+def sealed_block(reasoning: Reasoning, seals: Seals) -> str:
+    """The vendor's own block, sealed; empty if there is none."""
+    return "" if reasoning.native is None else seals.seal(reasoning.dialect, reasoning.native)
 
 
 def as_shown(reasoning: Reasoning, request: Request) -> Reasoning:
@@ -71,9 +75,9 @@ def shows_summaries(request: Request) -> bool:
     return request.reasoning is not None and bool(request.reasoning.visible)
 
 
-def extra_item(id: str, call: str, extra: Json) -> Json:
+def extra_item(id: str, call: str, extra: Json, seals: Seals) -> Json:
     """A reasoning item before a call, which carries the vendor's opaque member of that call."""
-    return reasoning_item(id, Reasoning("", CHAT_COMPLETIONS, {"tool_call_extra": {call: extra}}))
+    return reasoning_item(id, "", seals.seal(CHAT_COMPLETIONS, {"tool_call_extra": {call: extra}}))
 
 
 class CallItems:

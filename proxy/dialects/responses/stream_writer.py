@@ -44,6 +44,7 @@ from proxy.dialects.responses.output_items import (
     extra_item,
     id_of_call,
     item_ids,
+    sealed_block,
     shows_summaries,
     with_bytes,
 )
@@ -126,14 +127,17 @@ class ResponsesStreamWriter:
         item = self._reasoning_item()
         if is_new and given.text and self._shows_summaries:
             item.text(given.text)
-        item.reasoning, item.ended = given, True
+        item.sealed = sealed_block(given, self._context.seals)
+        item.ended = True
 
     def _call_started(self, event: ToolCallStarted) -> None:
         self._close(COMPLETED)
         self._started(Started(""))
         call = ToolCall(id_of_call(event.id, self._ids, len(self._output)), event.name, "", event.custom)
         if event.extra is not None:
-            self._add_whole(extra_item(self._ids.of("rs", len(self._output)), call.id, event.extra))
+            self._add_whole(
+                extra_item(self._ids.of("rs", len(self._output)), call.id, event.extra, self._context.seals)
+            )
         place = (self._ids.of(self._calls.prefix(call), len(self._output)), len(self._output))
         self._open = OpenToolCall(self._frames, place, call, self._calls, self._budget)
 

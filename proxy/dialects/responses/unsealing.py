@@ -6,11 +6,21 @@ Pure. A conversation has sealed items if its slug had a target of another dialec
 from collections.abc import Iterator
 
 from policy.endpoints import RESPONSES
+from proxy.dialects.middle.answer_reading import objects_in
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.sealing import MARK, unseal
+from proxy.dialects.middle.sealing import MARK, Seals
 
 
-def without_sealed(body: Json) -> Json:
+def native_reasoning(native: Json) -> Json | None:
+    """The members of an opened item that a vendor of this dialect may get back; None if it is no reasoning."""
+    if native.get("type") != "reasoning":
+        return None
+    kept: Json = {name: native[name] for name in ("id", "encrypted_content") if isinstance(native.get(name), str)}
+    kept |= {name: objects_in(native, name) for name in ("summary", "content") if native.get(name)}
+    return {"type": "reasoning", "summary": []} | kept
+
+
+def without_sealed(body: Json, seals: Seals) -> Json:
     """`body` with this dialect's own reasoning items unsealed and the sealed items of others removed.
 
     Changes nothing in place.
@@ -18,14 +28,15 @@ def without_sealed(body: Json) -> Json:
     items = body.get("input")
     if not isinstance(items, list):
         return body
-    return body | {"input": [kept for item in items for kept in _unsealed(item)]}
+    kept: list[object] = []
+    for place, item in enumerate(items):
+        kept += _unsealed(item, f"input.{place}", seals)
+    return body | {"input": kept}
 
 
-def _unsealed(item: object) -> Iterator[object]:
+def _unsealed(item: object, field: str, seals: Seals) -> Iterator[object]:
     sealed = item.get("encrypted_content") if isinstance(item, dict) else None
     if not isinstance(sealed, str) or not sealed.startswith(MARK):
         yield item
-        return
-    dialect, native = unseal(sealed) or ("", None)
-    if dialect == RESPONSES:
+    elif (native := seals.native(RESPONSES, sealed, f"{field}.encrypted_content")) is not None:
         yield native

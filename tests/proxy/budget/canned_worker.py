@@ -23,6 +23,7 @@ from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.accounting.output_estimates import OutputEstimates
+from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.connection import Connection
 from proxy.edges.http.server import HttpServer
@@ -158,7 +159,7 @@ class CannedWorker:
             journal=self.journal,
             upstream=HttpUpstream(self.egress),  # type: ignore[arg-type]  # it only connects
             replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),
-            dialects=Dialects(monotonic),
+            dialects=Dialects(monotonic, SealKeys((_SEALING_KEY,), {})),
             output_estimates=OutputEstimates(),
             meters=self.meters,
             dispatch=DispatchSettings({"VENDOR_B": "http://127.0.0.1:9999"}),

@@ -21,6 +21,7 @@ from proxy.head_facts import HeadFacts, Purpose
 from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
 from proxy.time_slices import Uncut
+from tests.fakes.seals import SEAL_KEYS, WORKSPACE
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"
@@ -72,6 +73,7 @@ class FakeReceived:
     streaming: bool
     outline: Outline | None = None
     upload: Form | None = None
+    workspace_id: str = WORKSPACE
 
 
 def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = ()) -> Received:
@@ -121,13 +123,13 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=30) | st.just(list(range(10_000
 
 def build_request(request: Received, target: Target, credential: str | None) -> UpstreamRequest:
     """The request of the first attempt."""
-    dialects = Dialects(lambda: 0.0)
+    dialects = Dialects(lambda: 0.0, SEAL_KEYS)
     return dialects.build_request(request, target, credential, dialects.first_attempt(request, target))
 
 
 def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of the first attempt's answer."""
-    dialects, content_type = Dialects(lambda: 0.0), answer_fields(headers).content_type
+    dialects, content_type = Dialects(lambda: 0.0, SEAL_KEYS), answer_fields(headers).content_type
     attempt = dialects.first_attempt(request, target)
     return AnswerOfAnyForm(dialects.unread_answer(request, attempt, content_type, headers, most))
 
@@ -189,8 +191,8 @@ class AnswerOfAnyForm:
 
 
 def delivered_counter(request: Received, content_type: str = "") -> DeliveredCounter:
-    return Dialects(lambda: 0.0).delivered_counter(request, content_type)
+    return Dialects(lambda: 0.0, SEAL_KEYS).delivered_counter(request, content_type)
 
 
 def first_attempt(request: Received, target: Target) -> Attempt:
-    return Dialects(lambda: 0.0).first_attempt(request, target)
+    return Dialects(lambda: 0.0, SEAL_KEYS).first_attempt(request, target)

@@ -14,6 +14,7 @@ from proxy.dialects import finish as finish_module
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
+from tests.fakes.seals import SEAL_KEYS
 from tests.proxy.dialects.samples import (
     CHAT,
     CUTS,
@@ -106,7 +107,7 @@ def test_usage_is_not_requested_otherwise(body: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("target", [VENDOR_B, PLATFORM])
 def test_body_of_a_repeated_head_is_that_of_the_first_one(raw: bytes, target: Target) -> None:
-    request, dialects = received(raw), Dialects(lambda: 0.0)
+    request, dialects = received(raw), Dialects(lambda: 0.0, SEAL_KEYS)
     attempt = dialects.first_attempt(request, target)
     body = dialects.build_body(request, target, attempt)
     assert bytes(body) == bytes(dialects.build_request(request, target, None, attempt).body)

@@ -14,6 +14,7 @@ from proxy.dialects.messages.dialect import DIALECT as MESSAGES
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import Request
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
+from tests.fakes.seals import seals_of
 from tests.proxy.dialects.samples import payloads
 from tests.upstream.oddities.row import (
     chat_chunk,
@@ -104,7 +105,7 @@ CASES = [
 
 
 def translated(spoken: Dialect, heard: Dialect, stream: bytes) -> tuple[list[Any], TranslatingStreamReader]:
-    context = AnswerContext("acme/chat", Request([], include_usage=True), 1_700_000_000)
+    context = AnswerContext("acme/chat", Request([], include_usage=True), 1_700_000_000, seals_of())
     reader = TranslatingStreamReader(spoken, heard, context, spoken.new_meter(MAX_REPORTED_TOKENS))
     return payloads(reader.feed(stream) + reader.end()), reader
 
@@ -207,7 +208,7 @@ def test_whole_response_that_failed_is_an_error_with_or_without_output(status: s
 
 
 def check_whole_error(spoken: Dialect, heard: Dialect, answer: Json, word: str) -> None:
-    context = AnswerContext("acme/chat", Request([]), 1_700_000_000)
+    context = AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of())
     reader = TranslatingBodyReader(spoken, heard, context, spoken.new_meter(MAX_REPORTED_TOKENS))
     reader.feed(orjson.dumps(answer))
     error = orjson.loads(reader.end())

@@ -10,6 +10,7 @@ from proxy.dialects.messages.dialect import DIALECT as MESSAGES
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import Request, Tool
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
+from tests.fakes.seals import opened, seals_of
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 SIGNED = {"google": {"thought_signature": "c2ln"}}
@@ -21,7 +22,7 @@ USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 
 def answered(spoken: Dialect, heard: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
     """The caller's body for a target's answer."""
-    context = AnswerContext("acme/chat", Request([], tools=[Tool("f")]), 5)
+    context = AnswerContext("acme/chat", Request([], tools=[Tool("f")]), 5, seals_of())
     return heard.write_answer(spoken.read_answer(answer), context, Tokens(input=1, output=1))
 
 
@@ -61,7 +62,7 @@ def chat_answer(**message: Any) -> dict[str, Any]:
     ids=["thought signature", "reasoning_content", "both", "reasoning_details"],
 )
 def test_chat_target_gets_its_own_back(heard: Dialect, message: dict[str, Any]) -> None:
-    request = heard.read_request(continued(heard, answered(CHAT, heard, chat_answer(**message))))
+    request = opened(heard.read_request(continued(heard, answered(CHAT, heard, chat_answer(**message)))))
     _, returned, _ = CHAT.write_request(request, "m", "VENDOR_C")["messages"]
     assert returned == {"role": "assistant", "content": None, **message}
 
@@ -70,7 +71,7 @@ def test_chat_target_gets_its_own_back(heard: Dialect, message: dict[str, Any]) 
 def test_messages_target_gets_its_own_back_from_a_chat_caller(blocks: list[Any]) -> None:
     content = [*blocks, USE]
     answer = {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use"}
-    request = CHAT.read_request(continued(CHAT, answered(MESSAGES, CHAT, answer)))
+    request = opened(CHAT.read_request(continued(CHAT, answered(MESSAGES, CHAT, answer))))
     written = MESSAGES.write_request(request, "m", "VENDOR_A")
     assert written["messages"][1] == {"role": "assistant", "content": content}
     assert written["thinking"]["type"] == "adaptive"
@@ -86,7 +87,7 @@ def test_responses_target_gets_its_own_back_from_a_chat_caller() -> None:
     }
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
     answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [item, call]}
-    request = CHAT.read_request(continued(CHAT, answered(RESPONSES, CHAT, answer)))
+    request = opened(CHAT.read_request(continued(CHAT, answered(RESPONSES, CHAT, answer))))
     written = RESPONSES.write_request(request, "m", "VENDOR_B")
     returned = [entry for entry in written["input"] if entry.get("type") == "reasoning"]
     assert returned == [item]

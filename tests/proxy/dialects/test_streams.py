@@ -16,8 +16,8 @@ from proxy.dialects.messages.dialect import DIALECT as MESSAGES
 from proxy.dialects.middle.answer import Answer, Event
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import Reasoning, Request, Text
-from proxy.dialects.middle.sealing import unseal
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
+from tests.fakes.seals import seals_of, unseal
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.chat_completions.recorded import RECORDED as CHAT_ANSWERS
 from tests.proxy.dialects.messages.recorded import RECORDED as MESSAGES_ANSWERS
@@ -36,7 +36,7 @@ def recorded(spoken: Dialect, name: str) -> tuple[Any, bytes]:
 
 
 def context() -> AnswerContext:
-    return AnswerContext("acme/chat", Request([]), 1_700_000_000)
+    return AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of())
 
 
 def events_of(dialect: Dialect, stream: bytes) -> Iterator[Event]:

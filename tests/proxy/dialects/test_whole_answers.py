@@ -7,6 +7,7 @@ import pytest
 
 from proxy.dialects.registry import Dialects
 from proxy.json_text.json_bounds import SMALL_BYTES
+from tests.fakes.seals import SEAL_KEYS
 from tests.proxy.dialects.samples import (
     CHAT,
     MESSAGES,
@@ -45,7 +46,7 @@ def test_answer_without_a_reader_says_what_its_reader_says(path: str, content_ty
     target, request = VENDOR_A if path == MESSAGES else VENDOR_B, received(CHAT_ASK, path)
     reader = answer_reader(request, target, [("content-type", content_type)])
     passed = reader.feed(body) + reader.end()
-    read = Dialects(lambda: 0.0).whole_answer(request, first_attempt(request, target), content_type, body)
+    read = Dialects(lambda: 0.0, SEAL_KEYS).whole_answer(request, first_attempt(request, target), content_type, body)
     is_read = reader.reported.tokens is not None and not reader.failed
     if not is_read or len(body) > SMALL_BYTES or path in ("/v1/rerank", "/v1/audio/speech"):
         assert read is None
@@ -57,4 +58,7 @@ def test_translated_answer_needs_its_reader() -> None:
     request = received(CHAT_ASK, MESSAGES)
     attempt = first_attempt(request, VENDOR_B)
     assert attempt.is_translated
-    assert Dialects(lambda: 0.0).whole_answer(request, attempt, "application/json", orjson.dumps(BODIES[0])) is None
+    assert (
+        Dialects(lambda: 0.0, SEAL_KEYS).whole_answer(request, attempt, "application/json", orjson.dumps(BODIES[0]))
+        is None
+    )

@@ -13,6 +13,7 @@ from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import ReasoningSettings, Request, Tool
 from proxy.dialects.responses import dialect as responses_dialect
+from tests.fakes.seals import seals_of
 from tests.proxy.dialects.samples import SLUG, received
 from tests.proxy.growth.work import CountedBytes, check_grows_linearly, counted
 
@@ -195,7 +196,7 @@ def context() -> AnswerContext:
     request = Request(
         [], tools=[Tool("custom", custom={"type": "text"})], reasoning=ReasoningSettings(True, visible=True)
     )
-    return AnswerContext(SLUG, request, 1)
+    return AnswerContext(SLUG, request, 1, seals_of())
 
 
 @pytest.mark.parametrize(("spoken", "heard", "build"), STREAMS)

@@ -8,6 +8,7 @@ import pytest
 from policy.endpoints import Target
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.registry import Dialects
+from tests.fakes.seals import SEAL_KEYS
 from tests.proxy.dialects.samples import CHAT, MESSAGES, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
 from tests.proxy.growth.work import check_grows_linearly, counted
 
@@ -185,7 +186,7 @@ def test_translation_grows_with_the_request(path: str, target: Target, build: Ca
     def prepare(size: int) -> Callable[[], object]:
         request = received(build(size), path)
         request.json = counted(request.json)
-        return lambda: Dialects(lambda: 0.0).first_attempt(request, target)
+        return lambda: Dialects(lambda: 0.0, SEAL_KEYS).first_attempt(request, target)
 
     check_grows_linearly(prepare)
 
@@ -196,7 +197,7 @@ def test_translation_to_responses_grows_with_the_request(build: Callable[[int], 
         body = build(size) | {"thinking": {"type": "adaptive"}}
         request = received(body, MESSAGES)
         request.json = counted(request.json)
-        return lambda: Dialects(lambda: 0.0).first_attempt(request, OPENAI)
+        return lambda: Dialects(lambda: 0.0, SEAL_KEYS).first_attempt(request, OPENAI)
 
     check_grows_linearly(prepare)
 
@@ -212,7 +213,7 @@ def test_unsealing_grows_with_the_request(path: str, target: Target, build: Call
     def prepare(size: int) -> Callable[[], object]:
         request = received(build(size), path)
         request.json = counted(request.json)
-        return lambda: Dialects(lambda: 0.0).first_attempt(request, target)
+        return lambda: Dialects(lambda: 0.0, SEAL_KEYS).first_attempt(request, target)
 
     check_grows_linearly(prepare)
 

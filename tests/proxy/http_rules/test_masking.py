@@ -3,6 +3,7 @@
 import json
 import time
 import tracemalloc
+from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
 import pytest
@@ -47,6 +48,50 @@ def _utf16(text: str) -> list[int]:
 def test_credential_is_masked_in_every_escaped_form(secret: str, form: str) -> None:
     text = f'{{"error": "the key {escaped(secret)[form]} is \\u0062ad, at %62\\/"}}'.encode()
     assert mask(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
+
+
+def encoded(secret: str) -> dict[str, bytes]:
+    """The forms of base64 and hex that servers print."""
+    raw = secret.encode()
+    forms = {
+        "base64": b64encode(raw),
+        "base64 without padding": b64encode(raw).rstrip(b"="),
+        "base64 for URLs": urlsafe_b64encode(raw),
+        "base64 for URLs without padding": urlsafe_b64encode(raw).rstrip(b"="),
+        "base64 of a bearer field": b64encode(b"Bearer " + raw),
+        "hex": raw.hex().encode(),
+        "upper hex": raw.hex().upper().encode(),
+        "base64 in JSON": b64encode(b"user:" + raw).replace(b"/", b"\\/"),
+        "base64 in a URL": quote(b64encode(raw + b":"), safe="").encode(),
+    }
+    return forms | {f"base64 of {user}:pass": b64encode(f"{user}:{secret}".encode()) for user in ("", "u", "us", "usr")}
+
+
+@pytest.mark.parametrize("form", encoded(PLAIN))
+@pytest.mark.parametrize("secret", [CREDENTIAL, PLAIN, "sk-12345", "\xff\xfe\xff\xfe>>>???"])
+def test_credential_is_masked_in_base64_and_hex(secret: str, form: str) -> None:
+    text = b'{"error": "bad: ' + encoded(secret)[form] + b', sorry"}'
+    masked = mask(text, secret.encode())
+    assert masked.startswith(b'{"error": "bad: [hidden]')
+    assert masked.endswith(b', sorry"}')
+    assert len(masked) <= len(b'{"error": "bad: [hidden]%3D%3D, sorry"}')
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_credential_is_masked_wherever_it_stands_in_base64(before: bytes, behind: bytes) -> None:
+    secret = PLAIN.encode()
+    assert mask(b"<" + b64encode(before + secret + behind) + b">", secret) == b"<[hidden]>"
+
+
+def test_short_credential_is_not_searched_in_base64() -> None:
+    assert mask(b"a " + b64encode(b"abc"), b"abc") == b"a " + b64encode(b"abc")
+    assert mask(b"a abc", b"abc") == b"a [hidden]"
+
+
+def test_part_of_a_credential_stays() -> None:
+    """Vendors print the first and the last characters on purpose."""
+    text = b'{"error": "Incorrect API key provided: sk-proj********c.d_e"}'
+    assert mask(text, PLAIN.encode()) == text
 
 
 def test_every_occurrence_is_masked_and_the_rest_is_unchanged() -> None:
@@ -110,6 +155,14 @@ HOSTILE = {
 def test_time_is_linear_in_the_text(name: str, secret: bytes) -> None:
     """Eight times the text may take at most twenty times the CPU; quadratic work would take sixty-four times."""
     text = HOSTILE[name]
+    short, long = _cost_s(text[: len(text) // 8], secret), _cost_s(text, secret)
+    assert long < 20 * max(short, 0.0005), f"{short:.6f} s, then {long:.6f} s"
+
+
+@pytest.mark.parametrize("between", [b" ", b"A", b"%20"], ids=["runs", "one run", "escapes"])
+def test_time_is_linear_in_the_number_of_encoded_credentials(between: bytes) -> None:
+    secret = b"sk-12345"
+    text = (b64encode(secret) + secret.hex().encode() + between) * 5_000
     short, long = _cost_s(text[: len(text) // 8], secret), _cost_s(text, secret)
     assert long < 20 * max(short, 0.0005), f"{short:.6f} s, then {long:.6f} s"
 

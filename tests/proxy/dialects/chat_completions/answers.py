@@ -7,6 +7,7 @@ from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Usage
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Request, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of
+from tests.fakes.seals import seals_of
 
 SLUG = "acme/fast"
 CREATED = 1_700_000_000
@@ -14,7 +15,7 @@ TOKENS = Tokens(input=90, output=7, cached_input=80)
 
 
 def context(*, include_usage: bool = True) -> AnswerContext:
-    return AnswerContext(SLUG, Request([], include_usage=include_usage), CREATED)
+    return AnswerContext(SLUG, Request([], include_usage=include_usage), CREATED, seals_of())
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)

@@ -24,7 +24,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Request, Text, Tool, ToolCall
-from proxy.dialects.middle.sealing import seal
+from tests.fakes.seals import seal, seals_of
 from tests.proxy.dialects.chat_completions.answers import ANSWERS, CREATED, SLUG, TOKENS, context
 from tests.proxy.dialects.chat_completions.recorded import LOGPROB, RECORDED
 
@@ -123,7 +123,7 @@ def test_function_that_stands_for_a_custom_tool_is_written_as_its_call() -> None
         ToolCall("2", "patch", "{bad"),
         ToolCall("3", "patch", '{"input":"x"}', True),
     ]
-    body = write_answer(Answer("c", 1, [*calls], Stop(TOOL_CALLS)), AnswerContext(SLUG, asked, 1), None)
+    body = write_answer(Answer("c", 1, [*calls], Stop(TOOL_CALLS)), AnswerContext(SLUG, asked, 1, seals_of()), None)
     chat_types.ChatCompletion.model_validate_json(orjson.dumps(body), strict=True)
     assert [call["custom"] for call in body["choices"][0]["message"]["tool_calls"]] == [
         {"name": "patch", "input": "a b"},

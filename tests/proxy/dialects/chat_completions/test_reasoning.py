@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from proxy.dialects.chat_completions.reasoning import without_sealed
-from proxy.dialects.middle.sealing import MARK, seal
+from proxy.dialects.middle.sealing import MARK
+from tests.fakes.seals import seal, seals_of
 from tests.proxy.dialects.samples import SLUG, VENDOR_B, build_request, received
 
 Json = dict[str, Any]
@@ -36,13 +37,13 @@ def answered(*details: Any) -> Json:
 def test_sealed_entries_are_removed(message: Any, left: Any) -> None:
     body = {"model": "m", "messages": [USER, message]}
     before = copy.deepcopy(body)
-    assert without_sealed(body) == {"model": "m", "messages": [USER, left]}
+    assert without_sealed(body, seals_of()) == {"model": "m", "messages": [USER, left]}
     assert body == before
 
 
 @pytest.mark.parametrize("messages", [None, "x", []])
 def test_bodies_of_another_form_are_kept(messages: Any) -> None:
-    assert without_sealed({"messages": messages}) == {"messages": messages}
+    assert without_sealed({"messages": messages}, seals_of()) == {"messages": messages}
 
 
 def test_conversation_from_another_vendor_goes_on_at_openai() -> None:

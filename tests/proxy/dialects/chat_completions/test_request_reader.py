@@ -23,8 +23,8 @@ from proxy.dialects.middle.request import (
     ToolResult,
     Turn,
 )
-from proxy.dialects.middle.sealing import seal
 from proxy.dialects.upstream_request import UntranslatableError
+from tests.fakes.seals import opened, seal
 
 USER = {"role": "user", "content": "hi"}
 PNG = "data:image/png;base64,iVBOR"
@@ -349,5 +349,5 @@ def test_refusals_are_read() -> None:
     ],
 )
 def test_reasoning_is_read(members: dict[str, Any], expected: list[Reasoning]) -> None:
-    (turn,) = turns_of({"role": "assistant", "content": "a"} | members)
+    (turn,) = opened(Request(turns_of({"role": "assistant", "content": "a"} | members))).turns
     assert turn.parts == [*expected, Text("a")]

@@ -34,7 +34,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Reasoning, Refusal, Request, Text, Tool, ToolCall
-from proxy.dialects.middle.sealing import seal
+from tests.fakes.seals import seal, seals_of
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.chat_completions.answers import ANSWERS, CREATED, SLUG, TOKENS, context
 from tests.proxy.dialects.chat_completions.recorded import LOGPROB, RECORDED
@@ -192,7 +192,7 @@ def test_blocks_of_reasoning_are_told_apart_and_sealed() -> None:
 
 
 def test_function_that_stands_for_a_custom_tool_is_told_as_its_call() -> None:
-    asked = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED)
+    asked = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED, seals_of())
     events: list[Event] = [Started("c"), ToolCallStarted(0, "t", "patch"), ToolCallDelta(0, '{"input":')]
     events += [ToolCallDelta(0, '"a b"}'), PartEnded(), ToolCallStarted(1, "u", "patch", custom=True)]
     events += [ToolCallDelta(1, '{"input":"x"}'), Stopped(Stop(TOOL_CALLS))]

@@ -16,6 +16,7 @@ from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import ReasoningSettings, Request, Sampling
 from proxy.dialects.upstream_request import UntranslatableError
+from tests.fakes.seals import seals_of
 from tests.proxy.dialects.messages.recorded import frames_of
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, check_request, parse_message, payloads
 
@@ -203,7 +204,9 @@ def metered(body: Json) -> Tokens | None:
     return meter.tokens
 
 
-CONTEXT = AnswerContext(MODEL, Request([], sampling=Sampling(), reasoning=ReasoningSettings(enabled=True)), 0)
+CONTEXT = AnswerContext(
+    MODEL, Request([], sampling=Sampling(), reasoning=ReasoningSettings(enabled=True)), 0, seals_of()
+)
 
 
 @given(answers())

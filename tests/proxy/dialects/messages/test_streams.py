@@ -28,7 +28,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Reasoning, ReasoningSettings, Request, Sampling, Text, Tool
-from proxy.dialects.middle.sealing import unseal
+from tests.fakes.seals import seals_of, unseal
 from tests.proxy.dialects.messages.recorded import RECORDED
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, parse_message, payloads
 
@@ -47,7 +47,7 @@ THINK = ReasoningSettings(enabled=True)
 
 def context(*stops: str, reasoning: ReasoningSettings | None = THINK, tools: list[Tool] | None = None) -> AnswerContext:
     request = Request([], sampling=Sampling(stop=list(stops)), reasoning=reasoning, tools=tools or [])
-    return AnswerContext("acme/chat", request, 1795246080)
+    return AnswerContext("acme/chat", request, 1795246080, seals_of())
 
 
 def written(events: list[list[Event]], *stops: str, tokens: Tokens | None = TOKENS) -> bytes:

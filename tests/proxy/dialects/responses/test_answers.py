@@ -37,12 +37,12 @@ from proxy.dialects.middle.answer import (
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.gathering import MAX_GATHERED_CHARS
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
-from proxy.dialects.middle.sealing import unseal
 from proxy.dialects.middle.stops import stop_of
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.responses.output_items import with_bytes
 from proxy.dialects.sse import Framer, data_of
 from proxy.exchange import UpstreamCutError
+from tests.fakes.seals import opened, seals_of, unseal
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.responses.recorded import RECORDED
 from tests.proxy.dialects.samples import CUTS, cut, payloads
@@ -63,7 +63,7 @@ TOKENS = Tokens(input=9, output=4, cached_input=2)
 
 
 def context(asked: Json = ASKED) -> AnswerContext:
-    return AnswerContext("acme/fast", DIALECT.read_request(asked), 1_700_000_001)
+    return AnswerContext("acme/fast", DIALECT.read_request(asked), 1_700_000_001, seals_of())
 
 
 def streamed_events(frames: list[bytes]) -> Iterator[list[Event]]:
@@ -376,7 +376,7 @@ def test_any_answer_is_kept_and_streamed_as_it_is_written_whole(
     events = [told_by(part, number, cut_at) for number, part in enumerate(parts)]
     stream = payloads(written_stream(iter([[Started("msg_1", 5)], *events, [Stopped(answer.stop)]]), asked))
     assert stream[-1]["response"] == written
-    read = DIALECT.read_request({"input": written["output"], "tools": asked["tools"]})
+    read = opened(DIALECT.read_request({"input": written["output"], "tools": asked["tools"]}))
     calls = {part.id: part.extra for part in parts if isinstance(part, ToolCall) and part.extra}
     kept = [part for turn in read.turns for part in turn.parts if not is_extra(part)]
     assert [plain(part) for part in kept] == [plain(part) for part in parts]

@@ -14,6 +14,7 @@ from proxy.dialects.middle.request import Request
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
 from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
+from tests.fakes.seals import seals_of
 
 Json = dict[str, Any]
 LONG = "a long text " * (AT_ONCE_BYTES // 8)
@@ -79,7 +80,7 @@ def test_long_answer_is_translated_as_a_short_one_is(caller: Dialect, sealed: bo
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": orjson.dumps({"a": LONG}).decode()},
         ],
     }
-    context = AnswerContext("acme/fast", Request([]), 1)
+    context = AnswerContext("acme/fast", Request([]), 1, seals_of())
     with_placeholders, outline = parsed(body)
     translated = caller.write_answer(RESPONSES.read_answer(with_placeholders), context, None)
     restored = orjson.loads(bytes(outline.restored_body(orjson.dumps(translated))))

@@ -18,6 +18,7 @@ from proxy.dialects.middle.request import Request, Tool
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.sse import data_of
 from proxy.dialects.upstream_request import UntranslatableError
+from tests.fakes.seals import seals_of
 from tests.proxy.dialects.responses.recorded import RECORDED
 
 Json = dict[str, Any]
@@ -69,7 +70,9 @@ LEAF = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(string
 ANYTHING = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
 )
-CONTEXT = AnswerContext("acme/fast", Request([], tools=[Tool("f"), Tool("apply_patch", custom={"type": "text"})]), 1)
+CONTEXT = AnswerContext(
+    "acme/fast", Request([], tools=[Tool("f"), Tool("apply_patch", custom={"type": "text"})]), 1, seals_of()
+)
 
 
 def altered(value: Any, other: Any, data: st.DataObject) -> Any:
@@ -100,7 +103,7 @@ def test_malformed_request_is_refused_or_read(target: Dialect, other: Any, data:
 def test_answer_to_a_malformed_request_is_written(other: Any, data: st.DataObject) -> None:
     body = altered(EVERYTHING, other, data)
     with contextlib.suppress(UntranslatableError):
-        context = AnswerContext("acme/fast", DIALECT.read_request(body), 1)
+        context = AnswerContext("acme/fast", DIALECT.read_request(body), 1, seals_of())
         for whole, _ in RECORDED.values():
             orjson.dumps(DIALECT.write_answer(DIALECT.read_answer(whole), context, None))
 

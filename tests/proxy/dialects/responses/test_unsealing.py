@@ -1,7 +1,7 @@
 """Sealed reasoning goes to no target that speaks Responses itself."""
 
-from proxy.dialects.middle.sealing import seal
 from proxy.dialects.responses.unsealing import without_sealed
+from tests.fakes.seals import seal, seals_of
 
 OWN = {"summary": [], "type": "reasoning", "id": "rs_9", "encrypted_content": "abc"}
 SEALED = {"type": "reasoning", "id": "rs_1", "summary": []}
@@ -18,9 +18,9 @@ def test_own_items_become_native_again_and_others_go() -> None:
         "not an item",
     ]
     body = {"model": "m", "input": items}
-    assert without_sealed(body) == {"model": "m", "input": [message, OWN, OWN, "not an item"]}
+    assert without_sealed(body, seals_of()) == {"model": "m", "input": [message, OWN, OWN, "not an item"]}
     assert body["input"] == items
 
 
 def test_body_without_items_is_as_it_was() -> None:
-    assert without_sealed({"input": "hi"}) == {"input": "hi"}
+    assert without_sealed({"input": "hi"}, seals_of()) == {"input": "hi"}
