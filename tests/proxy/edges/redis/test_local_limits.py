@@ -77,3 +77,33 @@ def test_standing_under_an_older_policy_is_forgotten(alone: LocalLimits) -> None
     alone.record_refusal(plan(), LimitStatus(10, 0, 60_001, 0))
     alone.record_admission(plan(threshold=20), Estimate(1))
     assert [isinstance(alone.take(plan(threshold=20), Estimate(1)), Taken) for _ in range(20)] == [True] * 19 + [False]
+
+
+def tokens_a_minute(threshold: int) -> Plan:
+    return Plan(
+        "acme/chat", "g", "tg:{g|acme/chat}", (Bound(Limit(LimitType.TOKEN, Unit.MINUTE, threshold), "g", "g"),)
+    )
+
+
+def test_tokens_are_bounded_by_twice_the_share_and_one_call() -> None:
+    half, plan_of_tokens = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS), tokens_a_minute(2_000)
+    dear = Estimate(10, 890)
+    taken = [half.take(plan_of_tokens, dear) for _ in range(6)]
+    assert [isinstance(one, Taken) for one in taken] == [True] * 3 + [False] * 3
+
+
+def test_settlement_returns_the_margin_of_a_call_that_was_admitted_here(alone: LocalLimits) -> None:
+    plan_of_tokens, dear = tokens_a_minute(1_000), Estimate(10, 5_000)
+    first = alone.take(plan_of_tokens, dear)
+    assert isinstance(first, Taken)
+    assert isinstance(alone.take(plan_of_tokens, dear), LimitHit)
+    alone.record_settlement(first.reservations[0], 10)
+    assert isinstance(alone.take(plan_of_tokens, dear), Taken)
+
+
+def test_margin_that_redis_counted_is_not_returned_here(alone: LocalLimits) -> None:
+    plan_of_tokens, dear = tokens_a_minute(1_000), Estimate(10, 5_000)
+    here = alone.take(plan_of_tokens, dear)
+    assert isinstance(here, Taken)
+    alone.record_settlement(here.reservations[0]._replace(local=False), 10)
+    assert isinstance(alone.take(plan_of_tokens, dear), LimitHit)
