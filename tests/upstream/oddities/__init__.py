@@ -5,26 +5,32 @@ A new oddity is one row in the file of its kind, and a kind is one file whose `R
 """
 
 from tests.upstream.oddities import (
+    encodings,
     endings,
     failures,
     fidelity,
     finish_reasons,
     finishes,
+    labels,
     left_out,
     missing_paths,
     refused_additions,
+    reports,
     usage_reports,
 )
 from tests.upstream.oddities.row import Oddity
 
 ODDITIES: tuple[Oddity, ...] = (
+    *encodings.ROWS,
     *endings.ROWS,
     *failures.ROWS,
     *fidelity.ROWS,
     *finish_reasons.ROWS,
     *finishes.ROWS,
     *left_out.ROWS,
+    *labels.ROWS,
     *missing_paths.ROWS,
     *refused_additions.ROWS,
+    *reports.ROWS,
     *usage_reports.ROWS,
 )

@@ -9,6 +9,10 @@ from tests.upstream.oddities.row import Ended, Json
 
 PATHS = {CHAT_COMPLETIONS: "/v1/chat/completions", MESSAGES: "/v1/messages", RESPONSES: "/v1/responses"}
 
+_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+"""How a stream begins. Clients read what they asked for, whatever its label."""
+_DECODER = json.JSONDecoder(strict=False)
+
 
 @dataclass(slots=True)
 class Understood:
@@ -37,10 +41,11 @@ def request_body(caller: str, slug: str, stream: bool) -> Json:
 def understood(caller: str, content_type: str, body: bytes) -> Understood:
     """Read an answer. The lenient rules of clients hold: bytes that are not UTF-8 are replaced, unknown events pass."""
     text = body.decode(errors="replace")
-    if content_type.startswith("text/event-stream"):
+    begun = text.removeprefix("\ufeff").lstrip()
+    if begun.startswith(_FIELDS) or (content_type.startswith("text/event-stream") and not begun.startswith("{")):
         return _stream(caller, text)
     try:
-        answer = json.loads(text.removeprefix("\ufeff"))
+        answer = _DECODER.raw_decode(begun)[0]
     except ValueError:
         return Understood()
     return _whole(caller, answer) if isinstance(answer, dict) else Understood()
@@ -54,7 +59,7 @@ def _stream(caller: str, text: str) -> Understood:
         if data.strip() == "[DONE]":
             said.complete = said.complete or caller == CHAT_COMPLETIONS
         elif data:
-            _read_event(said, caller, json.loads(data))
+            _read_event(said, caller, _DECODER.raw_decode(data)[0])
     return said
 
 

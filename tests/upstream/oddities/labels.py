@@ -1,0 +1,90 @@
+"""Labels that lie: streams called JSON, JSON called a stream or text, and no label at all."""
+
+from collections.abc import Iterator
+
+import orjson
+
+from policy.billing import Tokens
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
+from tests.upstream.oddities.row import (
+    JSON,
+    SSE,
+    TARGET_MODEL,
+    Counted,
+    Json,
+    Oddity,
+    Seen,
+    chat_text,
+    chat_usage,
+    frames,
+    message_text,
+    response_text,
+    sends,
+)
+
+REPORTED = Tokens(input=12, output=5, cached_input=0)
+TEXT = Seen(text="Hello there")
+STREAMS = {
+    CHAT_COMPLETIONS: frames(*chat_text("Hello", " there"), chat_usage(), "[DONE]"),
+    MESSAGES: frames(*message_text("Hello", " there")),
+    RESPONSES: frames(*response_text("Hello", " there")),
+}
+LABELS = (JSON, "text/plain", "application/octet-stream", "TEXT/Event-Stream; charset=UTF-8; x=y", None)
+
+
+def whole(spoken: str) -> Json:
+    """A whole answer of a dialect."""
+    if spoken == CHAT_COMPLETIONS:
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello there"}, "finish_reason": "stop"}
+        return chat_usage() | {"object": "chat.completion", "choices": [choice]}
+    if spoken == MESSAGES:
+        return {
+            **{"id": "msg_1", "type": "message", "role": "assistant", "model": TARGET_MODEL},
+            **{"content": [{"type": "text", "text": "Hello there"}], "stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"input_tokens": 12, "output_tokens": 5},
+        }
+    response: Json = response_text("Hello", " there")[-1]["response"]
+    return response
+
+
+def _rows() -> Iterator[Oddity]:
+    for spoken, stream in STREAMS.items():
+        for label in LABELS:
+            for asked in (True, False):
+                yield Oddity(
+                    name=f"{spoken}: a stream labelled {label}, asked for {'a stream' if asked else 'a whole answer'}",
+                    spoken=spoken,
+                    sends=sends(stream[:9], stream[9:], label=label),
+                    stream=asked,
+                    seen=TEXT,
+                    billed=REPORTED,
+                )
+        for label in (SSE, "text/plain", "application/octet-stream", None):
+            for asked in (True, False):
+                body = orjson.dumps(whole(spoken))
+                yield Oddity(
+                    name=f"{spoken}: JSON labelled {label}, asked for {'a stream' if asked else 'a whole answer'}",
+                    spoken=spoken,
+                    sends=sends(b"\n", body[:9], body[9:], label=label),
+                    stream=asked,
+                    seen=TEXT,
+                    billed=REPORTED,
+                )
+        yield Oddity(
+            name=f"{spoken}: JSON in answer to a call for a stream",
+            spoken=spoken,
+            sends=sends(orjson.dumps(whole(spoken)), label="application/json; charset=utf-8"),
+            seen=TEXT,
+            billed=REPORTED,
+        )
+    for asked in (True, False):
+        yield Oddity(
+            name=f"Chat: plain text, asked for {'a stream' if asked else 'a whole answer'}",
+            sends=sends(b"Hello there, dear caller", label="text/plain"),
+            stream=asked,
+            seen={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"dear caller",))},
+            billed=Counted(5),
+        )
+
+
+ROWS = tuple(_rows())
