@@ -1,10 +1,11 @@
 """Parses a request's body as a JSON object: short bodies in one step, long ones in slices, within bounds (400)."""
 
+import re
 from typing import Any
 
 import orjson
 
-from proxy.json_text.json_bounds import TooManyValuesError
+from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
 from proxy.json_text.large_json import Outline
 from proxy.json_text.sliced_json import parse_at_once, parse_in_slices
 from proxy.refusals import MalformedRequestError
@@ -18,18 +19,27 @@ MAX_RESTORED_BYTES = 512 << 10
 SHORT_BODY_BYTES = 8 << 10
 """Bodies up to this size are parsed in one step, without looking for long strings."""
 
+MAX_LENIENT_BYTES = 4 << 20
+"""A larger body may hold no half of a surrogate pair: it is parsed in one step."""
+MAX_HALVES = 10_000
+_SURROGATES = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x80-\xbf])"
+)
+"""The group matches half of a surrogate pair, escaped or in bytes. Pairs and escaped backslashes are passed over."""
+
 RequestJson = tuple[dict[str, Any], Outline | None]
 
 
-def short_request_json(body: bytes) -> dict[str, Any]:
+def short_request_json(body: bytes) -> RequestJson:
     """The object of a body of at most `SHORT_BODY_BYTES`. Raises `MalformedRequestError`."""
     try:
         json = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise MalformedRequestError("the body is not valid JSON") from None
+    except orjson.JSONDecodeError as error:
+        return _with_lone_surrogates(body, error)
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
-    return json
+    return json, None
 
 
 def request_json_at_once(body: bytes) -> RequestJson | None:
@@ -40,7 +50,7 @@ def request_json_at_once(body: bytes) -> RequestJson | None:
     try:
         parsed = parse_at_once(body)
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        raise _malformed(error) from None
+        return _with_lone_surrogates(body, error)
     if parsed is not None and not isinstance(parsed[0], dict):
         raise MalformedRequestError("the body must be a JSON object")
     return parsed
@@ -51,11 +61,38 @@ async def request_json_in_slices(body: bytes, slices: Slices) -> RequestJson:
     try:
         json, outline = await slices.run(parse_in_slices(body), len(body))
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        raise _malformed(error) from None
+        return _with_lone_surrogates(body, error)
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     if outline is not None:
         _restore_members(json, outline)
+    return json, outline
+
+
+def _with_lone_surrogates(body: bytes, error: Exception) -> RequestJson:
+    """The object of a body that `error` refused, if nothing is wrong with it but halves of surrogate pairs.
+
+    Clients that cut a text within an emoji send them, and most servers take them. Each has a placeholder, so that it
+    goes on as it was written. Raises `MalformedRequestError`.
+    """
+    halves = (
+        [match.span(1) for match in _SURROGATES.finditer(body) if match[1]] if len(body) <= MAX_LENIENT_BYTES else []
+    )
+    if not halves or len(halves) >= MAX_HALVES or isinstance(error, TooManyValuesError):
+        raise _malformed(error) from None
+    outline = Outline(body)
+    for start, end in halves:
+        outline.add_placeholder(start, end)
+    text = outline.finish()
+    try:
+        json = orjson.loads(text) if is_surely_within_bounds(text) else None
+    except orjson.JSONDecodeError as fault:
+        raise _malformed(fault) from None
+    if not isinstance(json, dict):
+        raise _malformed(error)
+    for name in RESTORED_MEMBERS:
+        if outline.appears_in(json.get(name)):
+            raise MalformedRequestError(f"{name} holds half of a surrogate pair; send whole characters")
     return json, outline
 
 

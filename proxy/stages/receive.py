@@ -122,7 +122,7 @@ class Receive:
         context.request_bytes = len(body)
         if len(body) > SHORT_BODY_BYTES:
             return self._parse_long(context, facts.metadata, body)
-        _understand(context, facts.metadata, body, short_request_json(body), None)
+        _understand(context, facts.metadata, body, *short_request_json(body))
         return None
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
@@ -152,7 +152,7 @@ class Receive:
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
         if len(body) <= SHORT_BODY_BYTES:
-            _understand(context, metadata, body, short_request_json(body), None)
+            _understand(context, metadata, body, *short_request_json(body))
         elif (slow := self._parse_long(context, metadata, body)) is not None:
             await slow
 
