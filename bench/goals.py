@@ -1,6 +1,7 @@
 """The performance goals, each compared with the results of a run. The report is computed here, never written by hand.
 
-Points: 2 calls, 3 streams, 4 large bodies, 5 policy at scale, 6 several workers, 7 latency at a steady rate.
+Points: 2 calls, 3 streams, 4 large bodies, 5 policy at scale, 6 several workers, 7 latency at a steady rate,
+8 hostile callers.
 """
 
 from collections.abc import Callable
@@ -148,4 +149,7 @@ GOALS = (
     ),
     Goal(7, "latency added at p99, 500 calls/s in an open loop / Envoy's", 3, "", _added_p99_ratio),
     Goal(7, "the same, stretch", 2, "", _added_p99_ratio),
+    Goal(
+        8, "longest wait of a small call, 50 hostile callers in another workspace", 100, " ms", _fact("hostile_wait_ms")
+    ),
 )

@@ -47,6 +47,7 @@ from bench.programs.subjects import Rig, Subject, own, start_all, start_rig
 from bench.programs.system_calls import count_system_calls
 from bench.quiet import BusyError
 from bench.report import write_report
+from bench.studies.long_work import measure_hostile_callers
 from bench.studies.stream_parts import (
     measure_chunks,
     measure_first_bytes,
@@ -367,6 +368,7 @@ PARTS: Mapping[str, Callable[[Run], None]] = {
     "books": lambda run: measure_books(run.rig, run.found, run.scratch),
     "two workers": _measure_workers,
     "scale of policy": _measure_policy,
+    "hostile callers": lambda run: measure_hostile_callers(run.rig, run.found, run.scratch),
 }
 """What a whole run measures after the calls, in this order; each can be measured alone with `--part`."""
 

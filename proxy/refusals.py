@@ -22,6 +22,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from runtime.long_work import TooMuchWorkError
 
 
 class RefusalError(Exception):
@@ -165,6 +166,8 @@ class Refusal:
     code: str | None
     cause: str
     message: str | None = None
+    headers: Headers = ()
+    """Those of an exception that has none of its own."""
 
 
 TABLE: Mapping[type[Exception], Refusal] = {
@@ -223,6 +226,9 @@ TABLE: Mapping[type[Exception], Refusal] = {
     AsyncUnavailableError: Refusal(503, "ASYNC_UNAVAILABLE", "async_unavailable"),
     UpstreamTimeoutError: Refusal(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
     ShedError: Refusal(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
+    TooMuchWorkError: Refusal(
+        529, "CAPACITY_EXHAUSTED", "long_work", "Capacity exhausted, try again later", (("retry-after", "1"),)
+    ),
 }
 
 BUG = Refusal(502, "INTERNAL_GATEWAY_ERROR", "bug")
@@ -252,7 +258,7 @@ def render(error: Exception, request_id: str) -> Answered:
     row = row_of(error)
     if row is BUG:
         return flat(BUG.status, f"Internal gateway error (request id: {request_id})", BUG.code)
-    headers = error.headers if isinstance(error, RefusalError) else ()
+    headers = error.headers if isinstance(error, RefusalError) else row.headers
     return flat(row.status, row.message or str(error), row.code, headers)
 
 

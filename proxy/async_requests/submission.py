@@ -53,7 +53,7 @@ Members = tuple[Json, bytes]
 """All members but `model_input`; and the text of `model_input` as it was written."""
 
 
-async def parse_submission(raw: bytes, slices: Slices) -> Submission:
+async def parse_submission(raw: bytes, workspace: str, slices: Slices) -> Submission:
     """Read the whole body. `null` for an optional member counts as absent. Raises `MalformedRequestError`.
 
     The webhook's address is not judged here. Nor is what `model_input` holds: the model may take any JSON.
@@ -61,7 +61,7 @@ async def parse_submission(raw: bytes, slices: Slices) -> Submission:
     try:
         members = _members_at_once(raw)  # succeeds for nearly all requests
         if members is None:
-            members = await slices.run(_members_in_slices(raw), len(raw))
+            members = await slices.run(workspace, _members_in_slices(raw), len(raw))
     except orjson.JSONDecodeError:
         raise MalformedRequestError("the body is not valid JSON") from None
     except TooManyValuesError as error:

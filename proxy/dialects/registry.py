@@ -29,6 +29,7 @@ from proxy.dialects.counting.delivered_text import NoTextCounter, StreamCounter,
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.failures import is_failure
 from proxy.dialects.messages import dialect as messages_dialect
+from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import readable_members
 from proxy.dialects.middle.request import Request
@@ -57,8 +58,6 @@ from proxy.json_text.json_edit import (
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 
-MANY_OBJECTS = 500
-"""A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
 MIN_RESPONSES_CAP = 16
 """The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""
 REFUSED = "refused"
@@ -132,11 +131,12 @@ class Dialects:
             return False
         return has_reasoning(request.json) and body.find(_MARK) >= 0
 
-    def translates_much(self, request: Received, target: Target) -> bool:
-        """Whether the first attempt is a translation that takes more than a few milliseconds."""
+    def translated_objects(self, request: Received, target: Target) -> int:
+        """How many objects the first attempt translates or unseals, at most; 0 if the call passes unchanged."""
         caller_dialect = _PATH_DIALECTS[request.facts.path]
         dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
-        return dialect != caller_dialect and request.body.count(b"{") > MANY_OBJECTS
+        is_other = dialect != caller_dialect or self.has_sealed(request)
+        return request.body.count(b"{") if is_other else 0
 
     def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
         """Whether an answer with this status may call for another attempt, or teaches something of the target."""
@@ -153,12 +153,13 @@ class Dialects:
         """What makes the next attempt after this answer; None if the answer stands.
 
         `refusal`: the answer's body, if it may be an error. Remembers for an hour what the target turned out to need.
-        What is returned raises `UntranslatableError`.
+        This and what is returned raise `UntranslatableError`.
         """
         if adds_stream_options(request, attempt) and refuses_member(status, refusal, chat_completions.USAGE_NAMES):
             return partial(replace, attempt, asks_usage=False)
         if lacks_path(status, refusal):
             if attempt.untried:
+                check_bounds(request)
                 return partial(_fallback, request, target, attempt, self._seals(request, target))
             if not attempt.is_fallback:
                 self._spoken.forget(target, attempt.caller_dialect)

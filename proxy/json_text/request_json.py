@@ -56,10 +56,10 @@ def request_json_at_once(body: bytes) -> RequestJson | None:
     return parsed
 
 
-async def request_json_in_slices(body: bytes, slices: Slices) -> RequestJson:
+async def request_json_in_slices(body: bytes, workspace: str, slices: Slices) -> RequestJson:
     """`request_json_at_once` for any body."""
     try:
-        json, outline = await slices.run(parse_in_slices(body), len(body))
+        json, outline = await slices.run(workspace, parse_in_slices(body), len(body))
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
         return _with_lone_surrogates(body, error)
     if not isinstance(json, dict):

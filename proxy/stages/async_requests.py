@@ -146,7 +146,7 @@ class AsyncRequests:
 
     async def submit(self, context: RequestContext, call: DirectCall) -> Answered:
         """Queue the request whose body the call holds. The 201 leaves once the queue has it."""
-        submission = await parse_submission(call.body, self._given.slices)
+        submission = await parse_submission(call.body, call.wanted.workspace_id, self._given.slices)
         call.body = b""  # the queue gets a part of it
         if call.deployment.status in NOT_SERVING:
             raise NoModelReplicaError

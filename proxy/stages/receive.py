@@ -167,7 +167,9 @@ class Receive:
         return None
 
     async def _parse_in_slices(self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes) -> None:
-        _understand(context, metadata, body, *await request_json_in_slices(body, self._slices))
+        assert context.identified is not None  # no body is read for others
+        workspace = context.identified.key.workspace_id
+        _understand(context, metadata, body, *await request_json_in_slices(body, workspace, self._slices))
 
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
         incoming, load = context.incoming, context.load

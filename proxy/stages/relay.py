@@ -18,15 +18,7 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
 from proxy.dialects.finish import HELD_S
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
-from proxy.exchange import (
-    Answered,
-    Answering,
-    Headers,
-    Received,
-    RequestContext,
-    UpstreamAnswer,
-    UpstreamError,
-)
+from proxy.exchange import Answered, Answering, Headers, Received, RequestContext, UpstreamAnswer, UpstreamError
 from proxy.head_facts import Purpose
 from proxy.http_rules.masking import mask_fields
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
@@ -148,7 +140,8 @@ class Relay:
         if reader.ended:
             upstream.let_end()
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
-            await self._slices.run(reader.prepare_end_in_slices(), context.load.held_bytes)
+            workspace, size_bytes = answering.admitted.route.endpoint.workspace_id, context.load.held_bytes
+            await self._slices.run(workspace, reader.prepare_end_in_slices(), size_bytes, is_paid=True)
         head.final = reader.end()
         context.notice = context.attempt.notice  # only now a translated answer knows what it leaves out
         return self._ended(context, answering, reader, head)

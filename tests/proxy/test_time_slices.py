@@ -1,4 +1,4 @@
-"""Work that cannot be cut runs beside the event loop, and the work that yields it gets its result."""
+"""Work in slices: what cannot be cut runs beside the event loop meanwhile, and each workspace has a share."""
 
 import asyncio
 import threading
@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.time_slices import Slices, Uncut, at_once
+from proxy.time_slices import LONG_BYTES, Slices, Uncut, at_once
+from runtime.long_work import MAX_WAITING, TooMuchWorkError
+
+W1, W2 = "w1", "w2"
 
 
 def work(uncut: Uncut) -> Generator[Uncut | None, Any, str]:
@@ -16,18 +19,18 @@ def work(uncut: Uncut) -> Generator[Uncut | None, Any, str]:
     return f"found {found}"
 
 
-def thread_name() -> str:
-    return threading.current_thread().name
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
-async def test_uncut_work_runs_in_a_thread_and_the_loop_goes_on() -> None:
-    slices, going_on = Slices(), threading.Event()
-    asyncio.get_running_loop().call_later(0.01, going_on.set)
-    assert await slices.beside(lambda: going_on.wait(timeout=10))
+def noted(name: str, order: list[str], steps: int = 1) -> Generator[None, None, None]:
+    for _ in range(steps):
+        yield
+    order.append(name)
 
 
 async def test_sliced_work_gets_the_result_of_what_it_yields() -> None:
-    assert await Slices().run(work(thread_name), 1) == "found uncut-work_0"
+    assert await Slices().run(W1, work(is_main_thread), 1) == "found False"
     assert at_once(work(lambda: "me")) == "found me"
 
 
@@ -35,7 +38,38 @@ async def test_error_of_uncut_work_is_raised() -> None:
     def fail() -> str:
         raise LookupError("x")
 
-    with pytest.raises(LookupError):
-        await Slices().run(work(fail), 1)
-    with pytest.raises(LookupError):
-        await Slices().beside(fail)
+    slices = Slices()
+    for _ in range(2):  # and it keeps no turn
+        with pytest.raises(LookupError):
+            await slices.run(W1, work(fail), 1)
+        with pytest.raises(LookupError):
+            await slices.beside(W1, fail)
+
+
+@pytest.mark.parametrize("size_bytes", [1, LONG_BYTES + 1])
+async def test_sliced_work_of_a_workspace_waits_for_one_of_another(size_bytes: int) -> None:
+    slices, order = Slices(), list[str]()
+    many = [slices.run(W1, noted(f"w1 {n}", order, steps=20), size_bytes) for n in range(50)]
+    await asyncio.gather(*many, slices.run(W2, noted("w2", order), size_bytes))
+    assert order[:3] == ["w1 0", "w2", "w1 1"]
+
+
+async def test_sliced_work_goes_on_while_uncut_work_of_another_runs_beside() -> None:
+    slices, going_on, order = Slices(), threading.Event(), list[str]()
+    waiting = asyncio.create_task(slices.run(W1, work(lambda: going_on.wait(timeout=60)), 1))
+    await slices.run(W2, noted("w2", order), 1)
+    assert order
+    assert not waiting.done()
+    going_on.set()
+    assert await waiting == "found True"
+
+
+async def test_only_work_on_answers_may_wait_beyond_the_bound() -> None:
+    slices, order = Slices(), list[str]()
+    many = [asyncio.create_task(slices.run(W1, noted("w1", order), 1)) for _ in range(MAX_WAITING + 1)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooMuchWorkError):
+        await slices.run(W1, noted("too many", order), 1)
+    await slices.run(W1, noted("paid", order), 1, is_paid=True)
+    await asyncio.gather(*many)
+    assert order == ["w1"] * len(many) + ["paid"]

@@ -17,7 +17,7 @@ from proxy.time_slices import Slices
 
 
 async def parsed(raw: bytes | dict[str, Any]) -> Submission:
-    return await parse_submission(raw if isinstance(raw, bytes) else orjson.dumps(raw), Slices())
+    return await parse_submission(raw if isinstance(raw, bytes) else orjson.dumps(raw), "w1", Slices())
 
 
 async def fault(raw: bytes | dict[str, Any]) -> str:

@@ -73,14 +73,20 @@ def function(name: str) -> Json:
     return {"type": "function", "name": name, "description": "finds", "parameters": SCHEMA}
 
 
-def chat_tools(n: int, prefix: str = "t") -> list[Json]:
-    names = (f"{prefix}{number:04}" for number in range(n))
-    return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in names]
+def chat_tools(n: int) -> list[Json]:
+    return [{"type": "function", "function": {"name": f"t{number}", "parameters": SCHEMA}} for number in range(n)]
+
+
+def long_names(n: int) -> list[str]:
+    return [f"{'x' * 80}{number}" for number in range(n)]
 
 
 CHAT_BODIES: dict[str, Callable[[int], Json]] = {
     "tools": lambda n: chat([], tools=chat_tools(n)),
-    "tools with long names": lambda n: chat([], tools=chat_tools(n, prefix="t" * 60)),
+    "tools with long names": lambda n: chat(
+        [{"role": "assistant", "tool_calls": [call(f"c{name}", name) for name in long_names(n)]}],
+        tools=[{"type": "function", "function": {"name": name}} for name in long_names(n)],
+    ),
     "turns": lambda n: chat([{"role": role, "content": "text"} for role in ("user", "assistant") * (n // 2)]),
     "turns of one role": lambda n: chat([{"role": "system", "content": "text"}] * n),
     "parts": lambda n: chat([{"role": "user", "content": [{"type": "text", "text": "text"}] * n}]),
@@ -126,6 +132,9 @@ MESSAGES_BODIES: dict[str, Callable[[int], Json]] = {
     "tools": lambda n: messages([], tools=[{"name": f"t{number}", "input_schema": SCHEMA} for number in range(n)]),
     "strict tools": lambda n: messages([], tools=[STRICT | {"name": f"t{number}"} for number in range(n)]),
     "long numbers": lambda n: messages([], tools=[{"name": "f", "input_schema": {"enum": [1.5e300] * n}}]),
+    "tools with long names": lambda n: messages(
+        [], tools=[{"name": name, "input_schema": SCHEMA} for name in long_names(n)]
+    ),
     "turns": lambda n: messages([{"role": role, "content": "text"} for role in ("assistant", "user") * (n // 2)]),
     "blocks": lambda n: messages([{"role": "user", "content": [{"type": "text", "text": "text"}] * n}]),
     "system blocks": lambda n: messages([], system=[{"type": "text", "text": "text"}] * n),
@@ -144,6 +153,7 @@ MESSAGES_BODIES: dict[str, Callable[[int], Json]] = {
 }
 RESPONSES_BODIES: dict[str, Callable[[int], Json]] = {
     "tools": lambda n: responses([], tools=[function(f"t{number}") for number in range(n)]),
+    "tools with long names": lambda n: responses([], tools=list(map(function, long_names(n)))),
     "tools in a namespace": lambda n: responses([], tools=[namespace(n)]),
     "tools in a described namespace": lambda n: responses([], tools=[namespace(n, description="d" * n)]),
     "namespaces": lambda n: responses([], tools=[namespace(1, name=f"s{number}") for number in range(n)]),
