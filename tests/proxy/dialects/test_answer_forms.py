@@ -1,0 +1,79 @@
+"""An answer is read by its first bytes: at the upstream's pace, in any encoding, and whatever its label."""
+
+import orjson
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import CHAT_COMPLETIONS
+from proxy.accounting.answer_form import Form, form_of
+from tests.proxy.dialects.samples import (
+    JSON,
+    MESSAGES,
+    SLUG,
+    VENDOR_B,
+    answer_reader,
+    delivered_counter,
+    frames,
+    read,
+    received,
+)
+from tests.upstream.oddities.labels import whole
+
+ASK = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+REPORTED = Tokens(input=12, output=5)
+
+
+@pytest.mark.parametrize(
+    ("begun", "form"),
+    [
+        *((text, None) for text in (b"", b"\n \r\n", b"\xef\xbb", b"\xef\xbb\xbf", b"d", b"data", b"event", b"retr")),
+        *((text, Form.STREAM) for text in (b"data:", b"\xef\xbb\xbfdata: x", b"\n\nevent: x", b": ping", b"id:", b":")),
+        *((text, Form.JSON) for text in (b"{", b" [", b"\xef\xbb\xbf{", b"\xff\xfe{\0", b"\0\0\0{", b"\0\xfe\xff\0{")),
+        *((text, Form.OTHER) for text in (b"<html>", b"hello", b"idea: x", b"NaN", b"\0data: x", b"dat{")),
+    ],
+)
+def test_first_bytes_tell_the_form(begun: bytes, form: Form | None) -> None:
+    assert form_of(begun) is form
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_body_in_another_encoding_is_read_and_keeps_it(encoding: str) -> None:
+    body = orjson.dumps(whole(CHAT_COMPLETIONS)).decode().encode(encoding)
+    passed = answer_reader(received(ASK), VENDOR_B, JSON)
+    assert orjson.loads(read(passed, [body[:3], body[3:]]).decode(encoding)) == whole(CHAT_COMPLETIONS) | {
+        "model": SLUG
+    }
+    assert passed.reported.tokens == REPORTED
+    translated = answer_reader(received(ASK, MESSAGES), VENDOR_B, JSON)
+    assert orjson.loads(read(translated, [body]))["content"][0]["text"] == "Hello there"
+    assert translated.reported.tokens == REPORTED
+
+
+@pytest.mark.parametrize("label", ["application/json", "text/plain", "application/octet-stream", ""])
+def test_stream_passes_at_its_pace_whatever_its_label(label: str) -> None:
+    answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, [("content-type", label)])
+    chunk = frames({"choices": [{"delta": {"content": "a"}}]}, done=False)
+    assert answer.feed(chunk[:3]) == b""
+    assert answer.feed(chunk[3:]) == chunk
+    assert answer.feed(chunk) == chunk
+
+
+def test_lines_of_json_pass_at_their_pace() -> None:
+    answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, [("content-type", "application/x-ndjson")])
+    line = b'{"model":"gpt-x","choices":[{"delta":{"content":"a"}}]}\n'
+    assert answer.feed(line) == b""
+    assert answer.feed(line) == line.replace(b"gpt-x", SLUG.encode())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Hello there, dear caller",
+        b'{"reply":"Hello there, dear caller"}',
+        b'{"choices":[{"message":{"content":"Hello ther',
+    ],
+)
+def test_what_is_no_answer_of_the_dialect_is_counted(sent: bytes) -> None:
+    delivered = delivered_counter(received(ASK))
+    delivered.pending.append(sent)
+    assert delivered.tokens(None).output > 0
