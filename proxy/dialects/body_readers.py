@@ -55,8 +55,8 @@ class UnreadAnswer(NothingHeld):
     def __init__(
         self, content_type: str, streaming: bool, reader: Callable[[Form], AnswerReader], *, is_file: bool = False
     ) -> None:
-        """`streaming`: whether the caller asked for a stream. `is_file`: the bytes may look like anything, so that only
-        the label tells."""
+        """`streaming`: whether the caller asked for a stream. `is_file`: the bytes may look like anything, and are not
+        read."""
         self.begun = b""
         self._label = labelled_form(content_type, streaming)
         self._is_labelled = bool(content_type)
@@ -70,10 +70,12 @@ class UnreadAnswer(NothingHeld):
         `is_all`: no more will come. Raises `UpstreamResetError` for an answer that cannot be read and must be.
         """
         self.begun += data
+        if self._is_file:
+            return self._reader(Form.OTHER)
         form = form_of(self.begun)
         if form is None and not is_all and len(self.begun) <= UNREAD_BYTES:
             return None
-        if form is None or self._is_file or (form is Form.OTHER and self._is_labelled):
+        if form is None or (form is Form.OTHER and self._is_labelled):
             form = self._label
         elif form is Form.JSON and self._streaming and self._label is Form.OTHER:
             form = Form.JSON_LINES

@@ -53,8 +53,17 @@ def _pictures(request: Received, _content_type: str) -> DeliveredCounter:
 
 
 def _speech(request: Received, content_type: str) -> DeliveredCounter:
-    is_encoded = labelled_form(content_type, streaming=False) is Form.STREAM
-    return SpeechCounter(RequestTokens(request), request.json.get("response_format"), is_encoded=is_encoded)
+    asked = RequestTokens(request)
+    asked_format = request.json.get("response_format")
+    if not _may_be_text(request, content_type):
+        return SpeechCounter(asked, asked_format, is_encoded=False)
+    return FormCounter(lambda form: SpeechCounter(asked, asked_format, is_encoded=form is not Form.OTHER))
+
+
+def _may_be_text(request: Received, content_type: str) -> bool:
+    """Whether speech may come as base64 in events or in JSON: by what is asked for, or by the answer's label."""
+    is_labelled = bool(content_type) and labelled_form(content_type, streaming=False) is not Form.OTHER
+    return is_labelled or request.json.get("stream_format") == "sse"
 
 
 def _transcript(_request: Received, _content_type: str) -> DeliveredCounter:
@@ -82,7 +91,7 @@ class PassedPath:
     is_many: bool = False
     """Whether a stream may hold several things, each with such an event."""
     answers_are_files: bool = False
-    """Whether an answer is never held, whatever its type."""
+    """Whether an answer is a file, whose bytes may look like anything, unless it may be text. It is never held."""
 
 
 _RERANK = PassedPath(_ranking, has_output=False)
@@ -97,6 +106,11 @@ PATHS = {
     "/v1/audio/transcriptions": _TRANSCRIPT,
     "/v1/audio/translations": _TRANSCRIPT,
 }
+
+
+def is_file(passed: PassedPath, request: Received, content_type: str) -> bool:
+    """Whether the bytes of an answer do not tell what it is."""
+    return passed.answers_are_files and not _may_be_text(request, content_type)
 
 
 def stream_reader(passed: PassedPath, request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:

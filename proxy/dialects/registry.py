@@ -269,7 +269,7 @@ class Dialects:
         """This answer, a success, whose first bytes choose its reader. `headers`: the upstream's, names in lower case.
         `most`: a usage report with a larger figure is rejected. Call it before the request's body is dropped."""
         passed = passed_paths.PATHS.get(request.facts.path)
-        is_file = passed is not None and passed.answers_are_files
+        is_file = passed is not None and passed_paths.is_file(passed, request, content_type)
         return UnreadAnswer(content_type, request.streaming, _Readers(request, attempt, headers, most), is_file=is_file)
 
     def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter:
@@ -308,9 +308,8 @@ class _Readers:
         path, slug, most = self._request.facts.path, self._request.slug, self._most
         passed = passed_paths.PATHS.get(path)
         meter = _BODY_METERS[path](most) if passed is None else passed_paths.body_meter(passed, most)
-        if passed is not None and passed.answers_are_files:
-            return PassThroughReader()
-        return BodyReader(slug, meter) if form is Form.JSON else JsonLinesReader(slug, meter)
+        is_held = form is Form.JSON and (passed is None or not passed.answers_are_files)
+        return BodyReader(slug, meter) if is_held else JsonLinesReader(slug, meter)
 
     def _new_stream(self) -> AnswerReader:
         request = self._request

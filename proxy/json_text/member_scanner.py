@@ -22,6 +22,8 @@ UNREAD = object()
 _MARK = re.compile(rb'["\[\]{},:]')
 _QUOTE, _COMMA, _COLON, _OBJECT, _LIST = b'",:{['
 _WHITESPACE = b" \t\r\n"
+_VALUE_ENDS = (b"}", b"]", b'"')
+"""A value that is cut off behind one of these may be complete; a number or a word may go on."""
 _MODEL = "model"
 _NOTHING, _STRING, _VALUE = 0, 1, 2
 """What is passed over: nothing, a string up to its quote, another value up to its end."""
@@ -118,9 +120,15 @@ class MemberScanner:
 
     def end(self) -> bytes:
         """The rest of the text. An object that is cut off is found as far as it came."""
+        rest = b"" if self._dropping else self._backslash
+        is_complete = self._piece.endswith(_VALUE_ENDS) and not self._in_string
+        if self._in_value and is_complete and self._depth == self._watched_depth:
+            self._piece = b""
+            self._value_start = 0
+            self._end_value(0)
         if self._members:
             self._end_object()
-        return b"" if self._dropping else self._backslash
+        return rest
 
     @property
     def _watched_depth(self) -> int:

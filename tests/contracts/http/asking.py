@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from tests.contracts.http.test_oddities import parsed
+from tests.contracts.http.test_oddities import Received, parsed
 from tests.contracts.http.test_path import Wire, wired
 from tests.fakes.directory import KEY, SLUG, platform
 from tests.fakes.path import PathRig
@@ -31,10 +31,14 @@ async def ask(wire: Wire, caller: str, stream: bool = True) -> tuple[int, bytes,
 
 
 async def ask_on(wire: Wire, path: str, body: dict[str, Any], caller: str) -> tuple[int, bytes, Understood]:
+    answer = await answer_on(wire, path, body)
+    return answer.status, answer.body, understood(caller, answer.content_type, answer.body)
+
+
+async def answer_on(wire: Wire, path: str, body: dict[str, Any]) -> Received:
     text = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
-    answer = parsed(await wire.front.ask(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()))
-    return answer.status, answer.body, understood(caller, answer.content_type, answer.body)
+    return parsed(await wire.front.ask(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()))
 
 
 def asked_paths(wire: Wire) -> list[str]:

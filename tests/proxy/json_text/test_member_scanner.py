@@ -91,3 +91,22 @@ def test_large_value_is_told_but_not_kept() -> None:
 )
 def test_nonsense_passes_unchanged(raw: bytes) -> None:
     assert scanned(raw, step=1)[0] == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b'{"usage":{"n":1}', [{"usage": {"n": 1}}]),
+        (b'[{"usage":{"n":1}', [{"usage": {"n": 1}}]),
+        (b'{"response":{"usage":{"n":1}', [{"response": {"usage": {"n": 1}}}]),
+        (b'{"type":"x"', [{"type": "x"}]),
+        (b'{"usage":{"n":1', []),
+        (b'{"type":"x', []),
+        (b'{"usage":12', []),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_value_behind_which_a_text_is_cut_off_is_found_if_it_is_complete(
+    raw: bytes, found: list[Any], step: int
+) -> None:
+    assert scanned(raw, step=step) == (raw, found)
