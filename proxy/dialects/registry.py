@@ -131,12 +131,12 @@ class Dialects:
             return False
         return has_reasoning(request.json) and body.find(_MARK) >= 0
 
-    def translated_objects(self, request: Received, target: Target) -> int:
-        """How many objects the first attempt translates or unseals, at most; 0 if the call passes unchanged."""
+    def translated_containers(self, request: Received, target: Target) -> int:
+        """How many objects and lists the first attempt translates or unseals; 0 if the call passes unchanged."""
         caller_dialect = _PATH_DIALECTS[request.facts.path]
         dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
         is_other = dialect != caller_dialect or self.has_sealed(request)
-        return request.body.count(b"{") if is_other else 0
+        return request.body.count(b"{") + request.body.count(b"[") if is_other else 0
 
     def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
         """Whether an answer with this status may call for another attempt, or teaches something of the target."""

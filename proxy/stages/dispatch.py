@@ -36,9 +36,9 @@ from proxy.time_slices import Slices
 
 FEW_BYTES = 16 << 10
 """A body of this size is looked at at once."""
-FEW_OBJECTS, MANY_OBJECTS = 50, 500
-"""A body with few objects is translated at once, one with many beside the event loop: an object takes up to 6 µs. What
-lies between has a turn of the loop for itself, so that many callers at once hold nobody up."""
+FEW_CONTAINERS, MANY_CONTAINERS = 50, 500
+"""A body with few objects and lists is translated at once, one with many beside the event loop: an object takes up to
+6 µs. What lies between has a turn of the loop for itself, so that many callers at once hold nobody up."""
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
 
@@ -88,7 +88,7 @@ class Dialects(Protocol):
         """How to put the call to its target. Raises `UntranslatableError`."""
         ...
 
-    def translated_objects(self, request: Received, target: Target) -> int:
+    def translated_containers(self, request: Received, target: Target) -> int:
         """How many objects the first attempt translates, at most; 0 if the call passes unchanged."""
         ...
 
@@ -197,11 +197,11 @@ class Dispatch:
         if target_rules.concerns(context, target) or context.upload is not None:
             check = partial(target_rules.check, context, target)
             await self._slices.beside(workspace, check) if len(context.body) > FEW_BYTES else check()
-        objects = dialects.translated_objects(context, target)
-        if objects <= FEW_OBJECTS:
+        containers = dialects.translated_containers(context, target)
+        if containers <= FEW_CONTAINERS:
             return dialects.first_attempt(context, target)
         attempt = partial(dialects.first_attempt, context, target)
-        if objects <= MANY_OBJECTS:
+        if containers <= MANY_CONTAINERS:
             return await self._slices.step(workspace, attempt)
         check_bounds(context)
         return await self._slices.beside(workspace, attempt)

@@ -15,7 +15,7 @@ from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.registry import Dialects
 from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
 from proxy.exchange import Received, UpstreamCutError
-from proxy.stages.dispatch import MANY_OBJECTS
+from proxy.stages.dispatch import MANY_CONTAINERS
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.seals import SEAL_KEYS
@@ -210,7 +210,7 @@ async def test_long_conversation_is_translated_beside_the_loop(rig: PathRig, mon
         return read(body)
 
     monkeypatch.setitem(registry._DIALECTS, "messages", replace(DIALECT, read_request=noted))
-    for turns in (3, MANY_OBJECTS):
+    for turns in (3, MANY_CONTAINERS):
         rig.upstream.will(said(COMPLETION))
         text = [{"role": ("user", "assistant")[n % 2], "content": "long " * 10} for n in range(2 * turns + 1)]
         assert (await send_messages(rig, messages=text)).status == 200
