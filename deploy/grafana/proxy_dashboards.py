@@ -93,6 +93,12 @@ PROXY = Dashboard(
                     ),
                 ),
                 panel(
+                    "Tokens beyond reservations",
+                    "ops",
+                    "What calls cost beyond the most that was reserved for them: output above the assumed cap.",
+                    (f"sum(rate(tollgate_reservation_overrun_tokens_total{{{PROXIES}}}[{RATE}]))", "tokens a second"),
+                ),
+                panel(
                     "Calls shed",
                     "ops",
                     "529. worker: add machines. workspace, group: one caller used its share.",

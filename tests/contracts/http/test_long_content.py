@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import pytest
 
+from proxy.time_slices import SLICE_S
 from tests.contracts.http import long_content
 from tests.contracts.http.long_content import (
     ANSWERS,
@@ -117,7 +118,7 @@ def test_answer_memory_is_bounded_for_every_content(meter: Meter, name: str) -> 
 def test_long_call_is_split_over_many_turns_of_the_loop(meter: Meter, kind: str, size: int) -> None:
     figures = meter.figures(kind, size, 3)
     assert figures["status"] == 200
-    assert figures["held_s"] < figures["cpu_s"] / 8
+    assert figures["held_s"] < max(figures["cpu_s"] / 8, 2 * SLICE_S)  # a fast processor needs few slices
 
 
 @pytest.mark.parametrize("name", STREAMS)
