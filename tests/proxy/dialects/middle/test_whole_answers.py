@@ -1,0 +1,166 @@
+"""A caller gets the form of answer that he asked for, with all that the other form says.
+
+For servers that stream to a caller who wants a whole answer, and for those that do not stream to one who wants a stream.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import orjson
+import pytest
+
+from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader
+from proxy.dialects.chat_completions.dialect import DIALECT as CHAT
+from proxy.dialects.messages.dialect import DIALECT as MESSAGES
+from proxy.dialects.middle.answer import (
+    END,
+    MAX_TOKENS,
+    TOOL_CALLS,
+    Answer,
+    Failed,
+    Started,
+    Stop,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageDetails,
+)
+from proxy.dialects.middle.dialect import AnswerContext, Dialect
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Request, Text, ToolCall
+from proxy.dialects.middle.whole_answers import GatheredAnswer
+from proxy.dialects.middle.whole_answers import events_of as events_of_answer
+from proxy.dialects.responses.dialect import DIALECT as RESPONSES
+from proxy.exchange import UpstreamResetError
+from proxy.json_text.exact_numbers import loads_exactly
+from tests.fakes.seals import seals_of
+from tests.proxy.dialects.assembling import assembled
+from tests.proxy.dialects.test_streams import HEARD, RECORDED, events_of, recorded, told
+
+OF_OTHER_DIALECTS = ("custom-call", "only-done-events")
+"""Recorded answers with a custom tool, which no caller of Messages can offer."""
+
+
+def context(streams: bool) -> AnswerContext:
+    return AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of(), streams=streams)
+
+
+def translated(spoken: Dialect, heard: Dialect, answer: bytes, *, is_stream: bool, streams: bool) -> bytes:
+    asked = context(streams)
+    reader: TranslatingStreamReader | TranslatingBodyReader
+    if is_stream:
+        reader = TranslatingStreamReader(spoken, heard, asked, spoken.new_meter(MAX_REPORTED_TOKENS))
+    else:
+        reader = TranslatingBodyReader(spoken, heard, asked, spoken.new_body_meter(MAX_REPORTED_TOKENS))
+    return reader.feed(answer) + reader.end()
+
+
+def read(heard: Dialect, answer: bytes, *, streams: bool) -> Answer:
+    return assembled(events_of(heard, answer)) if streams else heard.read_answer(orjson.loads(answer))
+
+
+@pytest.mark.parametrize(
+    ("spoken", "name", "heard"),
+    [
+        (spoken, name, heard)
+        for spoken, name in RECORDED
+        for heard in (CHAT, MESSAGES, RESPONSES)
+        if heard is not MESSAGES or name not in OF_OTHER_DIALECTS
+    ],
+)
+@pytest.mark.parametrize("streams", [True, False])
+def test_caller_reads_the_same_whether_the_target_streams(
+    spoken: Dialect, name: str, heard: Dialect, streams: bool
+) -> None:
+    whole, stream = recorded(spoken, name)
+    body = orjson.dumps(whole)
+    of_body = translated(spoken, heard, body, is_stream=False, streams=streams)
+    of_stream = translated(spoken, heard, stream, is_stream=True, streams=streams)
+    assert told(read(heard, of_stream, streams=streams), heard) == told(read(heard, of_body, streams=streams), heard)
+    if not streams:
+        assert usage_of(of_stream) == usage_of(of_body)
+
+
+ANSWERS = {
+    "nothing": [],
+    "an empty text": [Text("")],
+    "two texts": [Text("a"), Text("b")],
+    "a refusal behind a text": [Text("a"), Refusal("no"), Refusal("never")],
+    "calls between texts": [
+        ToolCall("1", "f", "{}"),
+        Text("a"),
+        ToolCall("2", "g", '{"a":1}'),
+        ToolCall("3", "g", "{}"),
+    ],
+    "a custom call": [ToolCall("1", "f", "plain", custom=True)],
+    "a call with a vendor's member": [ToolCall("1", "f", "{}", extra={"google": {"thought_signature": "x"}})],
+    "reasoning with and without something to return": [
+        Reasoning("a"),
+        Reasoning("b", "MESSAGES", {"type": "thinking", "thinking": "b", "signature": "s"}),
+        Reasoning("", "MESSAGES", {"type": "redacted_thinking", "data": "x"}),
+        Reasoning("c"),
+        Text("d"),
+    ],
+}
+LOGPROBS = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
+
+
+@pytest.mark.parametrize("parts", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("logprobs", [None, LOGPROBS])
+def test_events_add_up_to_their_answer(parts: list[AnswerPart], logprobs: list[dict[str, Any]] | None) -> None:
+    has_text = any(isinstance(part, Text) for part in parts)
+    stop = Stop(MAX_TOKENS, word="their-word")
+    details = UsageDetails(reasoning_tokens=3, cache_write_tokens=4)
+    answer = Answer("id", 7, deepcopy(parts), stop, logprobs if has_text else None, details)
+    assert assembled(events_of_answer(answer)) == answer
+
+
+@pytest.mark.parametrize("parts", ANSWERS.values(), ids=ANSWERS)
+@HEARD
+@pytest.mark.parametrize("tokens", [None, Tokens(input=9, output=5, cached_input=2)])
+def test_events_gather_to_the_whole_answer(parts: list[AnswerPart], heard: Dialect, tokens: Tokens | None) -> None:
+    answer = Answer("id", 7, deepcopy(parts), Stop(END), None, UsageDetails(reasoning_tokens=3))
+    gathered = GatheredAnswer(heard, context(streams=False))
+    for event in events_of_answer(answer):
+        assert gathered.write([event]) == b""
+    assert told(read(heard, gathered.end(tokens), streams=False), heard) == told(
+        heard.read_answer(heard.write_answer(answer, context(streams=False), tokens)), heard
+    )
+
+
+@HEARD
+def test_deltas_of_parallel_calls_may_alternate(heard: Dialect) -> None:
+    gathered = GatheredAnswer(heard, context(streams=False))
+    gathered.write([Started("id"), ToolCallStarted(0, "1", "f"), ToolCallDelta(0, '{"a":1'), TextDelta("x")])
+    gathered.write([ToolCallStarted(1, "2", "g"), ToolCallDelta(1, '{"b":'), ToolCallDelta(0, "1e400}")])
+    gathered.write(
+        [ToolCallStarted(2, "3", "h"), ToolCallDelta(1, "100000000000000000000}"), Stopped(Stop(TOOL_CALLS))]
+    )
+    whole = gathered.end(None)
+    parts = [part for part in heard.read_answer(loads_exactly(whole)).parts if isinstance(part, ToolCall)]
+    assert [(part.id, part.name) for part in parts] == [("1", "f"), ("2", "g"), ("3", "h")]
+    for arguments in ('"a":11e400', '"b":100000000000000000000'):
+        assert arguments in whole.decode().replace("\\", "")
+
+
+@HEARD
+def test_failure_is_the_whole_answer(heard: Dialect) -> None:
+    gathered = GatheredAnswer(heard, context(streams=False))
+    gathered.write(
+        [Started("id"), TextDelta("x"), Failed("api_error", "overloaded"), TextDelta("y"), Stopped(Stop(END))]
+    )
+    assert gathered.failed
+    assert orjson.loads(gathered.end(None)) == {"error": {"message": "overloaded", "type": "api_error"}}
+
+
+@HEARD
+def test_stream_that_broke_off_is_no_whole_answer(heard: Dialect) -> None:
+    gathered = GatheredAnswer(heard, context(streams=False))
+    gathered.write([Started("id"), TextDelta("x")])
+    with pytest.raises(UpstreamResetError):
+        gathered.end(None)
+
+
+def usage_of(answer: bytes) -> Any:
+    return orjson.loads(answer)["usage"]
