@@ -6,6 +6,7 @@ would write in another way are kept as text (`orjson.Fragment`), which `orjson.d
 
 import json
 import re
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -16,6 +17,8 @@ _SUSPECT = re.compile(rb"[\s:,\[]-?(?:\d[\d.]{15}|\d[\d.]*[eE])|\A-?(?:\d[\d.]{1
 """A number of at least 16 characters, or with an exponent. Every other one is written as it was read."""
 _INTEGER_CHARS = 18
 """Every integer of at most this many characters fits into 64 bits."""
+_LONGEST_INTEGER_CHARS = 20
+_ORJSON_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def loads_exactly(text: bytes | str) -> Any:
@@ -34,6 +37,17 @@ def loads_exactly(text: bytes | str) -> Any:
             raise
         return kept
     return exact_value(value, encoded)
+
+
+def loads_beyond_doubles(text: bytes) -> Any:
+    """The value of `text` as orjson would read it, had it not refused numbers that no double can hold: those are kept.
+
+    Slower than orjson: use it only for what orjson refused. Raises ValueError.
+    """
+    value = _kept(text, _BEYOND_DOUBLES) if _may_round(text) else None
+    if value is None:
+        raise ValueError("no JSON value")
+    return value
 
 
 def exact_value(value: Any, text: bytes) -> Any:
@@ -56,10 +70,13 @@ def _may_round(text: bytes) -> bool:
     return (_LONG_DIGITS in alike or _EXPONENT in alike) and _SUSPECT.search(text) is not None
 
 
-def _kept(text: bytes) -> Any:
-    """The value with its numbers kept. None for what only a lenient parser accepts, and for very deep nesting."""
+def _kept(text: bytes, decoder: json.JSONDecoder | None = None) -> Any:
+    """The value, with the numbers kept that the decoder keeps.
+
+    None for what only a lenient parser accepts, and for very deep nesting.
+    """
     try:
-        value = _DECODER.decode(text.decode())
+        value = (decoder or _DECODER).decode(text.decode())
         orjson.dumps(value)  # refuses lone surrogates, which this parser lets pass
     except (ValueError, RecursionError, orjson.JSONEncodeError):
         return None
@@ -75,8 +92,22 @@ def _float(digits: str) -> float | orjson.Fragment:
     return value if repr(value) == digits else orjson.Fragment(digits)
 
 
+def _integer_as_read(digits: str) -> int | float | orjson.Fragment:
+    if len(digits) <= _LONGEST_INTEGER_CHARS and (value := int(digits)) in _ORJSON_INTEGERS:
+        return value
+    return _float_as_read(digits)
+
+
+def _float_as_read(digits: str) -> float | orjson.Fragment:
+    value = float(digits)
+    return value if isfinite(value) else orjson.Fragment(digits)
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_refuse_constant)
+_BEYOND_DOUBLES = json.JSONDecoder(
+    parse_int=_integer_as_read, parse_float=_float_as_read, parse_constant=_refuse_constant
+)

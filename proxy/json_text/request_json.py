@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from proxy.json_text.exact_numbers import loads_beyond_doubles
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
 from proxy.json_text.large_json import Outline
 from proxy.json_text.sliced_json import parse_at_once, parse_in_slices
@@ -22,6 +23,8 @@ SHORT_BODY_BYTES = 8 << 10
 MAX_LENIENT_BYTES = 4 << 20
 """A larger body may hold no half of a surrogate pair: it is parsed in one step."""
 MAX_HALVES = 10_000
+MAX_NUMBERS_BYTES = 512 << 10
+"""A larger body may hold no number beyond a double: it is parsed in one step, ten times as slowly."""
 _SURROGATES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x80-\xbf])"
@@ -36,7 +39,7 @@ def short_request_json(body: bytes) -> RequestJson:
     try:
         json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        return _with_lone_surrogates(body, error)
+        return _read_leniently(body, error)
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     return json, None
@@ -50,7 +53,7 @@ def request_json_at_once(body: bytes) -> RequestJson | None:
     try:
         parsed = parse_at_once(body)
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        return _with_lone_surrogates(body, error)
+        return _read_leniently(body, error)
     if parsed is not None and not isinstance(parsed[0], dict):
         raise MalformedRequestError("the body must be a JSON object")
     return parsed
@@ -61,7 +64,7 @@ async def request_json_in_slices(body: bytes, workspace: str, slices: Slices) ->
     try:
         json, outline = await slices.run(workspace, parse_in_slices(body), len(body))
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        return _with_lone_surrogates(body, error)
+        return _read_leniently(body, error)
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     if outline is not None:
@@ -69,31 +72,60 @@ async def request_json_in_slices(body: bytes, workspace: str, slices: Slices) ->
     return json, outline
 
 
-def _with_lone_surrogates(body: bytes, error: Exception) -> RequestJson:
-    """The object of a body that `error` refused, if nothing is wrong with it but halves of surrogate pairs.
+def _read_leniently(body: bytes, error: Exception) -> RequestJson:
+    """The object of a body that `error` refused, if nothing is wrong with it but what most servers take.
 
-    Clients that cut a text within an emoji send them, and most servers take them. Each has a placeholder, so that it
-    goes on as it was written. Raises `MalformedRequestError`.
+    Halves of surrogate pairs, as clients send that cut a text within an emoji, have placeholders, and numbers that no
+    double can hold are kept as text: both go on as they were written. Raises `MalformedRequestError`.
     """
-    halves = (
-        [match.span(1) for match in _SURROGATES.finditer(body) if match[1]] if len(body) <= MAX_LENIENT_BYTES else []
-    )
-    if not halves or len(halves) >= MAX_HALVES or isinstance(error, TooManyValuesError):
+    if len(body) > MAX_LENIENT_BYTES or isinstance(error, TooManyValuesError):
         raise _malformed(error) from None
+    outline = _with_placeholders(body)
+    json = _parsed(body, outline)
+    if not isinstance(json, dict):
+        raise _malformed(error) from None
+    for name in RESTORED_MEMBERS:
+        if outline is not None and outline.appears_in(json.get(name)):
+            raise MalformedRequestError(f"{name} holds half of a surrogate pair; send whole characters")
+    if _is_beyond_doubles(json.get("metadata")):
+        raise MalformedRequestError("metadata holds a number that is too large; send it as text")
+    return json, outline
+
+
+def _with_placeholders(body: bytes) -> Outline | None:
+    """The outline of a body that holds halves of surrogate pairs; None if there are none, or too many."""
+    halves = [match.span(1) for match in _SURROGATES.finditer(body) if match[1]]
+    if not halves or len(halves) >= MAX_HALVES:
+        return None
     outline = Outline(body)
     for start, end in halves:
         outline.add_placeholder(start, end)
-    text = outline.finish()
+    outline.finish()
+    return outline
+
+
+def _parsed(body: bytes, outline: Outline | None) -> Any:
+    """The value of a body; None if it is no JSON, or too large."""
+    text = body if outline is None else outline.text
+    if not is_surely_within_bounds(text):
+        return None
     try:
-        json = orjson.loads(text) if is_surely_within_bounds(text) else None
-    except orjson.JSONDecodeError as fault:
-        raise _malformed(fault) from None
-    if not isinstance(json, dict):
-        raise _malformed(error)
-    for name in RESTORED_MEMBERS:
-        if outline.appears_in(json.get(name)):
-            raise MalformedRequestError(f"{name} holds half of a surrogate pair; send whole characters")
-    return json, outline
+        if outline is not None:
+            return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return loads_beyond_doubles(text) if len(text) <= MAX_NUMBERS_BYTES else None
+    except ValueError:
+        return None
+
+
+def _is_beyond_doubles(value: object) -> bool:
+    try:
+        orjson.loads(orjson.dumps(value))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return True
+    return False
 
 
 def _malformed(error: Exception) -> MalformedRequestError:

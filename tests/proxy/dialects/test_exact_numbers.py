@@ -7,7 +7,9 @@ import pytest
 
 from policy.endpoints import CHAT_COMPLETIONS, RESPONSES, Target
 from policy.endpoints import MESSAGES as MESSAGES_DIALECT
+from proxy.dialects.upstream_request import UntranslatableError
 from proxy.json_text.large_json import LONG_BYTES, parse_with_placeholders
+from proxy.json_text.request_json import short_request_json
 from tests.proxy.dialects.samples import (
     CHAT,
     JSON,
@@ -29,18 +31,19 @@ from tests.proxy.dialects.samples import (
 
 Json = dict[str, Any]
 NUMBERS = '{"big":123456789012345678901234567890,"long":0.1000000000000000055511151231257827,"zero":-0.0,"one":1.0}'
+BEYOND_DOUBLES = '{"vast":1e400,"low":[-1e999],"half":0.50}'
 PATHS = {CHAT_COMPLETIONS: CHAT, MESSAGES_DIALECT: MESSAGES, RESPONSES: "/v1/responses"}
 TARGETS = {CHAT_COMPLETIONS: VENDOR_C, MESSAGES_DIALECT: VENDOR_A, RESPONSES: VENDOR_B}
 PAIRS = [(caller, target) for caller in PATHS for target in PATHS if caller != target]
 
 
-def request_text(caller: str, padding: str = "") -> bytes:
+def request_text(caller: str, padding: str = "", numbers: str = NUMBERS) -> bytes:
     """A call with such numbers in a schema and in a past call. It asks for reasoning: VENDOR_B then gets Responses."""
-    exact = orjson.Fragment(NUMBERS)
+    exact = orjson.Fragment(numbers)
     schema = {"type": "object", "properties": {"n": {"const": exact}}}
     user = {"role": "user", "content": f"hi{padding}"}
     if caller == CHAT_COMPLETIONS:
-        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": NUMBERS}}
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": numbers}}
         result: Json = {"role": "tool", "tool_call_id": "c1", "content": "r"}
         members: Json = {"messages": [user, {"role": "assistant", "tool_calls": [call]}, result]}
         members["tools"] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
@@ -51,15 +54,24 @@ def request_text(caller: str, padding: str = "") -> bytes:
         members = {"messages": [user, {"role": "assistant", "content": [use]}, result], "max_tokens": 9000}
         members |= {"tools": [{"name": "f", "input_schema": schema}], "thinking": {"type": "adaptive"}}
     else:
-        item = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": NUMBERS}
+        item = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": numbers}
         members = {"input": [user, item, {"type": "function_call_output", "call_id": "c1", "output": "r"}]}
         members["tools"] = [{"type": "function", "name": "f", "parameters": schema}]
         members["reasoning"] = {"effort": "low"}
     return orjson.dumps({"model": SLUG} | members)
 
 
-def occurrences(body: bytes) -> int:
-    return body.count(NUMBERS.encode()) + body.count(orjson.dumps(NUMBERS)[1:-1])
+def occurrences(body: bytes, numbers: str = NUMBERS) -> int:
+    return body.count(numbers.encode()) + body.count(orjson.dumps(numbers)[1:-1])
+
+
+def received_beyond_doubles(text: bytes, path: str) -> FakeReceived:
+    """A request with numbers that orjson refuses, as it is read."""
+    request = received(b'{"model":"acme/fast"}', path)
+    assert isinstance(request, FakeReceived)
+    request.body = text
+    request.json, request.outline = short_request_json(text)
+    return request
 
 
 @pytest.mark.parametrize(("caller", "target"), PAIRS)
@@ -78,6 +90,30 @@ def test_a_long_request_keeps_them_too(caller: str, target: str) -> None:
     request.json, request.outline = found
     assert request.outline is not None
     assert occurrences(bytes(build_request(request, TARGETS[target], "k").body)) == 2
+
+
+@pytest.mark.parametrize(("caller", "target"), PAIRS)
+def test_a_request_keeps_numbers_beyond_a_double(caller: str, target: str) -> None:
+    request = received_beyond_doubles(request_text(caller, numbers=BEYOND_DOUBLES), PATHS[caller])
+    assert occurrences(bytes(build_request(request, TARGETS[target], "k").body), BEYOND_DOUBLES) == 2
+
+
+# VENDOR_B takes Chat Completions as they are.
+@pytest.mark.parametrize(("caller", "target"), [pair for pair in PAIRS if pair != (CHAT_COMPLETIONS, RESPONSES)])
+def test_a_figure_beyond_a_double_is_refused_by_name_in_translation(caller: str, target: str) -> None:
+    text = request_text(caller)[:-1] + b',"temperature":1e400}'
+    with pytest.raises(UntranslatableError, match="temperature"):
+        build_request(received_beyond_doubles(text, PATHS[caller]), TARGETS[target], "k")
+
+
+def test_inputs_of_whole_answers_keep_numbers_beyond_a_double() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": orjson.Fragment(BEYOND_DOUBLES)}
+    body = {"id": "msg_1", "type": "message", "content": [use], "stop_reason": "tool_use"}
+    assert occurrences(answered(CHAT_COMPLETIONS, VENDOR_A, orjson.dumps(body)), BEYOND_DOUBLES) == 1
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": BEYOND_DOUBLES}}
+    body = {"id": "c", "choices": [{"message": {"tool_calls": [call]}}]}
+    reader = answer_reader(received({"model": SLUG, "messages": [], "max_tokens": 5}, MESSAGES), VENDOR_C, JSON)
+    assert occurrences(read(reader, [orjson.dumps(body)]), BEYOND_DOUBLES) == 1
 
 
 def test_a_schema_that_is_closed_for_the_target_keeps_its_numbers() -> None:

@@ -1,4 +1,6 @@
-"""A request with half of a surrogate pair is read, and its bytes go on as they were written."""
+"""Requests with half of a surrogate pair, or a number beyond a double, are read, and go on as they were written."""
+
+from itertools import product
 
 import orjson
 import pytest
@@ -33,3 +35,39 @@ def test_other_faults_are_refused_all_the_same(body: bytes) -> None:
     with pytest.raises(MalformedRequestError):
         short_request_json(body)
     assert orjson.loads(b'"\\ud83d\\ude00"') == "😀"
+
+
+NUMBERS = [b"1e400", b"-1E+999", b"9" * 400, b"1" * 309 + b".5", b"[1e400,0.1,-0.0,1e5,12345678901234567890]"]
+
+
+@pytest.mark.parametrize(("number", "filler"), [*product(NUMBERS, [b"", b"x" * SHORT_BODY_BYTES, b"\\ud800"])])
+def test_number_beyond_a_double_passes_unchanged(number: bytes, filler: bytes) -> None:
+    body = b'{"model":"acme/fast","messages":[{"role":"user","content":"1e400 %b"}],"x":%b,"n":1}' % (filler, number)
+    read = request_json_at_once(body) if len(filler) > 10 else short_request_json(body)
+    assert read is not None
+    json, outline = read
+    assert (json["model"], json["n"]) == ("acme/fast", 1)
+    edited = edit_members(body, json, {"model": b'"gpt-x"', "stream_options": b"{}"}, outline)
+    assert bytes(edited) == b'{"stream_options":{},' + body[1:].replace(b"acme/fast", b"gpt-x")
+
+
+def test_other_numbers_beside_one_beyond_a_double_are_read_as_ever() -> None:
+    numbers = (
+        b"[0.10,-0.0,1e5,-9223372036854775808,18446744073709551615,18446744073709551616,1e-999,0.70000000000000001]"
+    )
+    json, _ = short_request_json(b'{"a":%b,"b":1e400}' % numbers)
+    assert repr(json["a"]) == repr(orjson.loads(numbers))
+
+
+@pytest.mark.parametrize("value", [b"1e400", b'{"a":1e400}', b'{"a":[{"b":-1e999}]}'])
+def test_number_beyond_a_double_in_metadata_is_refused(value: bytes) -> None:
+    with pytest.raises(MalformedRequestError, match="metadata"):
+        short_request_json(b'{"metadata":%b}' % value)
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a":1e400', b'{"a":1e400,"b":NaN}', b"[1e400]", b"1e400", b'{"a":1e400,}', b'{"a":01e400}']
+)
+def test_other_faults_beside_such_a_number_are_refused(body: bytes) -> None:
+    with pytest.raises(MalformedRequestError, match="valid JSON"):
+        short_request_json(body)

@@ -1,6 +1,6 @@
 """A caller gets the form of answer that he asked for, with all that the other form says.
 
-For servers that stream to a caller who wants a whole answer, and for those that do not stream to one who wants a stream.
+Servers stream to callers who want a whole answer, and do not stream to callers who want a stream.
 """
 
 from copy import deepcopy
