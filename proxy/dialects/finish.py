@@ -1,8 +1,8 @@
 """Holds the finish of a streamed answer back until its usage is known: who has the whole answer pays for all of it.
 
-Pure. A dialect says what each frame is (`Roles`); the rule stands here, for passed and for translated streams. Once a
-finish frame came, it and all that follows wait until the usage is reported, the answer ends, or the caller of `waits`
-has waited `HELD_S`. They leave at once, in order, when further output follows.
+Pure. A dialect says what each frame is (`Roles`); the rule stands here, for passed and for translated streams. A finish
+frame and all behind it wait for the usage, the end, or `HELD_S`; they leave at once when output follows. An answer ends
+with its last event, or without it once nothing else can follow: a wait after finish and usage or a failure.
 
 See docs/reference/inference.md#streaming.
 """
@@ -17,7 +17,10 @@ from proxy.dialects import sse
 Json = dict[str, Any]
 
 HELD_S = 2.0
-"""How long a finish frame is held, and how long an answer whose usage is known may stay without its last event."""
+"""How long a finish frame is held, and how long an answer that only lacks its last event may stay without it."""
+WAITS_FOR_USAGE = 5
+"""How many times `HELD_S` an answer with a finish and no usage may stay without its last event: it holds up a caller,
+but a late report is still a better bill than a count."""
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
 MAX_KNOWN_TYPES = 100
@@ -137,7 +140,9 @@ class NothingHeld:
 class FinishingReader:
     """What all readers of streams do about the finish and the end of an answer. Subclasses read the frames."""
 
-    __slots__ = ("_finish", "_held", "_is_alone", "_is_complete", "_waits", "ended", "failed", "flows", "waits")
+    __slots__ = (
+        *("_finish", "_held", "_is_alone", "_is_complete", "_waited", "_waits", "ended", "failed", "flows", "waits"),
+    )
 
     def __init__(self, *, is_alone: bool = True) -> None:
         """`is_alone`: the answer has one choice, so that its finish is the finish of all."""
@@ -146,7 +151,9 @@ class FinishingReader:
         """What came since the last output: nothing, the end of a part, or the finish."""
         self._is_alone = is_alone
         self._is_complete = False
-        """Finish and usage came: only the last event is missing."""
+        """Finish and usage came, or a failure: only the last event is missing."""
+        self._waited = 0
+        """How many waits are over since the finish that stands."""
         self._waits = 0
         self.waits = 0
         """The number of the wait in progress; 0 if there is none. After `HELD_S` of one wait call `waited`."""
@@ -161,11 +168,14 @@ class FinishingReader:
 
     def waited(self) -> bytes:
         """Let what was held for `HELD_S` leave. An answer that lacks only its last event ends."""
-        self.waits = 0
-        held, self._held = self._held, b""
-        if self._is_complete:
+        held = self._let_go()
+        self._waited += 1
+        stands_alone = self._is_alone and self._finish is Role.FINISH
+        if self._is_complete or (stands_alone and self._waited == WAITS_FOR_USAGE):
             self.ended = True
-            self._held = self._missing_end()
+            self._held = b"" if self.failed else self._missing_end()
+        elif stands_alone:
+            self._begin_wait()
         return held
 
     def _missing_end(self) -> bytes:
@@ -177,13 +187,14 @@ class FinishingReader:
         if role is Role.LAST:
             self.ended = True
             return self._hold(frame)
-        if self.failed:  # a failure is told at once
-            role = Role.OUTPUT
+        if self.failed:
+            return self._leave_failed(frame, role)
         before = b""
         if role in (Role.OUTPUT, Role.OUTPUT_AND_FINISH):
             before = self._let_go()
             self._finish = role
             self._is_complete = False
+            self._waited = 0
         elif role is not Role.OTHER:
             self._finish = max(role, self._finish)
         if self._finish is Role.OUTPUT or (role is Role.OTHER and not self._held and not reported):
@@ -196,6 +207,14 @@ class FinishingReader:
         if self._is_complete:
             self._begin_wait()
         return before + frame
+
+    def _leave_failed(self, frame: bytes, role: Role) -> bytes:
+        """What leaves of an answer that failed: all, at once. The failure ends it unless output follows."""
+        held, self._held = self._held, b""
+        if role is not Role.OTHER or not self._is_complete:
+            self._is_complete = True
+            self._begin_wait()
+        return held + frame
 
     def _let_go(self) -> bytes:
         """What was held, which no longer waits."""

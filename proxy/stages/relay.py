@@ -298,7 +298,7 @@ class _Passage:
     def take_held(self) -> bool:
         """Pass on what the reader held, or let it end the answer. False: the caller has no room for more."""
         self.is_due = False
-        return self._deliver(self.reader.waited())
+        return self._take_unusual(self.reader.waited())
 
     def _watch(self) -> None:
         """The reader waits for something else than before, or no more. A timer that runs already goes on."""

@@ -86,6 +86,7 @@ class CallDeltas:
             if not call.started:
                 events += self._start(call, None)
             if not call.custom and not call.arguments.text().strip():
+                call.add(EMPTY_OBJECT)
                 events.append(ToolCallDelta(call.number, EMPTY_OBJECT))
         return events
 

@@ -52,7 +52,7 @@ class ChatStreamReader:
         """The open block of reasoning."""
         self._details = UsageDetails()
         self._finish: Json = {}
-        """The latest choice that told a finish beside text: some servers tell it beside every text."""
+        """The latest choice that told a finish. Output may follow it: some servers tell it beside every text."""
         self._id = ""
         self._is_refused = False
         self._started = False
@@ -66,12 +66,13 @@ class ChatStreamReader:
         events: list[Event] = []
         if isinstance(choice, dict) and choice.get("index"):
             self.left_out.add("choices.1")
-        elif isinstance(choice, dict) and not self._stopped:
+        elif isinstance(choice, dict):
             if not self._started:
                 events.append(self._start(chunk))
             delta = choice.get("delta")
             if isinstance(delta, dict):
                 self._read_delta(delta, choice, events)
+            self._stopped = self._stopped and not events
             if choice.get("finish_reason"):
                 self._read_finish(choice, events)
                 note_other_members(chunk, self.left_out)
@@ -141,11 +142,9 @@ class ChatStreamReader:
             self._block = None
 
     def _read_finish(self, choice: Json, events: list[Event]) -> None:
-        """A finish beside text stands once nothing follows it; one that tells a failure stands at once."""
-        says_more = any(not isinstance(event, Started) for event in events)
-        if says_more and read_stop(choice, [], is_refused=False).reason != BROKEN:
-            self._finish = choice
-        else:
+        """A finish stands once nothing follows it; one that tells a failure stands at once."""
+        self._finish = choice
+        if read_stop(choice, [], is_refused=False).reason == BROKEN:
             self._stop(choice, events)
 
     def _stop(self, choice: Json, events: list[Event]) -> None:

@@ -54,7 +54,7 @@ class ChatStreamWriter:
         self._customs = custom_names(context.request.tools)
         self._custom_calls: dict[int, Gathered | None] = {}
         """By the number of each custom call: the arguments of a function that stands for the tool; None if the target
-        has such tools."""
+        has such tools, or once they were written."""
         self._details = UsageDetails()
         self._detail_count = 0
         self._has_reasoned = False
@@ -162,6 +162,7 @@ class ChatStreamWriter:
             for number, gathered in self._custom_calls.items()
             if gathered is not None
         )
+        self._custom_calls = dict.fromkeys(self._custom_calls)
         reason = orjson.dumps(finish_reason(event.stop, has_refusal=self._has_refused))
         parts = (written, self._before_delta, reason, self._usage_null)
         return b'%b%b{},"logprobs":null,"finish_reason":%b}]%b' % parts

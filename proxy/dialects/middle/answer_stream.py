@@ -14,11 +14,13 @@ _ENDS = (Stopped, Failed)
 class AnswerStream:
     """Writes one answer: open, then stopped, and failed at any time. Nothing is written after a failure."""
 
-    __slots__ = ("_stopped", "_writer", "failed", "unknown_stop")
+    __slots__ = ("_is_told", "_stopped", "_writer", "failed", "unknown_stop")
 
     def __init__(self, writer: StreamWriter) -> None:
         self._writer = writer
         self._stopped = False
+        self._is_told = False
+        """Whether `finish` told why the answer stopped."""
         self.failed = False
         self.unknown_stop = ""
         """The vendor's word for why the answer stopped, if it is unknown here."""
@@ -34,8 +36,11 @@ class AnswerStream:
         return self._writer.write(events)
 
     def finish(self) -> bytes:
-        """What tells why the answer stopped, if it did: the usage is late."""
-        return self._writer.finish() if self._stopped and not self.failed else b""
+        """What tells why the answer stopped, if it did and this is not told yet: the usage is late."""
+        if self._is_told or not self._stopped or self.failed:
+            return b""
+        self._is_told = True
+        return self._writer.finish()
 
     def end(self, tokens: Tokens | None) -> bytes:
         """The bytes that end the stream: none of an answer that was cut, or that failed and said so."""
@@ -48,5 +53,6 @@ class AnswerStream:
         failure = failure_of(event.stop)
         if failure is None:
             self._stopped = True
+            self._is_told = False
             self.unknown_stop = event.stop.word
         return failure

@@ -1,12 +1,13 @@
 """What waits for the usage, and what lets it go: the rule of `finish.py`, in each dialect of targets."""
 
+import re
 from typing import Any
 
 import pytest
 
 from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader
-from proxy.dialects.finish import ChunkRoles, Role
+from proxy.dialects.finish import WAITS_FOR_USAGE, ChunkRoles, Role
 from proxy.dialects.messages.passing import EVENTS as MESSAGES_STREAM
 from proxy.dialects.responses.passing import EVENTS as RESPONSES_STREAM
 from tests.proxy.dialects.samples import CHAT, SLUG, SSE, VENDOR_B, answer_reader, events, frames, received
@@ -103,6 +104,69 @@ def test_last_event_is_supplied_where_nothing_else_is_missing() -> None:
     assert answer.feed(finish) == passed(finish)
     assert answer.waited() == b""
     assert (answer.ended, answer.end()) == (True, b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "last"), [(CHAT, b"data: [DONE]\n\n"), ("/v1/messages", b'{"type":"message_stop"}\n\n')]
+)
+def test_answer_without_usage_ends_some_waits_after_its_finish(path: str, last: bytes) -> None:
+    answer = reader(path, stream_options=None, max_tokens=9, messages=[{"role": "user", "content": "x"}])
+    answer.feed(chunk(content="a"))
+    sent = answer.feed(chunk(finish="stop"))
+    for _ in range(WAITS_FOR_USAGE - 1):
+        sent += answer.waited()
+        sent += answer.feed(b": keep-alive\n\n")
+        assert (answer.ended, bool(answer.waits)) == (False, True)
+    sent += answer.waited()
+    assert (answer.ended, answer.waits) == (True, 0)
+    assert len(re.findall(rb'"(?:finish|stop)_reason":"', sent)) == 1
+    assert answer.end().endswith(last)
+
+
+def test_report_in_a_late_wait_is_believed() -> None:
+    answer = reader()
+    answer.feed(chunk(content="a"))
+    answer.feed(chunk(finish="stop"))
+    for _ in range(WAITS_FOR_USAGE - 1):
+        answer.waited()
+    answer.feed(frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False))
+    assert answer.waited() == b""
+    assert answer.ended
+    assert answer.reported.tokens == Tokens(input=10, output=3)
+
+
+@pytest.mark.parametrize("members", [{"n": 2}, {}])
+def test_finish_that_may_not_be_the_last_one_ends_nothing(members: Any) -> None:
+    answer = reader(**members)
+    answer.feed(chunk(content="a"))
+    answer.feed(chunk(finish="stop") if members else chunk(finish="stop", content="b"))
+    answer.waited()
+    assert (answer.ended, answer.waits) == (False, 0)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+def test_output_after_the_wait_for_the_usage_is_read_on(path: str) -> None:
+    answer = reader(path, stream_options=None, max_tokens=9, messages=[{"role": "user", "content": "x"}])
+    answer.feed(chunk(content="a"))
+    answer.feed(chunk(finish="stop"))
+    answer.waited()
+    assert b'"there"' in answer.feed(chunk(content="there"))
+    assert answer.waits == 0
+    last = answer.feed(chunk(finish="length") + b"data: [DONE]\n\n") + answer.end()
+    assert b'"length"' in last or b'"max_tokens"' in last
+
+
+def test_failure_ends_a_wait_later_unless_output_follows() -> None:
+    answer = reader()
+    failure = frames({"error": {"message": "x"}}, done=False)
+    assert answer.feed(failure) == failure
+    first = answer.waits
+    assert answer.feed(b": keep-alive\n\n") == b": keep-alive\n\n"
+    assert answer.waits == first
+    assert answer.feed(chunk(content="a")) == passed(chunk(content="a"))
+    assert answer.waits > first
+    assert answer.waited() == b""
+    assert (answer.ended, answer.failed, answer.end()) == (True, True, b"")
 
 
 def test_each_wait_has_a_number_of_its_own() -> None:

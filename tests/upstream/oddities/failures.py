@@ -22,6 +22,7 @@ from tests.upstream.oddities.row import (
 )
 
 ERROR = {"message": "overloaded", "type": "overloaded_error"}
+RESPONSES_ERROR = {"type": "error", "code": "server_error", "message": "overloaded"}
 REPORTED = Tokens(input=12, output=5)
 ENDINGS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete")
 """What tells that an answer is complete, in each dialect."""
@@ -105,12 +106,49 @@ def responses_streams() -> Iterator[Oddity]:
     ]
     failed = {"id": "resp_1", "object": "response", "status": "failed", "model": TARGET_MODEL, "error": ERROR}
     forms: dict[str, Json] = {
-        "an error event": {"type": "error", "code": "server_error", "message": "overloaded"},
+        "an error event": RESPONSES_ERROR,
         "a failed response": {"type": "response.failed", "response": failed},
         "a bare error": {"error": ERROR},
     }
     for form, failure in forms.items():
         yield from streams(RESPONSES, text, call, failure, form)
+
+
+def open_streams() -> Iterator[Oddity]:
+    """A failure, the usage right behind it, and then an upstream that stays open."""
+    reported: dict[str, Json] = {MESSAGES: message_text("Hello")[-2], CHAT_COMPLETIONS: chat_usage()}
+    failures: dict[str, Json] = {MESSAGES: {"type": "error", "error": ERROR}, CHAT_COMPLETIONS: {"error": ERROR}}
+    begins = {MESSAGES: message_text("Hello")[:3], CHAT_COMPLETIONS: chat_text("Hello", finish=None)}
+    for spoken, begin in begins.items():
+        for form, failure in {"error": failures[spoken], "bare error": {"error": ERROR}}.items():
+            yield Oddity(
+                name=f"{spoken}: the upstream stays open after an {form} and the usage",
+                spoken=spoken,
+                sends=sends(
+                    *(frames(each) for each in (*begin, failure, reported[spoken])), b": alive\n\n", then="stay"
+                ),
+                seen=last_word(spoken, "Hello"),
+                billed=REPORTED,
+                logged=502,
+            )
+    yield Oddity(
+        name="Responses: the upstream stays open after an error event",
+        spoken=RESPONSES,
+        sends=sends(*map(frames, response_text("Hello")[:4]), frames(RESPONSES_ERROR), then="stay"),
+        seen=last_word(RESPONSES, "Hello"),
+        billed=Counted(1),
+        logged=502,
+    )
+    yield Oddity(
+        name="Chat: the upstream stays open after a finish that says that it gave up",
+        sends=sends(*map(frames, chat_text("Hello", finish="abort")), then="stay"),
+        seen={
+            caller: Seen(text="Hello", ended="failed", has=(b"abort",), lacks=ENDINGS)
+            for caller in (MESSAGES, RESPONSES)
+        },
+        billed=Counted(1),
+        logged=502,
+    )
 
 
 def whole(name: str, answer: Json, spoken: str, passed: Seen) -> Iterator[Oddity]:
@@ -137,6 +175,7 @@ ROWS = (
     *chat_streams(),
     *messages_streams(),
     *responses_streams(),
+    *open_streams(),
     Oddity(
         name="Chat: text and a failure come in one piece",
         sends=sends(frames(*chat_text("Hello", finish=None), {"error": ERROR}, "[DONE]")),

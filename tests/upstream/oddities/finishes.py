@@ -18,6 +18,7 @@ from tests.upstream.oddities.row import (
 
 USED = Tokens(input=12, output=5, cached_input=0)
 _USAGE = chat_usage()["usage"]
+_CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def without(name: str, events: list[Json]) -> list[Json]:
@@ -95,7 +96,34 @@ ROWS = (
             *(frames(chunk) for chunk in (*chat_text("Hello"), chat_chunk({"content": " there"}), chat_usage())),
             frames("[DONE]"),
         ),
-        seen={CHAT_COMPLETIONS: Seen(text="Hello there")},
+        seen=Seen(text="Hello there"),
+        billed=USED,
+    ),
+    Oddity(
+        name="Chat: text and another finish follow the finish and the usage",
+        sends=sends(
+            *(frames(chunk) for chunk in (*chat_text("Hello"), chat_usage())),
+            *(frames(chunk) for chunk in (chat_chunk({"content": " there"}), chat_chunk(finish="length"))),
+            frames(chat_usage(), "[DONE]"),
+        ),
+        seen={
+            CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"finish_reason":"length"',)),
+            MESSAGES: Seen(text="Hello there", has=(b'"stop_reason":"max_tokens"',)),
+            RESPONSES: Seen(text="Hello there", has=(b"response.incomplete",)),
+        },
+        billed=USED,
+    ),
+    Oddity(
+        name="Chat: a tool call follows the finish",
+        sends=sends(
+            *(frames(chunk) for chunk in (*chat_text("Hello"), chat_chunk({"tool_calls": [_CALL]}, "tool_calls"))),
+            frames(chat_usage(), "[DONE]"),
+        ),
+        seen={
+            CHAT_COMPLETIONS: Seen(text="Hello", has=(b'"finish_reason":"tool_calls"', b"call_1")),
+            MESSAGES: Seen(text="Hello", has=(b'"stop_reason":"tool_use"', b"call_1")),
+            RESPONSES: Seen(text="Hello", has=(b'"type":"function_call"', b"call_1")),
+        },
         billed=USED,
     ),
     Oddity(
