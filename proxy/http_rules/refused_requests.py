@@ -19,6 +19,7 @@ Json = dict[str, Any]
 NOT_FOUND = 404
 LACKING = (NOT_FOUND, 405, 501)
 """The statuses of a missing path. A 404 may mean the model: its body tells."""
+_TOLD = {str(status): status for status in LACKING}
 REFUSING = (400, 422)
 """The statuses of a request with a member that the server does not know."""
 BOM = b"\xef\xbb\xbf"
@@ -40,8 +41,12 @@ _MODEL = re.compile(r"\bmodels?\b|\bdeployment\b")
 _OUTPUT = ("choices", "content", "output", "data")
 KEY_BYTES = 512
 """Where in a success the key of an error is looked for: an error has little else before it."""
+_STATUS_NAMES = ("status", "statusCode", "code")
 _ERROR = b'"error"'
 _DETAIL = b'"detail"'
+_MESSAGES = (b'"msg"', b'"message"')
+_OUTPUT_KEYS = (b'"choices"', b'"content"', b'"output"')
+"""An answer with a `"message"` has one of these before or right behind it."""
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*+<")
 _SAYS_NOTHING = re.compile(rb'"(?:error|detail)"\s*+:\s*+null\b')
 
@@ -63,18 +68,19 @@ def is_page(body: bytes) -> bool:
 def lacks_path(status: int, body: bytes) -> bool:
     """Whether this answer means that the server lacks the path, and not that it lacks the model.
 
-    A status says so; a success only if its body is a page, or has no output and says so.
+    A status says so; a success only if its body is a page, or has no output and says so by a message or a status.
     """
     if is_page(body):
         return is_success(status) or status in LACKING
+    if is_success(status):
+        error = _parsed(body) if _may_be_error(body) else None
+        return error is not None and not _has_output(error) and _says_lacking(error, _told_status(error))
     if status != NOT_FOUND:
-        return status in LACKING or (is_success(status) and _may_be_error(body) and _names_path(body))
+        return status in LACKING
     error = _parsed(body)
     if error is None:
         return _MODEL.search(body.decode("utf-8", "replace").lower()) is None
-    if _names_path(body):
-        return True
-    return not isinstance(error.get("error"), dict) and not _names_model(error)
+    return _says_lacking(error, status)
 
 
 def refuses_member(status: int, body: bytes, names: Sequence[bytes]) -> bool:
@@ -87,14 +93,37 @@ def refuses_member(status: int, body: bytes, names: Sequence[bytes]) -> bool:
 def _may_be_error(body: bytes) -> bool:
     """Whether a success may be an error: a look at its bytes, as nearly all are answers."""
     if body.find(_ERROR, 0, KEY_BYTES) < 0 and body.find(_DETAIL, 0, KEY_BYTES) < 0:
-        return False
+        beginning = body[:KEY_BYTES]
+        return any(key in beginning for key in _MESSAGES) and not any(key in beginning for key in _OUTPUT_KEYS)
     return len(_SAYS_NOTHING.findall(body)) < body.count(_ERROR) + body.count(_DETAIL)
 
 
-def _names_path(body: bytes) -> bool:
+def _says_lacking(error: Json, status: int) -> bool:
+    """Whether an error of this status, which it has or tells, means a missing path."""
+    if status in LACKING and status != NOT_FOUND:
+        return True
+    if _names_path(error):
+        return True
+    return status == NOT_FOUND and not isinstance(error.get("error"), dict) and not _names_model(error)
+
+
+def _told_status(error: Json) -> int:
+    """The status of a missing path that an error tells in its members; 0 if it tells none."""
+    for holder in (error, error.get("error")):
+        for name in _STATUS_NAMES:
+            value = holder.get(name) if isinstance(holder, dict) else None
+            if isinstance(value, (int, str)) and (told := str(value)) in _TOLD:
+                return _TOLD[told]
+    return 0
+
+
+def _has_output(error: Json) -> bool:
+    return any(error.get(name) for name in _OUTPUT)
+
+
+def _names_path(error: Json) -> bool:
     """Whether an error says that it is the path that is missing."""
-    error = _parsed(body)
-    if error is None or any(error.get(name) for name in _OUTPUT):
+    if _has_output(error):
         return False
     if not _CODES.isdisjoint(_codes(error)):
         return True
