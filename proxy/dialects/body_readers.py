@@ -12,7 +12,7 @@ import orjson
 
 from proxy.accounting.answer_form import Form, form_of, is_media, labelled_form
 from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Reported
-from proxy.dialects.failures import TELLING_MEMBERS, is_failure
+from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure
 from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
@@ -37,11 +37,10 @@ Work = Generator[None, None, bytes]
 class UnreadAnswer(NothingHeld):
     """A success of which too little came to tell its form. Its first bytes choose the reader that they are fed to."""
 
-    __slots__ = ("_is_file", "_is_labelled", "_label", "_reader", "_streaming", "begun")
+    __slots__ = ("_is_file", "_is_labelled", "_label", "_reader", "_streaming", "begun", "streams")
     reported: Reported = NOTHING_REPORTED
     failed = False
     unknown_stop = ""
-    streams = False
 
     def feed(self, data: bytes) -> bytes:
         raise AssertionError("no reader was chosen")
@@ -63,6 +62,7 @@ class UnreadAnswer(NothingHeld):
         self._streaming = streaming
         self._reader = reader
         self._is_file = is_file or is_media(content_type)
+        self.streams = self._is_labelled and self._label is Form.STREAM
 
     def reader(self, data: bytes, *, is_all: bool = False) -> AnswerReader | None:
         """The reader of an answer that goes on so; None if more bytes are needed. Feed it `begun`.
@@ -77,7 +77,7 @@ class UnreadAnswer(NothingHeld):
             return None
         if form is None or (form is Form.OTHER and self._is_labelled):
             form = self._label
-        elif form is Form.JSON and self._streaming and self._label is Form.OTHER:
+        elif form is Form.JSON and self._streaming and (self._label is Form.OTHER or _begins_with_a_line(self.begun)):
             form = Form.JSON_LINES
         return self._reader(form)
 
@@ -224,6 +224,12 @@ class BodyReader(NothingHeld):
         """Read the members of one of the body's objects: mostly it has one."""
         self.reported.observe(members)
         self.failed = not members.get("choices") and is_failure(members)
+
+
+def _begins_with_a_line(begun: bytes) -> bool:
+    """Whether an answer begins with a JSON object on a line of its own, which tells no failure."""
+    line, end, _ = begun.lstrip().partition(b"\n")
+    return bool(end) and line.rstrip().endswith(b"}") and ERROR_KEY not in line
 
 
 def _scanned(scanner: MemberScanner, body: SegmentedBody) -> Work:

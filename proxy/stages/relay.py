@@ -116,6 +116,10 @@ class Relay:
         upstream = answering.upstream
         context.delivered = self._dialects.delivered_counter(context, upstream.fields.content_type)
         _free(context)
+        if context.attempt.is_translated:
+            media = EVENT_STREAM if context.streaming else JSON
+            others = [field for field in head.headers if field[0] != "content-type"]
+            head.headers = (*others, ("content-type", media))
         passage = _Passage(self, context, answering, unread, head)
         try:
             while not passage.reader.ended and (passage.rest or not upstream.ended):
@@ -255,15 +259,15 @@ class _Passage:
         return self.take(rest)
 
     def _take_first_or_large(self, data: bytes) -> bool:
-        context, outgoing, reader = self._context, self._outgoing, self.reader
+        context, reader = self._context, self.reader
         if reader is self._unread:
             if not self._choose(data):
-                return True
+                return self._deliver(b"")  # the head of a stream that begins with white space need not wait
             data = self._unread.begun
             reader = self.reader
         if len(data) > SLICE_BYTES and reader.streams:
             data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
-        if not reader.streams and not outgoing.started:
+        if not reader.streams and not context.answered:
             # An answer that is held until its end counts against the worker's memory, as requests do (529).
             assert context.load is not None
             context.load.hold(len(data))
@@ -334,10 +338,6 @@ class _Passage:
         if chosen is None:
             return False
         self.reader = self._context.reader = chosen
-        if self._context.attempt.is_translated:
-            media = EVENT_STREAM if self._context.streaming else JSON
-            others = [field for field in self._head.headers if field[0] != "content-type"]
-            self._head.headers = (*others, ("content-type", media))
         return True
 
     def _begin_progress(self) -> None:

@@ -58,11 +58,20 @@ def test_stream_passes_at_its_pace_whatever_its_label(label: str) -> None:
     assert answer.feed(chunk) == chunk
 
 
-def test_lines_of_json_pass_at_their_pace() -> None:
-    answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, [("content-type", "application/x-ndjson")])
+@pytest.mark.parametrize("label", ["application/x-ndjson", "application/json", "text/plain", "text/event-stream", ""])
+def test_lines_of_json_pass_at_their_pace(label: str) -> None:
+    answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, [("content-type", label)])
     line = b'{"model":"gpt-x","choices":[{"delta":{"content":"a"}}]}\n'
     assert answer.feed(line) == b""
     assert answer.feed(line) == line.replace(b"gpt-x", SLUG.encode())
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"message":"overloaded"}}\n', b'{\n"choices":[]}\n', b'{"choices":[]}'])
+def test_other_json_is_held_until_its_end(body: bytes) -> None:
+    answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, JSON)
+    assert answer.feed(body) == answer.feed(b"\n") == b""
+    assert not answer.streams
+    assert answer.end() == body + b"\n"
 
 
 @pytest.mark.parametrize(
