@@ -1,6 +1,6 @@
 """A call's reservation in the counters, and the settlement that replaces it by the actual figure.
 
-Both are in the journal, so that a settlement survives a crash: `to_wire` and `from_wire` give their JSON shapes.
+Both can be read from the journal, so that a settlement survives a crash (`proxy/accounting/recovery.py`).
 They are named tuples because every call makes some (decision 0021).
 
 See docs/reference/limits.md#settlement.
@@ -34,15 +34,11 @@ class Reservation(NamedTuple):
     local: bool = False
     margin_tokens: int = 0
 
-    def to_wire(self) -> list[Any]:
-        buckets = [list(bucket) for bucket in self.buckets]
-        return [self.key, buckets, *self[2:]]
-
     @classmethod
-    def from_wire(cls, wire: list[Any]) -> "Reservation":
-        """Also reads what an older proxy wrote, which reserved no margin."""
-        key, buckets, *others = wire
-        return cls(key, tuple((group, mask) for group, mask in buckets), *others)
+    def from_wire(cls, wire: list[Any], margin_tokens: int = 0) -> "Reservation":
+        key, buckets, admitted_at_ms, reserved_tokens, local = wire
+        groups = tuple((group, mask) for group, mask in buckets)
+        return cls(key, groups, admitted_at_ms, reserved_tokens, local, margin_tokens)
 
 
 class Settlement(NamedTuple):

@@ -8,6 +8,8 @@ See docs/reference/events-and-webhooks.md#crashes.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -36,6 +38,8 @@ _KEY_TO = _KEY_AT + _KEY_BYTES
 _REST_AT = _KEY_BYTES + len(b"\n")
 _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
+_WITHOUT_MARGIN, _MARGIN = itemgetter(slice(5)), attrgetter("margin_tokens")
+
 
 def open_record(
     *, start: bytes, opened_at_ms: int, estimate: Tokens, reservations: tuple[Reservation, ...] = ()
@@ -43,10 +47,12 @@ def open_record(
     """An admitted call before dispatch: everything needed to bill and settle it after a crash.
 
     Two lines: `start`, the first half of the event (`event_start`), its key first; then the time, the estimate and the
-    reservations. Reading relies on the key's length, that of a ULID.
+    reservations. Reading relies on the key's length, that of a ULID. The margins stand behind the estimate's figures:
+    versions that know no margins read the record too, after a rollback.
     """
-    # `default`: orjson does not encode named tuples.
-    payload = start + b"\n" + orjson.dumps((opened_at_ms, estimate, reservations), default=tuple)
+    figures = (*estimate, *map(_MARGIN, reservations))
+    opening = (opened_at_ms, figures, tuple(map(_WITHOUT_MARGIN, reservations)))
+    payload = start + b"\n" + orjson.dumps(opening)
     return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
 
@@ -78,20 +84,20 @@ def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:
 
 
 def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
-    _, _, reservations = _opening(opened)
     _, rest, numbers = closed.split(b"\n", 2)
     total = Tokens.from_wire(orjson.loads(b"{" + rest)["tokens"]).total
-    pairs = zip(reservations, orjson.loads(numbers), strict=False)
     return [
-        Settlement(reservation=Reservation.from_wire(reservation), number=number, actual_tokens=total)
-        for reservation, number in pairs
+        Settlement(reservation=reservation, number=number, actual_tokens=total)
+        for reservation, number in zip(_opening(opened)[1], orjson.loads(numbers), strict=False)
     ]
 
 
-def _opening(opened: bytes) -> list[Any]:
-    """The open record's second line: the time, the estimate, the reservations."""
-    opening: list[Any] = orjson.loads(opened.partition(b"\n")[2])
-    return opening
+def _opening(opened: bytes) -> tuple[Tokens, list[Reservation]]:
+    """The estimate and the reservations of an open record. An older proxy's reservations have no margin."""
+    _, figures, reservations = orjson.loads(opened.partition(b"\n")[2])
+    counts = len(Tokens._fields)
+    margins = figures[counts:] or repeat(0)
+    return Tokens.from_wire(figures[:counts]), list(map(Reservation.from_wire, reservations, margins))
 
 
 @dataclass(slots=True)
@@ -158,9 +164,9 @@ class Ledger:
         """
         given, ended = dict[str, int](), []
         for event_key, opened in sorted(self.open.items()):
-            _, estimate, reservations = _opening(opened)
+            estimate, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimate)
-            numbers = tuple(_next_number(given, Reservation.from_wire(reservation).key) for reservation in reservations)
+            numbers = tuple(_next_number(given, reservation.key) for reservation in reservations)
             closed = close_record(
                 event_key=event_key.decode(),
                 status=ORPHAN_STATUS,
@@ -194,12 +200,12 @@ class Ledger:
         return ledger
 
 
-def _last_known(progress: bytes | None, estimate: list[int]) -> Tokens:
+def _last_known(progress: bytes | None, estimate: Tokens) -> Tokens:
     """The tokens billed for an orphan. `progress`: the rest of its last progress record, or empty (older workers)."""
     if progress is None:
         return Tokens()
     if not progress:  # no counted output: bill the input of the estimate alone
-        return Tokens(input=estimate[0])
+        return Tokens(input=estimate.input)
     return Tokens.from_wire(orjson.loads(b"{" + progress)["tokens"])
 
 

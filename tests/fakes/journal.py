@@ -50,12 +50,12 @@ class OpenedCall:
         """The inverse of `record`."""
         start, rest = record[HEAD_BYTES:].split(b"\n")
         event = json.loads(start + b"}")
-        opened_at_ms, estimate, reservations = json.loads(rest)
+        opened_at_ms, figures, reservations = json.loads(rest)
         return cls(
             event_key=event.pop("idempotency_key"),
             opened_at_ms=opened_at_ms,
-            estimate=Tokens.from_wire(estimate),
-            reservations=tuple(map(Reservation.from_wire, reservations)),
+            estimate=Tokens.from_wire(figures[:3]),
+            reservations=tuple(map(Reservation.from_wire, reservations, figures[3:])),
             **event,
         )
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.billing import BillingEvent, Tokens
+from policy.limits.settlement import Reservation
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frame
 from proxy.accounting.recovery import (
     ORPHAN_STATUS,
@@ -49,6 +50,39 @@ def test_closed_call_is_billed_and_settled() -> None:
     (settlement,) = settlements_of([ended])
     assert (settlement.reservation, settlement.number, settlement.actual_tokens) == (reservation(4), 5, 18)
     assert ledger.orphans() == []
+
+
+TWO_RESERVATIONS = (
+    Reservation(
+        key="tg:{root|a/b}",
+        buckets=(("kid", 0b110), ("root", 0b100000)),
+        admitted_at_ms=1_700_000_000_123,
+        reserved_tokens=512,
+        margin_tokens=7_000,
+    ),
+    Reservation(key="tg:{g|a/b}", buckets=(), admitted_at_ms=5, reserved_tokens=2**53 - 1, local=True, margin_tokens=3),
+)
+
+
+def test_settlements_have_the_whole_reservations_of_their_call() -> None:
+    ended = read(Ledger(), call(1, reservations=TWO_RESERVATIONS).record, replace(end(1), numbers=(4, 9)).record)
+    assert tuple(settlement.reservation for settlement in settlements_of(ended)) == TWO_RESERVATIONS
+
+
+def test_open_record_with_margins_is_read_by_a_version_without_them() -> None:
+    """It demands three members, and five of each reservation, and looks only at the estimate's first figure."""
+    record = call(1, reservations=TWO_RESERVATIONS).record
+    _, estimate, reservations = orjson.loads(record[HEAD_BYTES:].partition(b"\n")[2])
+    assert estimate[0] == ESTIMATE.input
+    assert {len(reservation) for reservation in reservations} == {5}
+
+
+def test_open_record_of_a_version_without_margins_is_read() -> None:
+    start, _, line = call(1, reservations=TWO_RESERVATIONS).record[HEAD_BYTES:].partition(b"\n")
+    time, estimate, reservations = orjson.loads(line)
+    older = frame(Kind.OPEN, start + b"\n" + orjson.dumps([time, estimate[:3], reservations]))
+    settlements = settlements_of(read(Ledger(), older, replace(end(1), numbers=(4, 9)).record))
+    assert [settlement.reservation.margin_tokens for settlement in settlements] == [0, 0]
 
 
 def test_call_without_reservations_settles_nothing() -> None:
