@@ -194,6 +194,17 @@ async def test_delivered_output_counts_where_an_answer_breaks_off_before_its_usa
     assert billed.output > 0
 
 
+@pytest.mark.parametrize("oddity", odd(b"{}"))
+@pytest.mark.parametrize("name", [name for name, case in WHOLE.items() if case.is_text])
+async def test_delivered_text_counts_where_odd_bytes_report_nothing(name: str, oddity: str) -> None:
+    case = WHOLE[name]
+    whole = json.loads(body_of(case))
+    del whole["usage"]
+    body, billed = await answered(case, odd(json.dumps(whole).encode())[oddity], JSON)
+    assert TARGET_MODEL.encode() not in body.replace(b"\0", b"")
+    assert billed.output == 2
+
+
 @pytest.mark.parametrize("label", LABELS)
 async def test_speech_as_json_is_renamed_and_counted(label: str | None) -> None:
     """Servers that put the sound into JSON exist; nobody holds it."""
