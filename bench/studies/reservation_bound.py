@@ -2,8 +2,8 @@
 
 `python -m bench.studies.reservation_bound [MINUTES]`. The rules are `policy/limits/admission.py` and
 `proxy/accounting/call_bound.py`. Counts, not seconds: the same seed gives the same figures on every machine. The
-threshold is `CALLS` calls of the kind a minute; a larger one admits a larger share. Callers do as stock SDKs: they
-repeat a refused call twice, after `Retry-After`.
+threshold is `CALLS` calls of the kind a minute; a larger one admits a larger share. Callers repeat a refused call
+twice, after `Retry-After`, as stock SDKs do; or they never repeat one.
 """
 
 import heapq
@@ -28,7 +28,7 @@ BYTES_PER_TOKEN = 4
 JSON_BYTES = 200
 """A body's members, beside its text."""
 LEASE_MS = 1_240_000
-SEED = 1
+SEEDS = range(1, 6)
 LOADS = (0.8, 1.5, 3.0)
 """Offered tokens, as multiples of the threshold."""
 REPEATS = 2
@@ -57,8 +57,11 @@ ORDINARY = (
     Workload("short chats without caps", 600, 400, None, 300),
     Workload("agents with 100 k prompts", 100_000, 400, 32_000, 4_000),
 )
-SMALL = Workload("tiny chats without caps", 150, 150, None, 300)
-"""A threshold of 20 such calls is below what one of them may cost: they pass nearly one by one."""
+UNCAPPED = tuple(
+    Workload(f"chats without caps, {input} + {output}", input, output, None, 300)
+    for input, output in ((150, 150), (300, 200), (400, 300), (500, 500))
+)
+"""Where `CALLS` of them cost little more than one of them may cost, they pass nearly one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,12 @@ class Call:
     input: int
     output: int
     lasts_ms: int
-    repeats: int = REPEATS
+    repeats: int
 
 
-def calls_of(workload: Workload, load: float, minutes: int, chance: random.Random) -> Iterator[Call]:
+def calls_of(
+    workload: Workload, load: float, minutes: int, chance: random.Random, repeats: int = REPEATS
+) -> Iterator[Call]:
     """Calls at `load` times the threshold, whose sizes are skewed."""
     gap_ms, at_ms = 60_000 / (load * CALLS), 0.0
     while at_ms < minutes * 60_000:
@@ -81,7 +86,7 @@ def calls_of(workload: Workload, load: float, minutes: int, chance: random.Rando
         output = round(chance.lognormvariate(0, 0.8) * workload.mean_output / 1.377) + 1
         output = min(output, workload.cap or output)
         lasts_ms = workload.first_token_ms + output * 1000 // workload.tokens_per_s
-        yield Call(int(at_ms), input_tokens, output, lasts_ms)
+        yield Call(int(at_ms), input_tokens, output, lasts_ms, repeats)
 
 
 class Limited:
@@ -156,24 +161,25 @@ class Traffic:
             self._at(again.at_ms, partial(self._offer, again))
 
 
-def compare(workload: Workload, load: float, minutes: int, seed: int = SEED) -> tuple[int, int]:
+def compare(workload: Workload, load: float, minutes: int, repeats: int = REPEATS) -> tuple[int, int]:
     """Calls admitted by the first sum alone, and by both, offered the same calls."""
 
     def admitted_by(both_sums: bool) -> int:
-        calls = calls_of(workload, load, minutes, random.Random(seed))
-        return Traffic(Limited(workload, both_sums)).offer_all(calls)
+        offered = (calls_of(workload, load, minutes, random.Random(seed), repeats) for seed in SEEDS)
+        return sum(Traffic(Limited(workload, both_sums)).offer_all(calls) for calls in offered)
 
     return admitted_by(both_sums=False), admitted_by(both_sums=True)
 
 
 def main(minutes: int) -> None:
-    print(f"Calls admitted under {CALLS} ordinary calls a minute, {minutes} simulated minutes")
-    print(f"{'workload':>26} {'load':>5} {'first sum':>10} {'both sums':>10} {'share':>6}")
-    for workload in (*ORDINARY, SMALL):
-        for load in LOADS:
-            first, both = compare(workload, load, minutes)
-            print(f"{workload.name:>26} {load:>5} {first:>10} {both:>10} {both / first:>6.1%}")
+    print(f"Calls admitted under {CALLS} ordinary calls a minute, {len(SEEDS)} times {minutes} simulated minutes")
+    print(f"{'workload':>30} {'repeats':>7} {'load':>5} {'first sum':>10} {'both sums':>10} {'share':>6}")
+    for workload in (*ORDINARY, *UNCAPPED):
+        for repeats in (REPEATS, 0):
+            for load in LOADS:
+                first, both = compare(workload, load, minutes, repeats)
+                print(f"{workload.name:>30} {repeats:>7} {load:>5} {first:>10} {both:>10} {both / first:>6.1%}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)

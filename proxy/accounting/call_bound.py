@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from policy.billing import MAX_COUNT
+from proxy.json_text.json_bounds import MAX_CONTAINERS
 from proxy.json_text.large_json import Outline
 
 Json = Mapping[str, Any]
@@ -22,6 +23,9 @@ FILE_TOKENS = 200_000
 """Input tokens of a document, a video, or anything else behind a URL or an id: the usual size of a context."""
 TOOLS_TOKENS = 1000
 """Input tokens that vendors add to a request that offers tools."""
+MOST_PARTS = 8192
+"""No more parts are looked at, so that a large body holds the event loop for a few milliseconds. A call with more
+counts as if each object that a body may hold were a file."""
 
 OUTPUT_CAPS = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens"),
@@ -78,12 +82,21 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
     for name in _CONTENT.intersection(body):
         if type(content := body[name]) is list:
             lists.append(content)
+    return tokens + _of_parts(lists, outline, part_tokens) if lists else tokens
+
+
+def _of_parts(lists: list[list[Any]], outline: Outline | None, part_tokens: int) -> int:
+    """The figures of all parts in these lists and below, less the bytes of their pictures."""
+    tokens, left = 0, MOST_PARTS
     while lists:
         for part in lists.pop():
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
                 continue  # text, as nearly every message
             kind = part.get("type")
             if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):
+                left -= 1
+                if left < 0:
+                    return MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
                 lists += _inner_lists(part)
                 if figure := _figure(part):
                     tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from policy.billing import MAX_COUNT
 from proxy.accounting import call_bound
-from proxy.accounting.call_bound import FILE_TOKENS, PICTURE_TOKENS, SOUND_TOKENS, TOOLS_TOKENS, answers, most_input
+from proxy.accounting.call_bound import (
+    FILE_TOKENS,
+    MOST_PARTS,
+    PICTURE_TOKENS,
+    SOUND_TOKENS,
+    TOOLS_TOKENS,
+    answers,
+    most_input,
+)
 from proxy.json_text.large_json import parse_with_placeholders
+from tests.proxy.budget.counting import Counts, counting_calls
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PICTURE_URL = {"type": "image_url", "image_url": {"url": "https://x.test/cat"}}
@@ -128,6 +137,18 @@ def test_tools_add_what_vendors_add_for_them() -> None:
 
 def test_a_price_may_replace_the_figures() -> None:
     assert most_input(asking(PICTURE_URL, {"type": "file", "file": {}}), 100, None, 7) == 114
+
+
+@pytest.mark.parametrize(
+    "part",
+    [PICTURE_URL, {"file_id": 1}, {"content": []}, {"output": {}}, {"type": "input_image", "image_url": "data:image/"}],
+)
+def test_parts_beyond_a_number_count_as_files_without_a_look(part: Any) -> None:
+    counts = Counts()
+    with counting_calls(counts):
+        most = beyond_bytes(asking(*[part] * 2 * MOST_PARTS))
+    assert most >= 2 * MOST_PARTS * FILE_TOKENS
+    assert counts.calls["proxy/accounting/call_bound.py", "_figure"] <= MOST_PARTS
 
 
 NAMES = ("type", "content", "output", "source", "image_url", "url", "data", "file", "role", "image", "document", "text")
