@@ -13,7 +13,15 @@ import orjson
 from proxy.accounting.metering import Reported
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
-from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, error_within, failed_part, failure_details, is_failure
+from proxy.dialects.failures import (
+    ERROR_KEY,
+    TELLING_MEMBERS,
+    error_instead,
+    error_within,
+    failed_part,
+    failure_details,
+    is_failure,
+)
 from proxy.dialects.finish import FinishingReader, NothingHeld, Role, tells_usage
 from proxy.dialects.middle.answer import (
     Answer,
@@ -312,7 +320,7 @@ class TranslatingBodyReader(NothingHeld):
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self._meter.observe(answer)
-        failed_with = error_within(answer)
+        failed_with = error_within(answer) or error_instead(answer)
         self.failed = failed_with is not None or is_failure(answer)
         if self.failed:  # it holds no answer to translate
             self._result = raw if failed_with is None else orjson.dumps({"error": failed_with})

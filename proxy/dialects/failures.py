@@ -18,6 +18,7 @@ MAX_FAILURE_BYTES = 64 << 10
 SERVER_FAULT = "api_error"
 """The type of an error that has none."""
 _FAILED = b'"failed"'
+_MESSAGE_NAMES = ("message", "msg", "detail")
 OUTPUT_MEMBERS = ("choices", "content", "data", "output")
 TELLING_MEMBERS = frozenset(("error", "object", "status", "type", *OUTPUT_MEMBERS))
 """The members that tell a failure from an answer."""
@@ -76,6 +77,16 @@ def error_within(body: Json) -> Json | None:
     part = None if body.get("error") else failed_part(body)
     error = None if part is None else part.get("error")
     return {"message": error, "type": SERVER_FAULT} if isinstance(error, str) else error
+
+
+def error_instead(body: Json) -> Json | None:
+    """The error of a body that has neither output nor an error object: servers have forms of their own.
+    None for any other body."""
+    if is_failure(body) or any(body.get(name) is not None for name in OUTPUT_MEMBERS):
+        return None
+    texts = (body.get(name) for name in _MESSAGE_NAMES)
+    message = next((text for text in texts if isinstance(text, str) and text), "The answer has no output")
+    return {"message": message, "type": SERVER_FAULT}
 
 
 def failure_details(part: Json) -> tuple[str, str]:

@@ -78,7 +78,7 @@ def test_ordinary_event_does_not_mark_the_answer_failed(event: Any) -> None:
         ({"choices": [{"message": {"content": "hi"}}], "error": {"message": "x"}}, False),
         ({"object": "response", "output": [{}], "error": None}, False),
         ({"choices": [{"message": {"content": "hi"}}]}, False),
-        ({}, False),
+        ({"choices": [], "content": []}, False),
     ],
 )
 @pytest.mark.parametrize("target", [VENDOR_A, VENDOR_B])

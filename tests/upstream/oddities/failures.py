@@ -167,6 +167,18 @@ def whole(name: str, answer: Json, spoken: str, passed: Seen) -> Iterator[Oddity
         )
 
 
+def without_output() -> Iterator[Oddity]:
+    """A body that says in another form than an error that it is no answer: it fails where it must be translated."""
+    for body in ({"success": False, "message": "overloaded"}, {"code": 529, "msg": "overloaded", "data": None}):
+        yield Oddity(
+            name=f"Chat: a whole body has no output but {', '.join(body)}",
+            stream=False,
+            sends=answer_json(200, body),
+            seen={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
+            billed=Tokens(),
+        )
+
+
 PARTIAL = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "error", "error": ERROR}
 OUTPUT = response_text("Hello")[-1]["response"]["output"]
 FAILED = {"id": "resp_1", "object": "response", "status": "failed", "error": ERROR, "output": OUTPUT}
@@ -176,6 +188,7 @@ ROWS = (
     *messages_streams(),
     *responses_streams(),
     *open_streams(),
+    *without_output(),
     Oddity(
         name="Chat: text and a failure come in one piece",
         sends=sends(frames(*chat_text("Hello", finish=None), {"error": ERROR}, "[DONE]")),
