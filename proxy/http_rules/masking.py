@@ -9,6 +9,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 HIDDEN = b"[hidden]"
@@ -70,9 +71,14 @@ def mask_fields(fields: Sequence[tuple[str, str]], secret: str | None) -> Sequen
         return fields
     size = len(secret)
     for _, value in fields:
-        if len(value) >= size and (size >= ENCODED_FROM_BYTES or secret in value or "%" in value or "\\" in value):
-            return [(name, _masked_value(name, value, secret)) for name, value in fields]
-    return fields
+        if len(value) >= size:
+            break
+    else:  # as for nearly every answer
+        return fields
+    text = "\n".join([value for _, value in fields])
+    if "%" not in text and "\\" not in text and not any(spelling in text for spelling in _spellings(secret)):
+        return fields
+    return [(name, _masked_value(name, value, secret)) for name, value in fields]
 
 
 def _masked_value(name: str, value: str, secret: str) -> str:
@@ -83,6 +89,14 @@ def _masked_value(name: str, value: str, secret: str) -> str:
     except TooManyEscapesError:
         return ""
     return masked.decode("utf-8", "surrogateescape")
+
+
+@lru_cache(1024)
+def _spellings(secret: str) -> tuple[str, ...]:
+    """How a text without escapes may spell the secret."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    encoded = _encoded(raw) if len(raw) >= ENCODED_FROM_BYTES else set()
+    return (secret, *(form.decode() for form in encoded))
 
 
 def _encoded(secret: bytes) -> set[bytes]:
