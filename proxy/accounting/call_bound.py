@@ -82,12 +82,7 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
     for name in _CONTENT.intersection(body):
         if type(content := body[name]) is list:
             lists.append(content)
-    return tokens + _of_parts(lists, outline, part_tokens) if lists else tokens
-
-
-def _of_parts(lists: list[list[Any]], outline: Outline | None, part_tokens: int) -> int:
-    """The figures of all parts in these lists and below, less the bytes of their pictures."""
-    tokens, left = 0, MOST_PARTS
+    left = MOST_PARTS
     while lists:
         for part in lists.pop():
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
@@ -96,7 +91,9 @@ def _of_parts(lists: list[list[Any]], outline: Outline | None, part_tokens: int)
             if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):
                 left -= 1
                 if left < 0:
-                    return MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
+                    return (
+                        body_bytes + _beside_content(body, part_tokens) + MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
+                    )
                 lists += _inner_lists(part)
                 if figure := _figure(part):
                     tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)
