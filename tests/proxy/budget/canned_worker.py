@@ -48,6 +48,8 @@ from tests.proxy.budget.canned_wires import CannedCaller, CannedEgress, CannedLo
 CALLERS = 8
 KEY = "tg_" + "k" * 40
 SLUG = "acme/chat"
+CREDENTIAL = "sk-" + "a1B2" * 12
+"""The target's, as long as vendors make them."""
 _SEALING_KEY = b"k" * 32
 _PROMPT = b"What does the quick brown fox do? What does the quick"
 
@@ -115,7 +117,7 @@ def group_row(level: int, entity: str) -> Row:
 def rows() -> Iterator[Row]:
     """A workspace, an endpoint of VENDOR_B, and a key of the lowest of three groups."""
     yield Row("workspace", "ws_1", 1, WorkspaceRow("ws_1", "active", "pro", True).to_wire())
-    yield secret_row("sk-" + "a1B2" * 12)  # as long as vendors make them
+    yield secret_row(CREDENTIAL)
     yield endpoint_row(Target("VENDOR_B", secret_id="sec_1", target_model="gpt"))
     for level in range(3):
         yield group_row(level, f"customer-{level}")
