@@ -1,6 +1,7 @@
 """Parses a request's body as a JSON object: short bodies in one step, long ones in slices, within bounds (400)."""
 
 import re
+from functools import partial
 from typing import Any
 
 import orjson
@@ -48,23 +49,24 @@ def short_request_json(body: bytes) -> RequestJson:
 def request_json_at_once(body: bytes) -> RequestJson | None:
     """The object of a longer body, and the outline if it holds placeholders, in one step, as nearly always.
 
-    Returns None for a body that would block the event loop. Raises `MalformedRequestError`.
+    Returns None for a body that would block the event loop, or that is refused by the parser. Raises
+    `MalformedRequestError`.
     """
     try:
         parsed = parse_at_once(body)
-    except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        return _read_leniently(body, error)
+    except (orjson.JSONDecodeError, TooManyValuesError):
+        return None
     if parsed is not None and not isinstance(parsed[0], dict):
         raise MalformedRequestError("the body must be a JSON object")
     return parsed
 
 
 async def request_json_in_slices(body: bytes, workspace: str, slices: Slices) -> RequestJson:
-    """`request_json_at_once` for any body."""
+    """The object of any body. What the parser refuses is read leniently in a turn of its own: that takes one step."""
     try:
         json, outline = await slices.run(workspace, parse_in_slices(body), len(body))
     except (orjson.JSONDecodeError, TooManyValuesError) as error:
-        return _read_leniently(body, error)
+        return await slices.step(workspace, partial(_read_leniently, body, error))
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     if outline is not None:

@@ -6,19 +6,35 @@ import orjson
 import pytest
 
 from proxy.json_text.json_edit import edit_members
-from proxy.json_text.request_json import SHORT_BODY_BYTES, request_json_at_once, short_request_json
+from proxy.json_text.request_json import (
+    SHORT_BODY_BYTES,
+    RequestJson,
+    request_json_at_once,
+    request_json_in_slices,
+    short_request_json,
+)
 from proxy.refusals import MalformedRequestError
+from proxy.time_slices import Slices
 
 HALVES = [b"\\ud800", b"\\uDFFF", b"\\ud83d x", b"\\\\\\ud800", b"\xed\xa0\x80", b"\\ud83d\\ud83d\\ude00"]
 
 
+async def read_request(body: bytes) -> RequestJson:
+    """Read a body as `receive` does."""
+    if len(body) <= SHORT_BODY_BYTES:
+        return short_request_json(body)
+    return request_json_at_once(body) or await request_json_in_slices(body, "w1", Slices())
+
+
+def test_long_body_that_the_parser_refuses_is_not_read_at_once() -> None:
+    assert request_json_at_once(b'{"model":"acme/fast","x":"\\ud800%b"}' % (b"x" * SHORT_BODY_BYTES)) is None
+
+
 @pytest.mark.parametrize("filler", [b"", b"x" * SHORT_BODY_BYTES], ids=["short", "long"])
 @pytest.mark.parametrize("half", HALVES)
-def test_half_of_a_surrogate_pair_passes_unchanged(half: bytes, filler: bytes) -> None:
+async def test_half_of_a_surrogate_pair_passes_unchanged(half: bytes, filler: bytes) -> None:
     body = b'{"model":"acme/fast","messages":[{"role":"user","content":"%b %b"}],"n":1}' % (half, filler)
-    read = request_json_at_once(body) if filler else short_request_json(body)
-    assert read is not None
-    json, outline = read
+    json, outline = await read_request(body)
     assert (json["model"], json["n"]) == ("acme/fast", 1)
     edited = edit_members(body, json, {"model": b'"gpt-x"', "stream_options": b"{}"}, outline)
     assert bytes(edited) == b'{"stream_options":{},' + body[1:].replace(b"acme/fast", b"gpt-x")
@@ -41,11 +57,9 @@ NUMBERS = [b"1e400", b"-1E+999", b"9" * 400, b"1" * 309 + b".5", b"[1e400,0.1,-0
 
 
 @pytest.mark.parametrize(("number", "filler"), [*product(NUMBERS, [b"", b"x" * SHORT_BODY_BYTES, b"\\ud800"])])
-def test_number_beyond_a_double_passes_unchanged(number: bytes, filler: bytes) -> None:
+async def test_number_beyond_a_double_passes_unchanged(number: bytes, filler: bytes) -> None:
     body = b'{"model":"acme/fast","messages":[{"role":"user","content":"1e400 %b"}],"x":%b,"n":1}' % (filler, number)
-    read = request_json_at_once(body) if len(filler) > 10 else short_request_json(body)
-    assert read is not None
-    json, outline = read
+    json, outline = await read_request(body)
     assert (json["model"], json["n"]) == ("acme/fast", 1)
     edited = edit_members(body, json, {"model": b'"gpt-x"', "stream_options": b"{}"}, outline)
     assert bytes(edited) == b'{"stream_options":{},' + body[1:].replace(b"acme/fast", b"gpt-x")
