@@ -22,7 +22,7 @@ PICTURE_TOKENS: Mapping[str, int] = {"low": 272, "medium": 1056, "high": 4160}
 """Tokens of a picture of 1024 × 1024 pixels in an answer, by quality. Others cost as much per pixel."""
 PICTURE_QUALITY = "medium"
 PARTIAL_PICTURE_TOKENS = 100
-"""What a partial picture costs beside the picture itself."""
+"""Tokens of a partial picture, beside those of the picture itself."""
 
 TOKEN = 100
 """Weights are hundredths of a token."""

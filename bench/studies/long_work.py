@@ -40,7 +40,7 @@ VARIANTS: Mapping[str, str] = {
     "on the loop": "runtime.long_work.in_daemon_thread = on_the_loop; runtime.long_work._at_a_pace = unpaced",
     "process": "runtime.long_work._at_a_pace = forked",
 }
-"""What the `sitecustomize` of each variant does."""
+"""The code of each variant's `sitecustomize`."""
 CUSTOMIZED = """
 import os, pickle, sys
 if "proxy.worker" in " ".join(sys.orig_argv):

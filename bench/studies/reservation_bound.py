@@ -1,4 +1,4 @@
-"""What the second sum of TOKEN limits costs ordinary traffic, in simulated time: calls admitted by one sum and by both.
+"""Simulates what the second sum of TOKEN limits costs ordinary traffic: calls admitted by one sum and by both.
 
 `python -m bench.studies.reservation_bound [MINUTES]`. The rules are `policy/limits/admission.py` and
 `proxy/accounting/call_bound.py`. Counts, not seconds: the same seed gives the same figures on every machine. The
@@ -48,7 +48,7 @@ class Workload:
 
     @property
     def threshold(self) -> int:
-        """So many tokens a minute as `CALLS` ordinary calls cost."""
+        """The tokens a minute that `CALLS` ordinary calls cost."""
         return CALLS * (self.mean_input + self.mean_output)
 
 
@@ -101,7 +101,7 @@ class Limited:
         self._number = 0
 
     def offer(self, call: Call) -> Reservation | int:
-        """What an admitted call reserves, or how many ms a refused one is told to wait."""
+        """Return what an admitted call reserves, or how many ms a refused one is told to wait."""
         body_bytes = BYTES_PER_TOKEN * call.input + JSON_BYTES
         expected = body_bytes // BYTES_PER_TOKEN + self._estimates.expected_output("g", "s", self._cap)
         most = max(expected, body_bytes + (self._cap or ASSUMED_OUTPUT_TOKENS))

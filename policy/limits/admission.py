@@ -21,8 +21,8 @@ _DAY_TOKENS = (LimitType.TOKEN, Unit.DAY)
 _DAY_REQUESTS = (LimitType.REQUEST, Unit.DAY)
 
 MOST_THRESHOLDS = 2
-"""What is used of a TOKEN limit, and what the calls in flight can cost at most, stay below this many thresholds before
-a call is admitted (decision 0062)."""
+"""How many thresholds a TOKEN limit's second sum must be below: what is used, and what the calls in flight can cost at
+most (decision 0062)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ _MEDIA = ("audio/", "image/", "video/")
 
 
 class Form(Enum):
-    """What an answer is."""
+    """The form of an answer."""
 
     STREAM = auto()
     """Server-sent events."""

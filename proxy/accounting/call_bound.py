@@ -31,7 +31,7 @@ OUTPUT_CAPS = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens"),
     *("max_new_tokens", "max_tokens_to_sample", "n_predict", "num_predict"),
 )
-"""What dialects and servers call the cap of an answer's tokens."""
+"""The names that dialects and servers have for the cap of an answer's tokens."""
 ANSWER_COUNTS = ("n", "best_of")
 """How many answers a request asks for."""
 COUNTING = frozenset((*ANSWER_COUNTS, "prompt"))
@@ -54,7 +54,7 @@ _PART_TOKENS = {
     **dict.fromkeys(("file_url", "file_id", "container_upload", "item_reference"), FILE_TOKENS),
     "computer_screenshot": PICTURE_TOKENS,
 }
-"""By the type of a part, or by a member that servers take for its type."""
+"""Tokens by the type of a part, or by a member that servers take for its type."""
 _MARKS = frozenset(_PART_TOKENS)
 _INNER = _MARKS | {"content", "output", "source"}
 """Members of a part that has to be looked at."""
@@ -111,7 +111,7 @@ def most_form_answers(path: str) -> int:
 
 
 def _beside_content(body: Json, part_tokens: int) -> int:
-    """What tools add, and pictures that are members of the body itself."""
+    """Count what tools add, and pictures that are members of the body itself."""
     tokens = TOOLS_TOKENS if body.get("tools") or body.get("functions") else 0
     for name in _PICTURES:
         if pictures := body.get(name):

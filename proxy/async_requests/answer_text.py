@@ -11,7 +11,7 @@ from proxy.json_text.streamed_json import StreamedJson
 
 
 class AnswerKind(Enum):
-    """What an answer is."""
+    """The form of an answer."""
 
     JSON = "json"
     TEXT = "text"

@@ -119,7 +119,7 @@ class TranslatingStreamReader(FinishingReader):
         self._scanner: MemberScanner | None = None
         """Reads an event above the size bound."""
         self._skeletons: list[Json] = []
-        """What it found: the small members."""
+        """The small members that it found."""
         self._holder = spoken.error_holder
         self._meter = meter
 
@@ -233,7 +233,7 @@ class TranslatingStreamReader(FinishingReader):
         return self._read(kept, may_fail="error" in event)
 
     def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
-        """What `event` says, with its error as the last word. Readers report only the failures of their own dialect."""
+        """Return what `event` says, its error last. Readers report only the failures of their own dialect."""
         part = failed_part(event, self._holder)
         if part is None or any(isinstance(each, Failed) for each in events):
             return events
@@ -267,7 +267,7 @@ def _event(data: bytes) -> Json | None:
 
 
 def _without_unread(event: Json) -> tuple[Json, bool]:
-    """What is there of an event whose large members were not read, and whether some of these are output."""
+    """Return what was read of an event with large members, and whether some of the unread ones are output."""
     kept = {name: value for name, value in event.items() if value is not UNREAD}
     unread = bool(_OUTPUT & (event.keys() - kept.keys()))
     for name, value in kept.items():

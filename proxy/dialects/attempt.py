@@ -28,9 +28,9 @@ class Attempt:
     reasoning_off: str = ""
     """Why the caller's own body goes without the reasoning that it asks for; empty if it does not."""
     left_out: list[str] = field(default_factory=list)
-    """What the caller's own body goes without, besides."""
+    """The members that the caller's own body goes without, besides."""
     seals: Seals | None = None
-    """What seals the reasoning in the answer, if it is translated."""
+    """Seals the reasoning in the answer, if it is translated."""
     is_fallback: bool = False
     """Whether the target has already refused another dialect's path in this call."""
     asks_usage: bool = True

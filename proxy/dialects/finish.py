@@ -35,7 +35,7 @@ _STOP_TELLER = b"message_delta"
 
 
 class Role(IntEnum):
-    """What a frame is to its answer."""
+    """The part that a frame plays in its answer."""
 
     OUTPUT = 0
     OTHER = 1
@@ -138,7 +138,7 @@ class NothingHeld:
 
 
 class FinishingReader:
-    """What all readers of streams do about the finish and the end of an answer. Subclasses read the frames."""
+    """Holds the finish and the end of an answer, for all readers of streams. Subclasses read the frames."""
 
     __slots__ = (
         *("_finish", "_held", "_is_alone", "_is_complete", "_waited", "_waits", "ended", "failed", "flows", "waits"),
@@ -148,7 +148,7 @@ class FinishingReader:
         """`is_alone`: the answer has one choice, so that its finish is the finish of all."""
         self._held = b""
         self._finish = Role.OUTPUT
-        """What came since the last output: nothing, the end of a part, or the finish."""
+        """The role of what came since the last output: nothing, the end of a part, or the finish."""
         self._is_alone = is_alone
         self._is_complete = False
         """Finish and usage came, or a failure: only the last event is missing."""

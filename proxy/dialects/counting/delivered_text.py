@@ -37,7 +37,7 @@ _OBJECTS = (b"{", b"[")
 _OF_DIALECTS = tuple(b'"%b"' % name.encode() for name in (*OUTPUT_MEMBERS, "error", "text"))
 """One of these members has every answer of a dialect, though it may be empty."""
 _TELLING_BYTES = 64
-"""So much of the first pieces tells what an answer is."""
+"""The first bytes that tell the form of an answer."""
 
 
 class AskedTokens(Protocol):
@@ -180,7 +180,7 @@ class BodyCounter:
         self._request = request
         self._texts = texts
         self._held = b""
-        """What is not weighed yet."""
+        """The text that is not weighed yet."""
         self._weight = 0
 
     def count(self) -> None:
