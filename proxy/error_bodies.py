@@ -95,7 +95,8 @@ async def read_refusal(context: RequestContext, upstream: UpstreamAnswer) -> tup
 
 
 async def _read_beginning(context: RequestContext, upstream: UpstreamAnswer) -> tuple[UpstreamAnswer, bytes]:
-    beginning, complete = b"", False
+    beginning = b""
+    complete = False
     try:
         while not complete and len(beginning) <= MAX_REFUSAL_BYTES:
             data = await _read(context, upstream)

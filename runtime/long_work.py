@@ -47,7 +47,8 @@ class Turns:
     async def begin(self, workspace: str, *, is_bounded: bool = True) -> None:
         """Wait for a turn. Whoever has one must `end` it. Raises `TooMuchWorkError`, if the queue `is_bounded`."""
         if not self._is_taken:
-            self._is_taken, self._last = True, workspace
+            self._is_taken = True
+            self._last = workspace
             return
         queue = self._waiting.setdefault(workspace, deque())
         if is_bounded and len(queue) >= MAX_WAITING:

@@ -94,7 +94,8 @@ class Limited:
 
     def __init__(self, workload: Workload, both_sums: bool) -> None:
         limit = Limit(LimitType.TOKEN, Unit.MINUTE, workload.threshold)
-        self._cap, self._both_sums = workload.cap, both_sums
+        self._cap = workload.cap
+        self._both_sums = both_sums
         self._bounds, self._mask = (Bound(limit, "g", "g"),), kind_mask((limit,))
         self._counters = CounterHash(LEASE_MS)
         self._estimates = OutputEstimates()

@@ -183,7 +183,7 @@ class FinishingReader:
         raise NotImplementedError
 
     def _leave(self, frame: bytes, role: Role, reported: bool = False) -> bytes:
-        """What leaves now that `frame`, as the caller gets it, came. `reported`: it tells the answer's usage."""
+        """Return what leaves now that `frame`, as the caller gets it, came. `reported`: it tells the usage."""
         if role is Role.LAST:
             self.ended = True
             return self._hold(frame)
@@ -209,7 +209,7 @@ class FinishingReader:
         return before + frame
 
     def _leave_failed(self, frame: bytes, role: Role) -> bytes:
-        """What leaves of an answer that failed: all, at once. The failure ends it unless output follows."""
+        """Let all of an answer that failed leave at once. The failure ends it unless output follows."""
         held, self._held = self._held, b""
         if role is not Role.OTHER or not self._is_complete:
             self._is_complete = True
@@ -217,7 +217,7 @@ class FinishingReader:
         return held + frame
 
     def _let_go(self) -> bytes:
-        """What was held, which no longer waits."""
+        """Return what was held; it no longer waits."""
         self.waits = 0
         held, self._held = self._held, b""
         return held

@@ -325,7 +325,8 @@ class _Readers:
         spoken, heard = _DIALECTS[self._attempt.dialect], _DIALECTS[self._attempt.caller_dialect]
         new_meter = spoken.new_meter if reader is TranslatingStreamReader else spoken.new_body_meter
         assert self._attempt.seals is not None  # a translation has them
-        seals, streams = self._attempt.seals, self._request.streaming
+        seals = self._attempt.seals
+        streams = self._request.streaming
         context = AnswerContext(self._request.slug, call, self._created_s, seals, streams=streams)
         return reader(spoken, heard, context, new_meter(self._most))
 

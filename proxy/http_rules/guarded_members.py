@@ -57,7 +57,8 @@ def check_members(body: dict[str, Any]) -> int | None:
     """
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
-    cap, is_capped = 0, True
+    cap = 0
+    is_capped = True
     for name in _TYPED.intersection(body):
         value = body[name]
         if value is None:

@@ -81,7 +81,8 @@ def check_vendor_state(request: Received, passes_state: bool) -> None:
     Takes time in proportion to the body. Raises `UntranslatableError`, or `MalformedRequestError` for a member that
     is given twice.
     """
-    json, is_responses = request.json, request.facts.path == RESPONSES_PATH
+    json = request.json
+    is_responses = request.facts.path == RESPONSES_PATH
     if passes_state and not (is_responses and _BACKGROUND in json):
         return
     check_members_are_unique(searched_text(request))

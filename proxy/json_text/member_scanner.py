@@ -197,7 +197,8 @@ class MemberScanner:
             self._members, self._key, self._in_value = {}, None, False
         elif level == 2 and bracket == _OBJECT and self._in_value and self._key_name() == self._wanted.holder:
             self._holder = self._members[self._wanted.holder or ""] = {}
-            self._key, self._in_value = None, False
+            self._key = None
+            self._in_value = False
 
     def _close(self, at: int) -> None:
         if self._depth == self._watched_depth:

@@ -56,7 +56,7 @@ class Answer:
     """One object per token of the text: `token`, `logprob`, `bytes`, `top_logprobs`, as in Chat Completions."""
     details: UsageDetails = field(default_factory=UsageDetails)
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
-    """What the values above cannot hold."""
+    """The parts of an answer that the values above cannot hold."""
 
 
 @dataclass(slots=True)

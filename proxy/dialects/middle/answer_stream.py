@@ -36,7 +36,7 @@ class AnswerStream:
         return self._writer.write(events)
 
     def finish(self) -> bytes:
-        """What tells why the answer stopped, if it did and this is not told yet: the usage is late."""
+        """Tell why the answer stopped, if it did and this is not told yet: the usage is late."""
         if self._is_told or not self._stopped or self.failed:
             return b""
         self._is_told = True

@@ -28,7 +28,7 @@ class StreamReader(Protocol):
 
     @property
     def left_out(self) -> LeftOut:
-        """What of the answer so far no event can say."""
+        """The parts of the answer so far that no event can say."""
         ...
 
     def read(self, event: Json) -> list[Event]:
@@ -55,7 +55,7 @@ class StreamWriter(Protocol):
         ...
 
     def finish(self) -> bytes:
-        """What tells why the answer stopped, if nothing told it yet: the usage is late. Called after `Stopped`."""
+        """Tell why the answer stopped, if nothing told it yet: the usage is late. Called after `Stopped`."""
         ...
 
     def closing(self, tokens: Tokens | None) -> bytes:
@@ -77,7 +77,7 @@ class AnswerContext:
     """Unix seconds from the answer's `date` header, for answers that do not tell."""
     seals: Seals
     left_out: LeftOut = field(default_factory=LeftOut)
-    """What the writer had no place for."""
+    """The parts that the writer had no place for."""
     streams: bool | None = None
     """Whether the caller asked for a stream. None: he gets one if the target sends one."""
 

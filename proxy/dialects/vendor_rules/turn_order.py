@@ -53,7 +53,8 @@ class _TurnOrder:
         results = self._waiting_results()
         if results:
             self._turns.append(Turn(USER, [*results], field=self._turns[-1].field))
-        turns, at = self._turns, self._last_calls
+        turns = self._turns
+        at = self._last_calls
         if ends_in_result and turns and turns[-1].role == ASSISTANT and turns[at].role == ASSISTANT:
             return [*turns[:at], *turns[at + 2 :], *turns[at : at + 2]]
         return turns

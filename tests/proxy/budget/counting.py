@@ -104,7 +104,8 @@ def counting_bytecodes(counts: Counts) -> Iterator[None]:
         function = functions.of(frame)
         if function is None:
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
         if event == "opcode":
             counts.bytecodes[function] += 1
         return count
