@@ -1,6 +1,6 @@
 """A private Redis with two replicas and three sentinels for tests: real servers, removed when the test ends.
 
-The sentinels replace a primary that has been silent for half a second.
+The sentinels replace a primary that has been silent for three seconds. A busy machine keeps none silent for so long.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ SERVICE = "gateway"
 _QUORUM = 2
 _SENTINEL = f"""
 sentinel monitor {SERVICE} {HOST} {{primary}} {_QUORUM}
-sentinel down-after-milliseconds {SERVICE} 500
+sentinel down-after-milliseconds {SERVICE} 3000
 sentinel failover-timeout {SERVICE} 3000
 """
 

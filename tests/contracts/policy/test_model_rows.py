@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
 
 import pytest
 
@@ -115,6 +116,26 @@ async def test_deleted_model_is_gone(world: World) -> None:
     await world.publish(Row("model", "m1", 2, None), Row("model", "never-there", 2, None))
     assert world.models.get("m1") is None
     assert world.told[1:] == [[ModelChange("m1", model("m1"), None)]]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_whoever_reads_the_file_finds_its_models_here(
+    world: World, monkeypatch: pytest.MonkeyPatch, reset: bool
+) -> None:
+    """A worker reads an endpoint as soon as it is committed, and asks for its model before the refresh has returned."""
+    await world.publish(row(model("old")), row(model("kept")))
+    known = list[set[str]]()
+    committed = PolicyReplica.committed
+
+    def look(replica: PolicyReplica, version: ReplicaVersion, conn: Connection, *, changed: bool) -> None:
+        committed(replica, version, conn, changed=changed)
+        known.append({id for id in ("old", "kept", "new") if world.models.get(id) is not None})
+
+    monkeypatch.setattr(PolicyReplica, "committed", look)
+    gone = [] if reset else [Row("model", "old", 2, None)]
+    await world.publish(*gone, row(model("kept", "http://a")), row(model("new")), reset=reset)
+    assert known == [{"old", "kept", "new"}]
+    assert world.models.get("old") is None
 
 
 async def test_models_that_a_rebuild_lacks_are_gone(world: World) -> None:

@@ -100,7 +100,11 @@ class ModelRows:
 
 
 class WatchedReplica:
-    """A `ReplicaStore` that passes each change of a model on to `models` once it is written."""
+    """A `ReplicaStore` that passes each change of a model on to `models`.
+
+    A worker reads a new endpoint as soon as the file has it, and asks for its model. So models know of a row before it
+    is committed, and keep one until its deletion is committed.
+    """
 
     def __init__(self, replica: ReplicaStore, models: ModelRows) -> None:
         self._replica = replica
@@ -117,15 +121,21 @@ class WatchedReplica:
     def begin_update(self, *, reset: bool) -> "WatchedUpdate":
         return WatchedUpdate(self, self._replica.begin_update(reset=reset), reset=reset)
 
-    def committed(self, bodies: dict[str, Wire | None], *, reset: bool) -> None:
+    def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> tuple[list[ModelChange], list[ModelChange]]:
+        """What these rows change: the models that there are afterwards, and those that are gone."""
+        changes = self._models.changes(bodies, reset=reset)
+        return [one for one in changes if one.after is not None], [one for one in changes if one.after is None]
+
+    def tell(self, changes: list[ModelChange]) -> None:
         """Return when listeners know. Called in the refresher's thread, one refresh at a time: no change overtakes."""
-        if bodies or reset:
-            changes = self._models.changes(bodies, reset=reset)
-            asyncio.run_coroutine_threadsafe(self._models.take(changes), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._models.take(changes), self._loop).result()
 
 
 class WatchedUpdate:
-    """A `ReplicaUpdate` that remembers the models it writes."""
+    """A `ReplicaUpdate` that remembers the models it writes.
+
+    If the commit fails, models are ahead of the file until the next refresh, which brings the same rows.
+    """
 
     def __init__(self, watched: WatchedReplica, update: ReplicaUpdate, *, reset: bool) -> None:
         self._watched = watched
@@ -139,8 +149,13 @@ class WatchedUpdate:
         self._bodies |= {row.id: row.body for row in rows if row.kind == _MODEL}
 
     def commit(self, version: ReplicaVersion) -> None:
+        if not self._bodies and not self._reset:
+            self._update.commit(version)
+            return
+        known, gone = self._watched.changes(self._bodies, reset=self._reset)
+        self._watched.tell(known)
         self._update.commit(version)
-        self._watched.committed(self._bodies, reset=self._reset)
+        self._watched.tell(gone)
 
     def discard(self) -> None:
         self._update.discard()
