@@ -7,13 +7,14 @@ after that, by the journal. Pipelined requests and unread bodies are bounded: ab
 
 import asyncio
 import logging
-import select
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from proxy.edges.http.draining import peer_left
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_exchange import OUTSIDE, AnswerOpenings, HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.read_turns import LONG_BYTES, ReadTurns
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
 from proxy.exchange import Incoming, Outgoing
@@ -47,6 +48,7 @@ class Server(Protocol):
     names: HeaderNames
     buffer: memoryview
     """The read buffer that all connections share: copy what must outlive the current read."""
+    read_turns: ReadTurns
     draining: bool
     openings: AnswerOpenings
     heads_seen: HeadsSeen
@@ -129,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._head_since and now - self._head_since > limits.head_timeout_s:
             transport.write(_TOO_SLOW)
             self.force_close()
-        elif not transport.is_reading() and _peer_left(transport):
+        elif not transport.is_reading() and peer_left(transport):
             transport.abort()
         elif self.is_idle and not self._half_closed and now - self._idle_since > limits.keepalive_timeout_s:
             self.force_close()
@@ -155,9 +157,11 @@ class Connection(asyncio.BufferedProtocol):
         self._parser.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.server.buffer
+        return self.server.read_turns.room
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes >= LONG_BYTES:
+            self.server.read_turns.long_read(self)
         if self._ignoring:
             return
         parser, request_came = self._parser, self._request_came
@@ -312,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the exchange ---------------------------------------------------------------------------------------------
 
     def read_on(self) -> None:
-        """Parse the held bytes, and resume reading if the bounds allow it."""
+        """Parse the held bytes, and resume reading in turn if the bounds allow it."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -321,6 +325,17 @@ class Connection(asyncio.BufferedProtocol):
             self._react()
         if not self._is_full():
             self.reading_paused = False
+            self.server.read_turns.join(self)
+
+    def hold(self) -> None:
+        """Pause reading until `read_now`."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def read_now(self) -> None:
+        """Resume reading, if nothing stands against it any more."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and not self.reading_paused:
             transport.resume_reading()
 
     async def room(self) -> None:
@@ -380,12 +395,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.half_close()
         if self.reading_paused:
-            transport.resume_reading()
+            self.reading_paused = False
+            self.read_now()
         self._lingering = self._loop.call_later(self.server.limits.lingering_s, transport.close)
-
-
-def _peer_left(transport: asyncio.Transport) -> bool:
-    """Whether the peer has closed its side; needed while reading is paused."""
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))

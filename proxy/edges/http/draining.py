@@ -7,6 +7,7 @@ sends FIN and discards what still arrives, since closing at once would answer it
 
 import asyncio
 import ctypes
+import select
 import socket
 import struct
 import sys
@@ -76,3 +77,10 @@ async def close_when_idle(
             elif idle_for_s >= idle_s:
                 connection.half_close()
         await asyncio.sleep(min(_LOOK_S, ends_at - now))
+
+
+def peer_left(transport: asyncio.Transport) -> bool:
+    """Whether the peer has closed its side; needed while reading is paused."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -13,6 +13,7 @@ from proxy.edges.http.draining import close_when_idle, turn_away
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_exchange import AnswerOpenings
 from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.read_turns import ReadTurns
 from proxy.http_rules.header_names import HeaderNames
 
 READ_BYTES = 512 << 10
@@ -34,6 +35,7 @@ class HttpServer:
         self.names = HeaderNames()
         self.heads_seen = HeadsSeen()
         self.buffer = memoryview(bytearray(READ_BYTES))
+        self.read_turns = ReadTurns(self.buffer)
         self.openings = AnswerOpenings()
         self.draining = False
         self.loop: asyncio.AbstractEventLoop

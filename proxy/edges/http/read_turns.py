@@ -1,0 +1,63 @@
+"""Who may read how much in a turn of the loop, so that many long bodies at once hold nobody up.
+
+The kernel gives a connection as much as 512 KiB at once. With fifty that read in the same turn it takes 20 ms, and a
+short call needs several turns. So one long read a turn is let through; whoever reads long after it waits for its turn.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import Protocol
+
+LONG_BYTES = 65_536
+"""A read of so many bytes is long."""
+
+
+class Reader(Protocol):
+    """A connection."""
+
+    def hold(self) -> None:
+        """Pause reading."""
+        ...
+
+    def read_now(self) -> None:
+        """Resume reading. Does nothing if the connection was closed or is full again."""
+        ...
+
+
+class ReadTurns:
+    """The connections that wait to read on, in the order in which they asked. `buffer`: what they read into."""
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._whole = buffer
+        self._part = buffer[:LONG_BYTES]
+        self.room = buffer
+        """What the next read may fill."""
+        self._waiting: OrderedDict[Reader, None] = OrderedDict()
+        self._follows = False
+        """Whether `_next` is scheduled."""
+
+    def long_read(self, reader: Reader) -> None:
+        """`reader` has read `LONG_BYTES` or more. It waits for its next turn if others do, or have had this one."""
+        if self._waiting or self.room is self._part:
+            reader.hold()
+            self._waiting[reader] = None
+        self.room = self._part
+        self._schedule()
+
+    def join(self, reader: Reader) -> None:
+        """Have `reader`, which has paused, read on when its turn comes: in the next one, unless others wait."""
+        self._waiting[reader] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._follows:
+            self._follows = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._follows, self.room = False, self._whole
+        if self._waiting:
+            reader, _ = self._waiting.popitem(last=False)
+            reader.read_now()
+        if self._waiting:
+            self._schedule()
