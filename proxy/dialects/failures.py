@@ -84,9 +84,13 @@ def error_instead(body: Json) -> Json | None:
     None for any other body."""
     if is_failure(body) or any(body.get(name) is not None for name in OUTPUT_MEMBERS):
         return None
+    return {"message": message_instead(body) or "The answer has no output", "type": SERVER_FAULT}
+
+
+def message_instead(body: Json) -> str:
+    """The message of a body or event that has no output; "" if it has none."""
     texts = (body.get(name) for name in _MESSAGE_NAMES)
-    message = next((text for text in texts if isinstance(text, str) and text), "The answer has no output")
-    return {"message": message, "type": SERVER_FAULT}
+    return next((text for text in texts if isinstance(text, str) and text), "")
 
 
 def failure_details(part: Json) -> tuple[str, str]:

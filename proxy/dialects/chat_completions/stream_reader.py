@@ -14,10 +14,12 @@ from proxy.dialects.chat_completions.answer_reader import (
 )
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
 from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
+from proxy.dialects.failures import SERVER_FAULT, message_instead
 from proxy.dialects.middle.answer import (
     BROKEN,
     DetailsSeen,
     Event,
+    Failed,
     ReasoningDelta,
     ReasoningEnded,
     RefusalDelta,
@@ -41,8 +43,8 @@ class ChatStreamReader:
     """Reads the first choice of one answer."""
 
     __slots__ = (
-        *("_block", "_budget", "_calls", "_details", "_finish", "_id", "_is_refused", "_started", "_stopped"),
-        "left_out",
+        *("_block", "_budget", "_calls", "_details", "_finish", "_id", "_instead", "_is_refused", "_started"),
+        *("_stopped", "left_out"),
     )
 
     def __init__(self) -> None:
@@ -54,6 +56,8 @@ class ChatStreamReader:
         self._finish: Json = {}
         """The latest choice that told a finish. Output may follow it: some servers tell it beside every text."""
         self._id = ""
+        self._instead = ""
+        """A message that came in place of output: if nothing follows it but the end, the answer has failed."""
         self._is_refused = False
         self._started = False
         self._stopped = False
@@ -64,6 +68,7 @@ class ChatStreamReader:
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         events: list[Event] = []
+        self._instead = "" if choice is not None else message_instead(chunk) or self._instead
         if isinstance(choice, dict) and choice.get("index"):
             self.left_out.add("choices.1")
         elif isinstance(choice, dict):
@@ -84,7 +89,9 @@ class ChatStreamReader:
 
     def done_received(self) -> list[Event]:
         events: list[Event] = []
-        if not self._stopped:
+        if self._instead and not self._finish:
+            events.append(Failed(SERVER_FAULT, self._instead))
+        elif not self._stopped:
             self._stop(self._finish, events)
         return events
 

@@ -87,6 +87,28 @@ async def test_call_that_crosses_a_token_limit_is_admitted(stage: Stage) -> None
     assert len(stage.upstream.received) == 2
 
 
+async def test_call_that_cannot_be_translated_returns_all_it_took_up_the_tree(stage: Stage) -> None:
+    secret = await stage.operator.call("POST", "/v1/secrets", {"name": stage.name, "value": "upstream-key"})
+    target = {"provider": "VENDOR_A", "secret_id": secret["id"], "target_model": "m"}
+    await stage.operator.call("POST", "/v1/gateway/endpoints", {"slug": stage.slug, "targets": [target]})
+    limits = models(stage.slug, ("REQUEST", "MINUTE", 1), ("REQUEST", "DAY", 1), ("TOKEN", "DAY", 10))
+    root = await stage.operator.group(stage.name, limits, limit_enforcement="CASCADING")
+    group = await stage.operator.group(f"{stage.name}-0", limits, parent_group_id=root)
+    key = await stage.operator.key(group)
+
+    async def nothing_is_used() -> bool:
+        items = (await stage.operator.call("GET", f"/v1/gateway/groups/{group}/limits"))["items"]
+        assert len(items) == 6
+        return all(item["current_usage"] == 0 for item in items)
+
+    for _ in range(3):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await stage.ask(key, n=2)
+        assert refused.value.response.json()["error_code"] == "UNTRANSLATABLE_REQUEST"
+        await stage.until(nothing_is_used, "all is given back")
+    assert not await stage.operator.events(f"{stage.name}-0", stage.began)
+
+
 async def test_usage_of_the_day_equals_the_settled_tokens(stage: Stage) -> None:
     day = ("TOKEN", "DAY", 50_000)  # room for both calls at once, each of which can cost 8192 tokens
     keys = await tree(stage, "CASCADING", models(stage.slug, day), [{"slug": stage.slug}], [{"slug": stage.slug}])

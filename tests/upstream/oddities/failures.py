@@ -177,8 +177,27 @@ def without_output() -> Iterator[Oddity]:
             seen={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
             billed=Tokens(),
         )
+        for place, begin, seen, billed in (("alone", [], "", Tokens()), ("after text", BEGUN, "Hello", Counted(1))):
+            yield Oddity(
+                name=f"Chat: a frame has no output but {', '.join(body)}, {place}",
+                sends=sends(*map(frames, begin), frames(body, "[DONE]")),
+                seen={caller: each for caller, each in last_word("", seen).items() if caller != CHAT_COMPLETIONS},
+                billed=billed,
+                logged=502,
+            )
 
 
+def message_before_output() -> Oddity:
+    return Oddity(
+        name="Chat: a message of the server's own comes before the output",
+        sends=sends(frames({"status": "loading", "message": "overloaded"}, *BEGUN, "[DONE]")),
+        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="complete", lacks=(b"overloaded",))),
+        billed=Counted(1),
+        logged=200,
+    )
+
+
+BEGUN = chat_text("Hello", finish=None)
 PARTIAL = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "error", "error": ERROR}
 OUTPUT = response_text("Hello")[-1]["response"]["output"]
 FAILED = {"id": "resp_1", "object": "response", "status": "failed", "error": ERROR, "output": OUTPUT}
@@ -189,6 +208,7 @@ ROWS = (
     *responses_streams(),
     *open_streams(),
     *without_output(),
+    message_before_output(),
     Oddity(
         name="Chat: text and a failure come in one piece",
         sends=sends(frames(*chat_text("Hello", finish=None), {"error": ERROR}, "[DONE]")),
