@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ settings.load_profile("tollgate")
 ROOT = Path(__file__).parent
 WAITING = ("journeys", "contracts", "control")
 """The folders whose tests wait for other processes, the longest waits first."""
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in a shell's background ignores it, and so do children
 
 gc.disable()  # while tests are collected: what that builds stays, and to look for garbage in it takes seconds
 
