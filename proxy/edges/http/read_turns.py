@@ -1,4 +1,4 @@
-"""Who may read how much in a turn of the loop, so that many long bodies at once hold nobody up.
+"""Turns for long reads: one in each turn of the loop, so that many long bodies at once hold nobody up.
 
 The kernel gives a connection as much as 512 KiB at once. With fifty that read in the same turn it takes 20 ms, and a
 short call needs several turns. So one long read a turn is let through; whoever reads long after it waits for its turn.
@@ -31,7 +31,7 @@ class ReadTurns:
         self._whole = buffer
         self._part = buffer[:LONG_BYTES]
         self.room = buffer
-        """What the next read may fill."""
+        """The part of the buffer that the next read may fill."""
         self._waiting: OrderedDict[Reader, None] = OrderedDict()
         self._follows = False
         """Whether `_next` is scheduled."""
@@ -55,7 +55,8 @@ class ReadTurns:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        self._follows, self.room = False, self._whole
+        self._follows = False
+        self.room = self._whole
         if self._waiting:
             reader, _ = self._waiting.popitem(last=False)
             reader.read_now()

@@ -122,7 +122,7 @@ class WatchedReplica:
         return WatchedUpdate(self, self._replica.begin_update(reset=reset), reset=reset)
 
     def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> tuple[list[ModelChange], list[ModelChange]]:
-        """What these rows change: the models that there are afterwards, and those that are gone."""
+        """Compare these rows with the present models. Returns the changes, and the deletions apart."""
         changes = self._models.changes(bodies, reset=reset)
         return [one for one in changes if one.after is not None], [one for one in changes if one.after is None]
 

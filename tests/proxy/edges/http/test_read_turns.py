@@ -28,14 +28,15 @@ class Callers:
         self._unsent = dict.fromkeys(range(count), HEAD)
 
     def send(self, most_bytes: int = READ_BYTES) -> list[int]:
-        """What every connection reads in one turn of the loop, as the kernel would fill the buffer that it gets."""
+        """Fill each buffer, as the kernel would in one turn of the loop. Returns how much each connection read."""
         return [self._read(number, most_bytes) for number in range(len(self.transports))]
 
     def _read(self, number: int, most_bytes: int) -> int:
         if self.transports[number].paused:
             return 0
         buffer = self.connections[number].get_buffer(-1)
-        size, head = min(most_bytes, len(buffer)), self._unsent.pop(number, b"")
+        size = min(most_bytes, len(buffer))
+        head = self._unsent.pop(number, b"")
         buffer[:size] = head + bytes(size - len(head))
         self.connections[number].buffer_updated(size)
         return size
