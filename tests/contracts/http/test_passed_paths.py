@@ -147,7 +147,7 @@ def body_of(case: Case) -> bytes:
 
 
 async def answered(case: Case, answer: bytes, label: str | None) -> tuple[bytes, Tokens]:
-    """What the caller gets, and what is billed."""
+    """The answer that the caller gets, and the tokens that are billed."""
     async with replica(sends(answer[:9], answer[9:], label=label)) as wire:
         name_target(wire)
         received = await answer_on(wire, case.path, {"model": SLUG} | case.asks)
