@@ -17,12 +17,16 @@ Json = Mapping[str, Any]
 
 ASSUMED_OUTPUT_TOKENS = 8192
 """The cap of a call that has none, unless a setting says otherwise."""
-PICTURE_TOKENS = SOUND_TOKENS = 16_384
-"""Input tokens of a picture or a recording: the most that servers make of a picture, and ten minutes of speech."""
-FILE_TOKENS = 200_000
-"""Input tokens of a document, a video, or anything else behind a URL or an id: the usual size of a context."""
+PICTURE_TOKENS = 48_169
+"""Input tokens of a picture: eight tiles of the vendor's model that counts most for one."""
+SOUND_TOKENS = 135_000
+"""Input tokens of a recording that is sent: the three hours, at 12.5 tokens a second, that a vendor takes at most."""
+FILE_TOKENS = 1_050_000
+"""Input tokens of a document, a video, or anything else behind a URL or an id: the largest context of any vendor."""
 TOOLS_TOKENS = 1000
 """Input tokens that vendors add to a request that offers tools."""
+LONGEST_SCHEME = 16
+"""Data in base64 has no colon; a URL has one among its first characters."""
 MOST_PARTS = 8192
 """No more parts are looked at, so that a large body holds the event loop for a few milliseconds. A call with more
 counts as if each object that a body may hold were a file."""
@@ -39,6 +43,8 @@ COUNTING = frozenset((*ANSWER_COUNTS, "prompt"))
 MOST_EDITED_PICTURES = 16
 MOST_EDITS = 10
 """The most pictures that `/v1/images/edits` takes, and gives, in one call of any known vendor."""
+EDITED_PICTURE_TOKENS = 16_384
+"""Input tokens of a picture to edit. Vendors document at most 6821, and nothing for their newest models."""
 
 EMBEDDINGS_PATH, COMPLETIONS_PATH, EDITS_PATH = "/v1/embeddings", "/v1/completions", "/v1/images/edits"
 WITHOUT_OUTPUT = frozenset((EMBEDDINGS_PATH, "/v1/moderations", "/v1/rerank", "/v2/rerank"))
@@ -47,9 +53,10 @@ _CONTENT = frozenset(("messages", "input", "system", "prompt", "instructions", "
 """Members that hold text, or lists of parts."""
 _PICTURES = ("image", "images", "mask")
 _BESIDE_CONTENT = frozenset((*_PICTURES, "tools", "functions"))
+_SOUNDS = ("audio", "audio_url", "input_audio", "audio_embeds")
 _PART_TOKENS = {
     **dict.fromkeys(("image", "image_url", "input_image", "image_pil", "image_embeds"), PICTURE_TOKENS),
-    **dict.fromkeys(("audio", "audio_url", "input_audio", "audio_embeds"), SOUND_TOKENS),
+    **dict.fromkeys(_SOUNDS, SOUND_TOKENS),
     **dict.fromkeys(("file", "input_file", "video", "video_url", "input_video", "document"), FILE_TOKENS),
     **dict.fromkeys(("file_url", "file_id", "container_upload", "item_reference"), FILE_TOKENS),
     "computer_screenshot": PICTURE_TOKENS,
@@ -102,7 +109,7 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
 
 def most_form_input(path: str) -> int:
     """The most input tokens of a form, whose files arrive after its admission."""
-    return PICTURE_TOKENS * MOST_EDITED_PICTURES if path == EDITS_PATH else SOUND_TOKENS
+    return EDITED_PICTURE_TOKENS * MOST_EDITED_PICTURES if path == EDITS_PATH else SOUND_TOKENS
 
 
 def most_form_answers(path: str) -> int:
@@ -134,7 +141,18 @@ def _figure(part: dict[str, Any]) -> int:
     is_text = kind == "document" and type(source) is dict and source.get("type") in ("text", "content")
     if type(kind) is str and kind in _MARKS and not is_text:
         marks |= {kind}
-    return max((_PART_TOKENS[mark] for mark in marks), default=0)
+    figure = max((_PART_TOKENS[mark] for mark in marks), default=0)
+    return FILE_TOKENS if figure == SOUND_TOKENS and _is_sound_elsewhere(part) else figure
+
+
+def _is_sound_elsewhere(part: dict[str, Any]) -> bool:
+    """Whether a recording is behind a URL. Servers take URLs in each member that may hold its data."""
+    for name in _SOUNDS:
+        held = part.get(name)
+        for text in held.values() if type(held) is dict else (held,):
+            if type(text) is str and ":" in text[:LONGEST_SCHEME] and not text.startswith("data:"):
+                return True
+    return False
 
 
 def _picture_bytes(part: dict[str, Any], figure: int, outline: Outline | None) -> int:

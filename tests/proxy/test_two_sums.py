@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.accounting.call_bound import MOST_EDITS, PICTURE_TOKENS, TOOLS_TOKENS
+from proxy.accounting.call_bound import EDITED_PICTURE_TOKENS, MOST_EDITS, TOOLS_TOKENS
 from proxy.forms.form_reader import FormReader
 from proxy.refusals import MalformedRequestError
 from tests.fakes.directory import SLUG
@@ -124,7 +124,7 @@ async def test_form_reserves_for_as_many_answers_as_it_may_ask_for(
     await rig.serve(editing(*parts))
     [settled] = rig.counters.settled
     reserved = settled.reservation.reserved_tokens + settled.reservation.margin_tokens
-    assert reserved == 16 * PICTURE_TOKENS + count * ASSUMED
+    assert reserved == 16 * EDITED_PICTURE_TOKENS + count * ASSUMED
 
 
 def test_n_behind_the_model_is_refused_above_what_was_reserved() -> None:

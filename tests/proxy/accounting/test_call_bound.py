@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policy.billing import MAX_COUNT
 from proxy.accounting import call_bound
 from proxy.accounting.call_bound import (
+    EDITED_PICTURE_TOKENS,
     FILE_TOKENS,
     MOST_PARTS,
     PICTURE_TOKENS,
@@ -75,6 +76,12 @@ def test_text_counts_a_token_per_byte_at_least(text: str, escaped: bool) -> None
         ({"type": "input_image", "image_url": "https://x.test/cat"}, PICTURE_TOKENS),
         ({"type": "image", "source": {"type": "url", "url": ""}}, PICTURE_TOKENS),
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, SOUND_TOKENS),
+        ({"type": "input_audio", "input_audio": {"data": "https://x.test/talk"}}, FILE_TOKENS),
+        ({"type": "input_audio", "input_audio": "https://x.test/talk"}, FILE_TOKENS),
+        ({"type": "audio_url", "audio_url": {"url": "https://x.test/talk"}}, FILE_TOKENS),
+        ({"audio_url": {"url": "HTTPS://x.test/talk"}}, FILE_TOKENS),
+        ({"type": "audio_url", "audio_url": {"url": "data:audio/wav;"}}, SOUND_TOKENS),
+        ({"role": "assistant", "audio": {"id": "audio_1"}}, SOUND_TOKENS),
         ({"type": "file", "file": {"file_id": "f"}}, FILE_TOKENS),
         ({"type": "input_file", "file_url": "https://x.test/book"}, FILE_TOKENS),
         ({"type": "document", "source": {"type": "url", "url": "https://x.test/book"}}, FILE_TOKENS),
@@ -94,6 +101,37 @@ def test_text_counts_a_token_per_byte_at_least(text: str, escaped: bool) -> None
 def test_part_counts_its_figure(part: Any, tokens: int) -> None:
     # A picture's URL counts no bytes in Messages, where it cannot be told from data.
     assert abs(beyond_bytes(asking(part)) - tokens) <= len("https://x.test/cat")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "most"),
+    [
+        (2833 + 8 * 5667, PICTURE_TOKENS),  # gpt-4o-mini: a base, and 512 px tiles of 2048 x 768 px
+        (30_000 * 12 // 10, PICTURE_TOKENS),  # GPT-5.6 and 6: patches, and their multiplier
+        (1536 * 246 // 100, PICTURE_TOKENS),  # gpt-5-nano
+        (4784, PICTURE_TOKENS),  # Claude, high resolution
+        (2240, PICTURE_TOKENS),  # Gemini, ultra high
+        (16_384, PICTURE_TOKENS),  # Qwen-VL: 12 845 056 pixels, 28 x 28 a token
+        (65 + 4 * 129 + 6240, EDITED_PICTURE_TOKENS),  # GPT Image 1, input fidelity high
+        (1500 * 10, SOUND_TOKENS),  # gpt-4o-transcribe: seconds, and tokens of one
+        (3 * 3600 * 25 // 2, SOUND_TOKENS),  # Voxtral
+        (1_048_576, FILE_TOKENS),  # Gemini: its context; 9.5 hours of sound or an hour of video fill it
+        (1_050_000, FILE_TOKENS),  # GPT-5.4: its context
+        (1_000_000, FILE_TOKENS),  # Claude: its context; 600 pages of a PDF fill it
+        (804, TOOLS_TOKENS),  # Claude Opus 4.7: the prompt for tools
+    ],
+)
+def test_figures_are_at_least_what_vendors_document(tokens: int, most: int) -> None:
+    assert tokens <= most
+
+
+def test_long_url_of_a_recording_counts_as_a_file_and_its_data_does_not() -> None:
+    for value, figure in (("https://x.test/" + "a" * 200_000, FILE_TOKENS), ("A" * 200_000, SOUND_TOKENS)):
+        raw = orjson.dumps(asking({"type": "input_audio", "input_audio": {"data": value}}))
+        parsed, outline = parse_with_placeholders(raw) or (None, None)
+        assert outline is not None
+        assert parsed is not None
+        assert most_input(parsed, len(raw), outline) == len(raw) + figure
 
 
 def test_parts_of_responses_count_in_input_and_in_tool_output() -> None:
