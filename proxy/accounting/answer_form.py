@@ -22,7 +22,7 @@ class Form(Enum):
     JSON = auto()
     """A body of one JSON value, which is held until its end."""
     JSON_LINES = auto()
-    """JSON texts that are passed as they come."""
+    """JSON texts that are read as they come."""
     OTHER = auto()
     """Something that is not read."""
 
@@ -37,6 +37,14 @@ def form_of(begun: bytes) -> Form | None:
         return None  # also if there is nothing but white space
     start = text[:_LONGEST_FIELD_BYTES].translate(*_NOT_TEXT)
     return Form.JSON if start.startswith((b"{", b"[")) else Form.OTHER
+
+
+def form_of_values(begun: bytes) -> Form | None:
+    """The form of JSON that begins so: one value, or objects on lines of their own; None if more of it is needed."""
+    line, _, rest = begun.strip(_BLANK).partition(b"\n")
+    if not rest:
+        return None
+    return Form.JSON_LINES if line.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{") else Form.JSON
 
 
 def labelled_form(content_type: str, streaming: bool) -> Form:

@@ -102,11 +102,13 @@ class TranslatingStreamReader(FinishingReader):
         *("_skeletons", "streams"),
     )
 
-    def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
-        """`spoken`: the target's dialect; `heard`: the caller's."""
+    def __init__(
+        self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter, *, is_lines: bool = False
+    ) -> None:
+        """`spoken`: the target's dialect; `heard`: the caller's. `is_lines`: an event is JSON on a line of its own."""
         super().__init__()
         self._context = context
-        self._framer = sse.Framer(MAX_EVENT_BYTES)
+        self._framer = (sse.LineFramer if is_lines else sse.Framer)(MAX_EVENT_BYTES)
         reader, names = spoken.new_stream_reader(), context.request.tool_names
         self._reader = RenamingStreamReader(reader, names) if names else reader
         self._roles = spoken.roles
@@ -120,7 +122,7 @@ class TranslatingStreamReader(FinishingReader):
         """Reads an event above the size bound."""
         self._skeletons: list[Json] = []
         """The small members that it found."""
-        self._holder = spoken.error_holder
+        self._holder = spoken.holder
         self._meter = meter
 
     @property

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from proxy.accounting.answer_form import Form, form_of, is_media, labelled_form
+from proxy.accounting.answer_form import Form, form_of, form_of_values, is_media, labelled_form
 from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Reported
-from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure
+from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure, reports_failure
 from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter
 from proxy.json_text.encoded_name import encoded_name
@@ -27,6 +27,8 @@ from proxy.time_slices import at_once
 MAX_BODY_BYTES = 32 << 20
 UNREAD_BYTES = 4_096
 """Most bytes to wait with for those that tell the answer's form: white space."""
+FIRST_LINE_BYTES = 64 << 10
+"""Most bytes to wait with for the end of the first line of JSON, and for what follows it."""
 SCANNED_BYTES = 64 << 10
 """How much is scanned in one step."""
 _WANTED = Wanted(TELLING_MEMBERS | {"usage"})
@@ -37,7 +39,7 @@ Work = Generator[None, None, bytes]
 class UnreadAnswer(NothingHeld):
     """A success of which too little came to tell its form. Its first bytes choose the reader that they are fed to."""
 
-    __slots__ = ("_is_file", "_is_labelled", "_label", "_reader", "_streaming", "begun", "streams")
+    __slots__ = ("_is_file", "_is_labelled", "_is_translated", "_label", "_reader", "_streaming", "begun", "streams")
     reported: Reported = NOTHING_REPORTED
     failed = False
     unknown_stop = ""
@@ -52,7 +54,13 @@ class UnreadAnswer(NothingHeld):
         return b""
 
     def __init__(
-        self, content_type: str, streaming: bool, reader: Callable[[Form], AnswerReader], *, is_file: bool = False
+        self,
+        content_type: str,
+        streaming: bool,
+        reader: Callable[[Form], AnswerReader],
+        *,
+        is_file: bool = False,
+        is_translated: bool = False,
     ) -> None:
         """`streaming`: whether the caller asked for a stream. `is_file`: the bytes may look like anything, and are not
         read."""
@@ -62,6 +70,7 @@ class UnreadAnswer(NothingHeld):
         self._streaming = streaming
         self._reader = reader
         self._is_file = is_file or is_media(content_type)
+        self._is_translated = is_translated
         self.streams = self._is_labelled and self._label is Form.STREAM
 
     def reader(self, data: bytes, *, is_all: bool = False) -> AnswerReader | None:
@@ -77,9 +86,18 @@ class UnreadAnswer(NothingHeld):
             return None
         if form is None or (form is Form.OTHER and self._is_labelled):
             form = self._label
-        elif form is Form.JSON and self._streaming and (self._label is Form.OTHER or _begins_with_a_line(self.begun)):
-            form = Form.JSON_LINES
-        return self._reader(form)
+        if form is Form.JSON:
+            form = self._form_of_json(is_all or len(self.begun) > FIRST_LINE_BYTES)
+        return None if form is None else self._reader(form)
+
+    def _form_of_json(self, is_enough: bool) -> Form | None:
+        """Whether JSON is one value or lines. None if more bytes are needed: JSON that would be held can wait."""
+        if not self._is_translated:
+            if not self._streaming:
+                return Form.JSON
+            if self._label is Form.OTHER or _begins_with_a_line(self.begun):
+                return Form.JSON_LINES
+        return form_of_values(self.begun) or (Form.JSON if is_enough else None)
 
 
 class PassThroughReader(NothingHeld):
@@ -108,12 +126,16 @@ class PassThroughReader(NothingHeld):
 class JsonLinesReader(NothingHeld):
     """Passes JSON texts as they come, scanned for usage and the model's name. Holds the last read until `end`."""
 
-    __slots__ = ("_last", "_scanner", "failed", "flows", "reported")
+    __slots__ = ("_event_meter", "_holder", "_last", "_scanner", "failed", "flows", "reported")
     unknown_stop = ""
     streams = True
 
-    def __init__(self, slug: str, meter: UsageMeter) -> None:
-        self._scanner = MemberScanner(_WANTED._replace(model=encoded_name(slug)), self._found)
+    def __init__(self, slug: str, meter: UsageMeter, event_meter: UsageMeter, holder: str | None = None) -> None:
+        """`meter` reads a whole answer, `event_meter` events as those of a stream. `holder`: what wraps their model
+        and usage."""
+        self._scanner = MemberScanner(_WANTED._replace(holder=holder, model=encoded_name(slug)), self._found)
+        self._event_meter = event_meter
+        self._holder = holder
         self._last = b""
         self.reported = meter
         self.failed = False
@@ -131,8 +153,12 @@ class JsonLinesReader(NothingHeld):
         return self._last + self._scanner.end()
 
     def _found(self, members: dict[str, Any]) -> None:
+        is_event = members.get("type") not in (None, self._holder)  # a whole answer has no type, or that of the holder
+        if is_event:
+            self.reported = self._event_meter
         self.reported.observe(members)
-        self.failed = self.failed or (not members.get("choices") and is_failure(members))
+        fails = reports_failure(members, self._holder) if is_event else is_failure(members)
+        self.failed = self.failed or (fails and not members.get("choices"))
         self.flows = not self.failed
 
 

@@ -270,7 +270,10 @@ class Dialects:
         `most`: a usage report with a larger figure is rejected. Call it before the request's body is dropped."""
         passed = passed_paths.PATHS.get(request.facts.path)
         is_file = passed is not None and passed_paths.is_file(passed, request, content_type)
-        return UnreadAnswer(content_type, request.streaming, _Readers(request, attempt, headers, most), is_file=is_file)
+        readers = _Readers(request, attempt, headers, most)
+        return UnreadAnswer(
+            content_type, request.streaming, readers, is_file=is_file, is_translated=attempt.is_translated
+        )
 
     def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter:
         """The counter of what is delivered to the caller. Call it before the request's body is dropped."""
@@ -302,33 +305,34 @@ class _Readers:
         if self._attempt.request is not None:
             if form is Form.OTHER:
                 raise UpstreamResetError("the answer is neither JSON nor a stream")
-            return self._translating(self._attempt.request, TranslatingBodyReader)
+            return self._translating(self._attempt.request, form)
         if form is Form.OTHER:
             return PassThroughReader()
         path, slug, most = self._request.facts.path, self._request.slug, self._most
         passed = passed_paths.PATHS.get(path)
         meter = _BODY_METERS[path](most) if passed is None else passed_paths.body_meter(passed, most)
         is_held = form is Form.JSON and (passed is None or not passed.answers_are_files)
-        return BodyReader(slug, meter) if is_held else JsonLinesReader(slug, meter)
+        spoken = _DIALECTS[self._attempt.dialect]
+        event_meter = meter if passed is not None else spoken.new_meter(most)
+        return BodyReader(slug, meter) if is_held else JsonLinesReader(slug, meter, event_meter, spoken.holder)
 
     def _new_stream(self) -> AnswerReader:
         request = self._request
         if self._attempt.request is not None:
-            return self._translating(self._attempt.request, TranslatingStreamReader)
+            return self._translating(self._attempt.request, Form.STREAM)
         if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
             return passed_paths.stream_reader(passed, request, self._most)
         return _DIALECTS[self._attempt.dialect].stream_reader(request, self._most)
 
-    def _translating(
-        self, call: Request, reader: type[TranslatingStreamReader] | type[TranslatingBodyReader]
-    ) -> AnswerReader:
+    def _translating(self, call: Request, form: Form) -> AnswerReader:
         spoken, heard = _DIALECTS[self._attempt.dialect], _DIALECTS[self._attempt.caller_dialect]
-        new_meter = spoken.new_meter if reader is TranslatingStreamReader else spoken.new_body_meter
         assert self._attempt.seals is not None  # a translation has them
-        seals = self._attempt.seals
         streams = self._request.streaming
-        context = AnswerContext(self._request.slug, call, self._created_s, seals, streams=streams)
-        return reader(spoken, heard, context, new_meter(self._most))
+        context = AnswerContext(self._request.slug, call, self._created_s, self._attempt.seals, streams=streams)
+        if form is Form.JSON:
+            return TranslatingBodyReader(spoken, heard, context, spoken.new_body_meter(self._most))
+        meter = spoken.new_meter(self._most)
+        return TranslatingStreamReader(spoken, heard, context, meter, is_lines=form is Form.JSON_LINES)
 
 
 def _attempt(

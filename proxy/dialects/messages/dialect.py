@@ -29,6 +29,7 @@ DIALECT = Dialect(
     new_body_meter=partial(MessagesMeter, is_whole=True),
     stream_reader=passing.stream_reader,
     roles=passing.EVENTS.roles,
+    holder=passing.EVENTS.holder,
     texts=messages_texts,
     without_sealed=without_sealed,
     native_reasoning=native_reasoning,

@@ -119,5 +119,5 @@ class Dialect:
     """A caller's own body with sealed reasoning made native again, or left out: no vendor can read our seal."""
     native_reasoning: Callable[[Json], Json | None]
     """What a vendor may get back of a block that was sealed; None if it is no reasoning of this dialect."""
-    error_holder: str | None = None
-    """The member of a stream's event that may wrap its `error`, besides the event itself."""
+    holder: str | None = None
+    """The member of a stream's event that wraps model and usage, and may wrap its `error`."""

@@ -30,5 +30,5 @@ DIALECT = Dialect(
     texts=responses_texts,
     without_sealed=without_sealed,
     native_reasoning=native_reasoning,
-    error_holder="response",
+    holder=passing.EVENTS.holder,
 )

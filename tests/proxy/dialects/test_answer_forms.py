@@ -5,7 +5,7 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS
-from proxy.accounting.answer_form import Form, form_of
+from proxy.accounting.answer_form import Form, form_of, form_of_values
 from tests.proxy.dialects.samples import (
     JSON,
     MESSAGES,
@@ -66,12 +66,35 @@ def test_lines_of_json_pass_at_their_pace(label: str) -> None:
     assert answer.feed(line) == line.replace(b"gpt-x", SLUG.encode())
 
 
+@pytest.mark.parametrize("label", ["application/x-ndjson", "application/json", "text/plain", ""])
+def test_lines_of_json_are_translated_at_their_pace(label: str) -> None:
+    answer = answer_reader(received(ASK | {"stream": True}, MESSAGES), VENDOR_B, [("content-type", label)])
+    said = [b'{"choices":[{"delta":{"content":"%s"}}]}\n' % word for word in (b"one", b"two", b"three")]
+    assert answer.feed(said[0]) == b""  # one value, as long as no other follows
+    began = answer.feed(said[1])
+    assert b'"text":"one"' in began
+    assert b'"text":"two"' in began
+    assert b'"text":"three"' in answer.feed(said[2])
+
+
+@pytest.mark.parametrize(
+    ("begun", "form"),
+    [
+        *((text, None) for text in (b'{"a":1}', b'{"a":1}\n', b'\n{"a":1}\r\n', b"{", b"{\n ")),
+        *((text, Form.JSON_LINES) for text in (b'{"a":1}\n{', b'{"a":1}\r\n\r\n{"a', b'\n{"a":1} \n {')),
+        *((text, Form.JSON) for text in (b'{\n"a":1', b"[{},\n{", b'{"a":{}\n}', b'{"a":1}\n[', b"[\n{}")),
+    ],
+)
+def test_second_line_tells_lines_from_one_value(begun: bytes, form: Form | None) -> None:
+    assert form_of_values(begun) is form
+
+
 @pytest.mark.parametrize("body", [b'{"error":{"message":"overloaded"}}\n', b'{\n"choices":[]}\n', b'{"choices":[]}'])
 def test_other_json_is_held_until_its_end(body: bytes) -> None:
     answer = answer_reader(received(ASK | {"stream": True}), VENDOR_B, JSON)
-    assert answer.feed(body) == answer.feed(b"\n") == b""
+    assert answer.feed(body) == answer.feed(b" ") == b""
     assert not answer.streams
-    assert answer.end() == body + b"\n"
+    assert answer.end() == body + b" "
 
 
 @pytest.mark.parametrize(

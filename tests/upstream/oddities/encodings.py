@@ -8,7 +8,19 @@ import orjson
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from tests.upstream.oddities.labels import REPORTED, STREAMS, TEXT, whole
-from tests.upstream.oddities.row import CALLERS, JSON, Counted, Oddity, Seen, chat_text, chat_usage, frames, sends
+from tests.upstream.oddities.row import (
+    CALLERS,
+    JSON,
+    Counted,
+    Oddity,
+    Seen,
+    chat_text,
+    chat_usage,
+    frames,
+    message_text,
+    response_text,
+    sends,
+)
 
 
 def _bodies(spoken: str) -> dict[str, bytes]:
@@ -70,12 +82,70 @@ def _rows() -> Iterator[Oddity]:
         seen={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"Hello",))},
         billed=Counted(1),
     )
-    lines = b"".join(orjson.dumps(chunk) + b"\n" for chunk in (*chat_text("Hello", " there"), chat_usage()))
-    for label in ("application/x-ndjson", "text/plain", JSON):
+    yield from _lines()
+
+
+def _lines() -> Iterator[Oddity]:
+    """Events as JSON objects on lines of their own. A caller of the same dialect gets the lines."""
+    events = {
+        CHAT_COMPLETIONS: [*chat_text("Hello", " there"), chat_usage()],
+        MESSAGES: message_text("Hello", " there"),
+        RESPONSES: response_text("Hello", " there"),
+    }
+    for spoken, said in events.items():
+        lines = b"".join(orjson.dumps(event) + b"\n" for event in said)
+        for form, pieces in {
+            "": (lines[:50], lines[50:]),
+            ", line by line": tuple(lines.splitlines(keepends=True)),
+            ", ending with CRLF": (lines.replace(b"\n", b"\r\n"),),
+            ", with blank lines": (b"\n" + lines.replace(b"\n", b"\n\n"),),
+            ", without a last line feed": (lines[:-1],),
+        }.items():
+            for asked in (True, False):
+                yield Oddity(
+                    name=f"{spoken}: events as lines of JSON{form}, asked for {'a stream' if asked else 'whole'}",
+                    spoken=spoken,
+                    sends=sends(*pieces, label="application/x-ndjson"),
+                    stream=asked,
+                    seen={caller: TEXT for caller in CALLERS if caller != spoken},
+                    billed=REPORTED,
+                )
+        for label in ("application/x-ndjson", "text/plain", JSON, None):
+            yield Oddity(
+                name=f"{spoken}: events as lines of JSON, labelled {label}",
+                spoken=spoken,
+                sends=sends(lines[:50], lines[50:], label=label),
+                seen={caller: Seen(has=(b" there",)) if caller == spoken else TEXT for caller in CALLERS},
+                billed=REPORTED,
+            )
+        cut = lines.partition(b'there"')[0]
         yield Oddity(
-            name=f"Chat: chunks as lines of JSON, labelled {label}",
-            sends=sends(lines[:50], lines[50:], label=label),
-            seen={CHAT_COMPLETIONS: Seen(has=(b" there",))},
+            name=f"{spoken}: events as lines of JSON that break off",
+            spoken=spoken,
+            sends=sends(cut, label="application/x-ndjson"),
+            seen={caller: Seen(text="Hello", ended="cut") for caller in CALLERS if caller != spoken},
+            billed=Counted(1),
+            logged=502,
+        )
+    failed = [*chat_text("Hello", finish=None), {"error": {"message": "overloaded"}}]
+    yield Oddity(
+        name="Chat: lines of JSON that end with a failure",
+        sends=sends(b"".join(orjson.dumps(event) + b"\n" for event in failed), label="application/x-ndjson"),
+        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="failed", has=(b"overloaded",))),
+        billed=Counted(1),
+        logged=502,
+    )
+    yield Oddity(
+        name="Chat: lines of JSON that break off amid the text",
+        sends=sends(b"".join(orjson.dumps(event) + b"\n" for event in failed[:-1]), label="application/x-ndjson"),
+        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="cut")),
+        billed=Counted(1),
+    )
+    for label in ("application/x-ndjson", JSON):
+        yield Oddity(
+            name=f"Chat: one whole answer on a line, labelled {label}",
+            sends=sends(orjson.dumps(whole(CHAT_COMPLETIONS)), b"\n", label=label),
+            seen={MESSAGES: TEXT, RESPONSES: TEXT},
             billed=REPORTED,
         )
 
