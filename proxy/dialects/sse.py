@@ -11,6 +11,8 @@ MAX_FRAME_BYTES = 128 << 10
 _LEADING = re.compile(rb"(?:(?::[^\r\n]*+)?\r?\n)++")
 _BLANK = re.compile(rb"\n\r?\n|\r\r")
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*+)")
+ERROR_FIELD = b"error:"
+"""The field in which llama.cpp told a failure until September 2025, in place of data."""
 _EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*+)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """A stream may begin with it; clients ignore it (HTML Standard 9.2.5)."""
@@ -176,8 +178,9 @@ def data_span(frame: bytes) -> tuple[int, int] | None:
 
 
 def data_of(frame: bytes) -> bytes:
-    """The payload of a frame: its data lines joined by line feeds; empty if there are none."""
-    return b"\n".join(match[1] for match in _DATA.finditer(frame))
+    """The payload of a frame: its data lines joined by line feeds, or the object of a failure; empty without either."""
+    data = b"\n".join(match[1] for match in _DATA.finditer(frame))
+    return data or (b'{"error":%b}' % frame[len(ERROR_FIELD) :].strip() if frame.startswith(ERROR_FIELD) else b"")
 
 
 def event_of(frame: bytes) -> bytes:

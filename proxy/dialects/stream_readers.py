@@ -133,6 +133,9 @@ class StreamReader(FinishingReader):
         return self._parsed(frame)
 
     def _parsed(self, frame: bytes) -> bytes:
+        if frame.startswith(sse.ERROR_FIELD):
+            self.failed = True
+            return self._leave(frame, Role.OTHER)
         role = self._shape.roles.of_frame(frame)
         tells_nothing = b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame
         if role is None and tells_nothing and not self.waits and not self._shape.roles.mark.search(frame):

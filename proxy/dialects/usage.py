@@ -98,7 +98,7 @@ class OpenAiMeter:
 
     def observe(self, answer: Json) -> None:
         holder = self._place.holder_in(answer)
-        if holder is None or (usage := holder.get("usage")) is None:
+        if holder is None or (usage := _usage_of(holder)) is None:
             return
         tokens = usual_tokens(holder, self._most)
         if tokens is None:
@@ -191,6 +191,18 @@ class MessagesMeter:
         """Take the figures of a later split. Its zeros count only if its other figures have taken their tokens over."""
         has_taken_over = sum(split.values()) >= sum(self._split.values())
         self._split |= {name: count for name, count in split.items() if count or has_taken_over}
+
+
+def _usage_of(holder: Json) -> Any:
+    """The usage of a frame or a body. Some vendors have it in a chunk's choice (Moonshot) or in `x_groq` (Groq)."""
+    usage = holder.get("usage")
+    if usage is not None:
+        return usage
+    choices = holder.get("choices")
+    for inner in (holder.get("x_groq"), *(choices if isinstance(choices, list) else ())):
+        if isinstance(inner, dict) and isinstance(inner.get("usage"), dict):
+            return inner["usage"]
+    return None
 
 
 def _without_wiping(before: Tokens | None, reported: Tokens) -> Tokens:

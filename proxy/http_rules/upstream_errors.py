@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from policy.endpoints import Target, is_platform_hosted
-from proxy.dialects.error_envelopes import in_envelope, message_of
+from proxy.dialects.error_envelopes import Json, in_envelope, message_of
 from proxy.exchange import Answered
 from proxy.http_rules.headers import returned_headers
 from proxy.http_rules.masking import TooManyEscapesError, mask, mask_fields
@@ -54,12 +54,15 @@ def error_for_caller(
         kept.append(("retry-after", "1"))
     if body.strip():
         kept.insert(0, ("content-type", "application/json"))
-        error = _error_object(body)
+        parsed = _parsed(body)
+        error = _error_object(parsed)
         if error is None:
             text = body.decode("utf-8", "replace").strip()
             return Answered(status, kept, orjson.dumps({"error": text}), text[:MAX_REASON_CHARS])
         if dialect is not None and isinstance(error["error"], dict):
             body = orjson.dumps(in_envelope(error, status, dialect))
+        elif error is not parsed:
+            body = orjson.dumps(error)
         return Answered(status, kept, body, message_of(error)[:MAX_REASON_CHARS])
     if status == 500 and is_platform_hosted(target.provider):
         raise ModelRaisedError
@@ -95,12 +98,23 @@ def discreet(answered: Answered, *secrets: str | None) -> Answered:
     return answered
 
 
-def _error_object(body: bytes) -> dict[str, Any] | None:
-    """The body, if it is a JSON object with a member `error`."""
+def _parsed(body: bytes) -> Any:
+    """The body's JSON; None if it is none."""
     if not is_surely_within_bounds(body):  # too many values to parse: passed as text
         return None
     try:
-        json = orjson.loads(body)
+        return orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    return json if isinstance(json, dict) and "error" in json else None
+
+
+def _error_object(parsed: Any) -> Json | None:
+    """The object with a member `error` that a body is. Google has it in an array; Mistral, SGLang and older vLLM have
+    the error's members in the body itself."""
+    if isinstance(parsed, list) and len(parsed) == 1:
+        parsed = parsed[0]
+    if not isinstance(parsed, dict):
+        return None
+    if "error" in parsed:
+        return parsed
+    return {"error": parsed} if parsed.get("object") == "error" else None

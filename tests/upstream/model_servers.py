@@ -57,7 +57,10 @@ ANSWERS = {
 MODEL_SERVERS = (
     ModelServer(
         name="vLLM",
-        missing_path=(404, json.dumps({"error": {"message": "Not Found", "type": "Not Found", "code": 404}})),
+        missing_path=(
+            404,
+            json.dumps({"error": {"message": "Not Found", "type": "Not Found", "param": None, "code": 404}}),
+        ),
         missing_model=(
             404,
             {
@@ -90,14 +93,21 @@ MODEL_SERVERS = (
         missing_path=(404, json.dumps({"detail": "Not Found"})),
         missing_model=(
             404,
-            {"error": {"message": "The model 'their-model' does not exist", "type": "x", "code": "model_not_found"}},
+            {
+                "error": {
+                    "message": "The model 'their-model' does not exist",
+                    "type": "invalid_request_error",
+                    "param": "model",
+                    "code": "model_not_found",
+                }
+            },
         ),
     ),
     ModelServer(
         name="llama.cpp",
         missing_path=(
             404,
-            json.dumps({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}),
+            json.dumps({"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}}),
         ),
         missing_model=(404, {"error": {"code": 404, "message": "model not found", "type": "not_found_error"}}),
     ),
@@ -108,8 +118,8 @@ MODEL_SERVERS = (
             404,
             {
                 "error": {
-                    "message": 'model "their-model" not found, try pulling it first',
-                    "type": "api_error",
+                    "message": "model 'their-model' not found",
+                    "type": "not_found_error",
                     "param": None,
                     "code": None,
                 }
@@ -120,11 +130,11 @@ MODEL_SERVERS = (
         name="LM Studio",
         missing_path=(200, json.dumps({"error": "Unexpected endpoint or method. (POST {path})"})),
         missing_model=(
-            404,
+            400,
             {
                 "error": {
-                    "message": "Model 'their-model' not found",
-                    "type": "x",
+                    "message": 'Invalid model identifier "their-model". Please specify a valid downloaded model',
+                    "type": "invalid_request_error",
                     "param": "model",
                     "code": "model_not_found",
                 }

@@ -55,7 +55,7 @@ def note_unread_members(message: Json, path: str, left_out: LeftOut) -> None:
             left_out.add(f"{path}.{name}")
     content = message.get("content")
     for number, part in enumerate(content if isinstance(content, list) else ()):
-        if not text_in(part, "text") and isinstance(part, dict):
+        if isinstance(part, dict) and not text_in(part, "text") and not part.get("thinking"):
             left_out.add(f"{path}.content.{number}", text_in(part, "type"))
 
 

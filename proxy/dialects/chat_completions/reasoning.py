@@ -47,7 +47,21 @@ def answered_reasoning(message: Json) -> Reasoning | None:
     text = next((found for name in _TEXTS if (found := text_in(message, name))), "") or details_text(details)
     extra = message.get("extra_content")
     native = native_members(text, details, extra if isinstance(extra, dict) else None)
-    return Reasoning(text, DIALECT_NAME, native) if native else None
+    if native:
+        return Reasoning(text, DIALECT_NAME, native)
+    thinking = thinking_text(message)
+    return Reasoning(thinking) if thinking else None
+
+
+def thinking_text(message: Json) -> str:
+    """The reasoning that Mistral has in parts of a content. It is shown; what the vendor wants back of it is not known
+    of servers of this dialect."""
+    texts: list[str] = []
+    for part in objects_in(message, "content"):
+        thinking = part.get("thinking")
+        pieces = objects_in(part, "thinking")
+        texts += [thinking] if isinstance(thinking, str) else [text_in(piece, "text") for piece in pieces]
+    return "".join(texts)
 
 
 def details_text(details: Iterable[Json]) -> str:

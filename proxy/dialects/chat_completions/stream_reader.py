@@ -13,7 +13,7 @@ from proxy.dialects.chat_completions.answer_reader import (
     read_stop,
 )
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
-from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
+from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members, thinking_text
 from proxy.dialects.failures import SERVER_FAULT, message_instead
 from proxy.dialects.middle.answer import (
     BROKEN,
@@ -105,6 +105,8 @@ class ChatStreamReader:
     def _read_delta(self, delta: Json, choice: Json, events: list[Event]) -> None:
         if not READ_MEMBERS.issuperset(delta) or isinstance(delta.get("content"), list):
             note_unread_members(delta, DELTA_PATH, self.left_out)
+            if thinking := thinking_text(delta):
+                events.append(ReasoningDelta(thinking))
         if "reasoning_content" in delta or "reasoning" in delta or "reasoning_details" in delta:
             self._read_reasoning(delta, events)
         if delta.get("extra_content"):

@@ -11,12 +11,12 @@ from tests.upstream.oddities import (
     fidelity,
     finish_reasons,
     finishes,
+    known_servers,
     labels,
     left_out,
     missing_paths,
     refused_additions,
     reports,
-    usage_reports,
 )
 from tests.upstream.oddities.row import Oddity
 
@@ -27,10 +27,10 @@ ODDITIES: tuple[Oddity, ...] = (
     *fidelity.ROWS,
     *finish_reasons.ROWS,
     *finishes.ROWS,
+    *known_servers.ROWS,
     *left_out.ROWS,
     *labels.ROWS,
     *missing_paths.ROWS,
     *refused_additions.ROWS,
     *reports.ROWS,
-    *usage_reports.ROWS,
 )

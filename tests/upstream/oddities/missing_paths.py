@@ -17,6 +17,9 @@ FORMS: dict[str, Behaviour] = {
     "404, Invalid URL": answer_json(404, {"error": {"message": "Invalid URL (POST /v1/messages)", "code": None}}),
     "404, File Not Found": answer_json(404, {"error": {"code": 404, "message": "File Not Found", "type": "x"}}),
     "404, Not Found": answer_json(404, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}}),
+    "404, a flat error": answer_json(
+        404, {"object": "error", "message": "Not Found", "type": "Not Found", "param": None, "code": 404}
+    ),
     "404, a page": answer(404, PAGE, HTML),
     "404, plain text": answer(404, b"404 page not found", {"content-type": "text/plain"}),
     "404, nothing": answer(404),

@@ -1,9 +1,11 @@
-"""Usage reports where they do not belong, that repeat others as zeros, and in events above the size bound."""
+"""Usage reports: in each place, where they do not belong, that repeat others as zeros, in events above the size bound,
+and none at all."""
 
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from tests.upstream.oddities.labels import REPORTED, TEXT
 from tests.upstream.oddities.row import (
+    Counted,
     Oddity,
     Seen,
     chat_text,
@@ -23,6 +25,32 @@ OUTPUT = [{"type": "message", "content": [{"type": "output_text", "text": ECHO}]
 REPEATED = RESPONSE[-1] | {"response": RESPONSE[-1]["response"] | {"output": OUTPUT}}
 
 ROWS = (
+    Oddity(
+        name="Chat: the usage comes in the chunk after the finish",
+        sends=sends(frames(*chat_text("Hello", " there"), chat_usage(), "[DONE]")),
+        seen=TEXT,
+        billed=REPORTED,
+    ),
+    Oddity(
+        name="Chat: no usage is reported",
+        sends=sends(frames(*chat_text("Hello", " there"), "[DONE]")),
+        seen=TEXT,
+        billed=Counted(2),
+    ),
+    Oddity(
+        name="Messages: the usage comes in two parts",
+        spoken=MESSAGES,
+        sends=sends(frames(*message_text("Hello", " there"))),
+        seen=TEXT,
+        billed=REPORTED,
+    ),
+    Oddity(
+        name="Responses: the usage comes with the last event",
+        spoken=RESPONSES,
+        sends=sends(frames(*response_text("Hello", " there"))),
+        seen=TEXT,
+        billed=REPORTED,
+    ),
     Oddity(
         name="Chat: zeros repeat the usage",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage(), chat_usage(input=0, output=0), "[DONE]")),
