@@ -18,8 +18,8 @@ AUDIO_TOKENS = 600
 
 SPEECH_TOKENS_PER_MINUTE = 1250
 """Tokens of a minute of speech in an answer: a vendor's price per minute by its price per token."""
-PICTURE_TOKENS: Mapping[str, int] = {"low": 272, "medium": 1056, "high": 4160}
-"""Tokens of a picture of 1024 × 1024 pixels in an answer, by quality. Others cost as much per pixel."""
+PICTURE_TOKENS: Mapping[str, int] = {"low": 272, "medium": 1056, "high": 4160, "xhigh": 4160, "max": 7024}
+"""Tokens of a picture of 1024 × 1024 pixels in an answer, by quality."""
 PICTURE_QUALITY = "medium"
 PARTIAL_PICTURE_TOKENS = 100
 """Tokens of a partial picture, beside those of the picture itself."""
@@ -41,6 +41,10 @@ _RUNS = (
 """Replacements, in this order, that turn each run of one character class into one byte per token."""
 
 _SQUARE = 1024 * 1024
+_BY_THE_PIXEL = 1536 * 1024
+"""The area up to which pictures cost as much per pixel. Larger ones are made by later models, by another rule."""
+_AREA_OFFSET = 2_000_000
+"""Pixels that later models add to the area of each picture."""
 _SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 _QUALITIES = {"standard": "medium", "hd": "high"}
 """Older names of qualities."""
@@ -182,9 +186,17 @@ def tokens_of(weight: int) -> int:
 def picture_tokens(size: object, quality: object) -> int:
     """Tokens of a picture in an answer. `size` and `quality` as requests and events write them; else the usual ones."""
     tokens = PICTURE_TOKENS.get(_QUALITIES.get(quality, quality) if isinstance(quality, str) else "")
+    whole = tokens or PICTURE_TOKENS[PICTURE_QUALITY]
     pixels = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    area = int(pixels[1]) * int(pixels[2]) if pixels is not None else _SQUARE
-    return -(-(tokens or PICTURE_TOKENS[PICTURE_QUALITY]) * area // _SQUARE)
+    if pixels is None:
+        return whole
+    width = int(pixels[1])
+    height = int(pixels[2])
+    area = width * height
+    if area <= _BY_THE_PIXEL:
+        return -(-whole * area // _SQUARE)
+    scaled = whole * min(width, height) * (_AREA_OFFSET + area)
+    return -(-scaled // (max(width, height) * (_AREA_OFFSET + _SQUARE)))
 
 
 def _cut(texts: Iterable[str | bytes | memoryview], size: int) -> Iterator[str | bytes | memoryview]:

@@ -23,6 +23,8 @@ from tests.upstream.oddities.row import (
     chat_text,
     chat_usage,
     frames,
+    message_text,
+    response_text,
     sends,
 )
 
@@ -182,7 +184,7 @@ def streams() -> Iterator[Oddity]:
     )
 
 
-def broken() -> Iterator[Oddity]:
+def endings() -> Iterator[Oddity]:
     # ollama/ollama middleware/openai.go: an error amid the stream becomes a chunk that says nothing
     lost = chat_chunk({"role": "assistant", "content": ""})
     yield Oddity(
@@ -191,6 +193,18 @@ def broken() -> Iterator[Oddity]:
         seen=Seen(text="Hello", ended="cut"),
         billed=Counted(1),
     )
+    # vllm/entrypoints/anthropic/serving.py; BerriAI/litellm#40243
+    for server, spoken, events in (
+        ("vLLM", MESSAGES, message_text("Hello", " there")),
+        ("LiteLLM", RESPONSES, response_text("Hello", " there")),
+    ):
+        yield Oddity(
+            name=f"{server}: [DONE] behind the last event of {spoken}",
+            spoken=spoken,
+            sends=sends(frames(*events), DONE),
+            seen=TEXT,
+            billed=BILLED,
+        )
     # ggml-org/llama.cpp, as darshi1337/apogee#139 found it
     yield Oddity(
         name="llama.cpp: no blank line behind [DONE]",
@@ -290,4 +304,4 @@ def reasoning() -> Iterator[Oddity]:
     )
 
 
-ROWS = (*failures(), *errors(), *streams(), *broken(), *deltas(), *reasoning())
+ROWS = (*failures(), *errors(), *streams(), *endings(), *deltas(), *reasoning())

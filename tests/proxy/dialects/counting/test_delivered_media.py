@@ -79,6 +79,11 @@ def test_encoded_sound_counts_as_the_sound() -> None:
         (None, None, 1056),
         ("0x0", 3, 1056),
         ("512x512", "standard", 264),
+        ("1024x1024", "max", 7024),
+        ("2048x2048", "high", 8453),
+        ("3840x2160", "medium", 2006),
+        ("2160x3840", "low", 517),
+        ("9999x999", "high", 1635),
     ],
 )
 def test_tokens_of_a_picture(size: object, quality: object, tokens: int) -> None:
