@@ -141,4 +141,46 @@ MODEL_SERVERS = (
             },
         ),
     ),
+    ModelServer(
+        name="LiteLLM",
+        missing_path=(404, json.dumps({"detail": "Not Found"})),
+        missing_model=(
+            400,
+            {
+                "error": {
+                    "message": "/chat/completions: Invalid model name passed in model=their-model. "
+                    "Call `/v1/models` to view available models for your key.",
+                    "type": "None",
+                    "param": "None",
+                    "code": "400",
+                }
+            },
+        ),
+    ),
+    ModelServer(
+        name="Groq",
+        speaks=(CHAT_COMPLETIONS, RESPONSES),
+        missing_path=(
+            404,
+            json.dumps(
+                {
+                    "error": {
+                        "message": "Unknown request URL: POST {path}. Please check the URL for typos",
+                        "type": "invalid_request_error",
+                        "code": "unknown_url",
+                    }
+                }
+            ),
+        ),
+        missing_model=(
+            404,
+            {
+                "error": {
+                    "message": "The model `their-model` does not exist or you do not have access to it.",
+                    "type": "invalid_request_error",
+                    "code": "model_not_found",
+                }
+            },
+        ),
+    ),
 )

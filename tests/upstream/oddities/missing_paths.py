@@ -14,6 +14,7 @@ PAGE = b"<!DOCTYPE html><html><head><title>Hello</title></head><body>A model of 
 FORMS: dict[str, Behaviour] = {
     "404, a detail": answer_json(404, {"detail": "Not Found"}),
     "404, an error object with a code": answer_json(404, {"error": {"message": "x", "code": "unknown_url"}}),
+    "404, a message of a route": answer_json(404, {"message": "no Route matched with those values"}),
     "404, Invalid URL": answer_json(404, {"error": {"message": "Invalid URL (POST /v1/messages)", "code": None}}),
     "404, File Not Found": answer_json(404, {"error": {"code": 404, "message": "File Not Found", "type": "x"}}),
     "404, Not Found": answer_json(404, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}}),
