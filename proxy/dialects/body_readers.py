@@ -123,22 +123,48 @@ class PassThroughReader(NothingHeld):
         return self._last
 
 
-class JsonLinesReader(NothingHeld):
-    """Passes JSON texts as they come, scanned for usage and the model's name. Holds the last read until `end`."""
+class ScanningReader(NothingHeld):
+    """Scans JSON for its usage, its failure and the model's name: a whole answer, or events on lines of their own."""
 
-    __slots__ = ("_event_meter", "_holder", "_last", "_scanner", "failed", "flows", "reported")
+    __slots__ = ("_event_meter", "_holder", "_slug", "failed", "reported")
     unknown_stop = ""
-    streams = True
 
-    def __init__(self, slug: str, meter: UsageMeter, event_meter: UsageMeter, holder: str | None = None) -> None:
+    def __init__(
+        self, slug: str, meter: UsageMeter, event_meter: UsageMeter | None = None, holder: str | None = None
+    ) -> None:
         """`meter` reads a whole answer, `event_meter` events as those of a stream. `holder`: what wraps their model
         and usage."""
-        self._scanner = MemberScanner(_WANTED._replace(holder=holder, model=encoded_name(slug)), self._found)
-        self._event_meter = event_meter
+        self._slug = encoded_name(slug)
+        self._event_meter = event_meter or meter
         self._holder = holder
-        self._last = b""
         self.reported = meter
         self.failed = False
+
+    def _new_scanner(self) -> MemberScanner:
+        return MemberScanner(_WANTED._replace(holder=self._holder, model=self._slug), self._found)
+
+    def _found(self, members: dict[str, Any]) -> None:
+        """Read the members of an outermost object."""
+        is_event = members.get("type") not in (None, self._holder)  # a whole answer has no type, or that of the holder
+        if is_event:
+            self.reported = self._event_meter
+        self.reported.observe(members)
+        fails = reports_failure(members, self._holder) if is_event else is_failure(members)
+        self.failed = self.failed or (fails and not members.get("choices"))
+
+
+class JsonLinesReader(ScanningReader):
+    """Passes JSON texts as they come. Holds the last read until `end`."""
+
+    __slots__ = ("_last", "_scanner", "flows")
+    streams = True
+
+    def __init__(
+        self, slug: str, meter: UsageMeter, event_meter: UsageMeter | None = None, holder: str | None = None
+    ) -> None:
+        super().__init__(slug, meter, event_meter, holder)
+        self._scanner = self._new_scanner()
+        self._last = b""
         self.flows = True
 
     def feed(self, data: bytes) -> bytes:
@@ -153,32 +179,32 @@ class JsonLinesReader(NothingHeld):
         return self._last + self._scanner.end()
 
     def _found(self, members: dict[str, Any]) -> None:
-        is_event = members.get("type") not in (None, self._holder)  # a whole answer has no type, or that of the holder
-        if is_event:
-            self.reported = self._event_meter
-        self.reported.observe(members)
-        fails = reports_failure(members, self._holder) if is_event else is_failure(members)
-        self.failed = self.failed or (fails and not members.get("choices"))
+        super()._found(members)
         self.flows = not self.failed
 
 
-class BodyReader(NothingHeld):
+class BodyReader(ScanningReader):
     """Holds a JSON body until it is complete. A body too large to hold passes, except for its last bytes."""
 
-    __slots__ = ("_held", "_limit", "_result", "_scanner", "_size", "_slug", "failed", "reported")
+    __slots__ = ("_held", "_limit", "_result", "_scanner", "_size")
     streams = False
-    unknown_stop = ""
 
-    def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
+    def __init__(
+        self,
+        slug: str,
+        meter: UsageMeter,
+        event_meter: UsageMeter | None = None,
+        holder: str | None = None,
+        *,
+        limit: int = MAX_BODY_BYTES,
+    ) -> None:
+        super().__init__(slug, meter, event_meter, holder)
         self._held: deque[bytes] = deque()
         self._size = 0
         self._limit = limit
         self._scanner: MemberScanner | None = None
         """Reads a body that passes before its end."""
-        self._slug = encoded_name(slug)
-        self.reported = meter
         self._result: bytes | None = None
-        self.failed = False
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -242,14 +268,6 @@ class BodyReader(NothingHeld):
             return raw
         read = yield from _scanned(self._new_scanner(), SegmentedBody(text))
         return raw if read == text else encoding.mark + read.decode("utf-8", "replace").encode(encoding.name)
-
-    def _new_scanner(self) -> MemberScanner:
-        return MemberScanner(_WANTED._replace(model=self._slug), self._found)
-
-    def _found(self, members: dict[str, Any]) -> None:
-        """Read the members of one of the body's objects: mostly it has one."""
-        self.reported.observe(members)
-        self.failed = not members.get("choices") and is_failure(members)
 
 
 def _begins_with_a_line(begun: bytes) -> bool:

@@ -314,7 +314,7 @@ class _Readers:
         is_held = form is Form.JSON and (passed is None or not passed.answers_are_files)
         spoken = _DIALECTS[self._attempt.dialect]
         event_meter = meter if passed is not None else spoken.new_meter(most)
-        return BodyReader(slug, meter) if is_held else JsonLinesReader(slug, meter, event_meter, spoken.holder)
+        return (BodyReader if is_held else JsonLinesReader)(slug, meter, event_meter, spoken.holder)
 
     def _new_stream(self) -> AnswerReader:
         request = self._request

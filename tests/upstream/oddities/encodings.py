@@ -107,7 +107,7 @@ def _lines() -> Iterator[Oddity]:
                     spoken=spoken,
                     sends=sends(*pieces, label="application/x-ndjson"),
                     stream=asked,
-                    seen={caller: TEXT for caller in CALLERS if caller != spoken},
+                    seen={caller: Seen(has=(b" there",)) if caller == spoken else TEXT for caller in CALLERS},
                     billed=REPORTED,
                 )
         for label in ("application/x-ndjson", "text/plain", JSON, None):
