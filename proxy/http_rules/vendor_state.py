@@ -54,7 +54,7 @@ _CLUES: dict[str, tuple[frozenset[str], tuple[bytes, ...]]] = {
 """Members of the body itself, and texts anywhere in it, that call for a close look, by path. Each text is a search of
 the whole body: so few of them, and none shorter than six bytes, which Python searches twice as slowly."""
 _OTHER_CLUES = (_EVERYWHERE, (*_IDS, b'"container'))
-_BACKSLASH = b"\\"
+_BACKSLASH = ord("\\")
 _ESCAPE = b"\\u00"
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff])")
 """A letter or an underscore, which nobody needs to escape: it could hide a name from the search."""
@@ -63,14 +63,14 @@ _ESCAPED_LETTER = re.compile(rb"\\u00(?:[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff])")
 def needs_a_close_look(request: Received) -> bool:
     """Whether the body might name state in the vendor's account. Costs an ordinary call about a microsecond."""
     json, outline, path = request.json, request.outline, request.facts.path
-    members, clues = _CLUES[path] if path in _CLUES else _OTHER_CLUES  # noqa: SIM401  (no C call on the hot path)
+    members, clues = _CLUES.get(path, _OTHER_CLUES)
     if not members.isdisjoint(json):
         return True
     text = request.body if outline is None else outline.text
     for clue in clues:
-        if clue in text:
+        if text.find(clue) >= 0:  # `in` raises and drops an exception before it looks for bytes
             return True
-    if _BACKSLASH in text and _ESCAPE in text and _ESCAPED_LETTER.search(text):
+    if _BACKSLASH in text and text.find(_ESCAPE) >= 0 and _ESCAPED_LETTER.search(text):
         return True
     return path == RESPONSES_PATH and _references(json)
 
