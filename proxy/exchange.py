@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from policy.billing import Tokens
 from policy.hosts import Reach
+from policy.limits.settlement import Estimate
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
@@ -163,6 +164,8 @@ class AnswerFields(NamedTuple):
     """Those that go to the caller, without those that the upstream declares hop-by-hop."""
     codings: tuple[str, ...]
     """The transfer codings, in lower case, one for each field."""
+    longest: int
+    """How many characters the longest value in `returned` has."""
 
 
 class UpstreamAnswer(Protocol):
@@ -243,10 +246,8 @@ class Admitted:
     taken: Taken
     event_key: str
     """The billing event's idempotency key, a ULID."""
-    estimate: Tokens
-    """What the call is expected to cost, and reserves of TOKEN limits. Never billed."""
-    most_tokens: int
-    """What the call can cost at most."""
+    estimate: Estimate
+    """What the call reserves of TOKEN limits. Never billed."""
 
 
 @dataclass(slots=True)

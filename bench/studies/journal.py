@@ -25,7 +25,7 @@ from control.edges.sql.store import Store
 from control.resources.records import Window
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.recovery import join_events, progress_record
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
@@ -62,7 +62,7 @@ def call(number: int) -> OpenedCall:
         model_slug="acme/chat",
         request_metadata={"trace": "abc"},
         opened_at_ms=1,
-        estimate=Tokens(input=100, output=500, cached_input=0),
+        estimate=Estimate(600, 7_600),
         reservations=(RESERVATION,),
     )
 

@@ -85,13 +85,13 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
     The data of a picture in the body counts by the figure alone. `part_tokens` replaces the figure of each part.
     """
     tokens = body_bytes if _BESIDE_CONTENT.isdisjoint(body) else body_bytes + _beside_content(body, part_tokens)
-    lists: list[list[Any]] = []
-    for name in _CONTENT.intersection(body):
-        if type(content := body[name]) is list:
-            lists.append(content)
+    contents = [*map(body.get, _CONTENT.intersection(body))]
     left = MOST_PARTS
-    while lists:
-        for part in lists.pop():
+    while contents:
+        content = contents.pop()
+        if type(content) is not list:
+            continue  # text
+        for part in content:
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
                 continue  # text, as nearly every message
             kind = part.get("type")
@@ -101,7 +101,7 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
                     return (
                         body_bytes + _beside_content(body, part_tokens) + MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
                     )
-                lists += _inner_lists(part)
+                contents += _contents(part)
                 if figure := _figure(part):
                     tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)
     return tokens
@@ -126,12 +126,15 @@ def _beside_content(body: Json, part_tokens: int) -> int:
     return tokens
 
 
-def _inner_lists(part: dict[str, Any]) -> list[list[Any]]:
-    """The parts of a part: content of messages and of results, a tool's output, a document given as content."""
-    source, output = part.get("source"), part.get("output")
-    found = [part.get("content"), source.get("content") if type(source) is dict else None]
-    found.append([output] if type(output) is dict else output)
-    return [parts for parts in found if type(parts) is list]
+def _contents(part: dict[str, Any]) -> tuple[Any, ...]:
+    """The contents of a part, lists or not: of messages and of results, a tool's output, a document's source."""
+    source = part.get("source")
+    output = part.get("output")
+    return (
+        part.get("content"),
+        source.get("content") if type(source) is dict else None,
+        [output] if type(output) is dict else output,
+    )
 
 
 def _figure(part: dict[str, Any]) -> int:

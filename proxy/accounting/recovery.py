@@ -8,15 +8,14 @@ See docs/reference/events-and-webhooks.md#crashes.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
 import orjson
 
 from policy.billing import EVENT_END, Tokens, join_event
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
 ORPHAN_STATUS = 502
@@ -38,21 +37,21 @@ _KEY_TO = _KEY_AT + _KEY_BYTES
 _REST_AT = _KEY_BYTES + len(b"\n")
 _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
-_WITHOUT_MARGIN, _MARGIN = itemgetter(slice(5)), attrgetter("margin_tokens")
+_WITHOUT_MARGIN = itemgetter(slice(Reservation._fields.index("margin_tokens")))
+_MARGIN_AT = len(Tokens._fields)
 
 
 def open_record(
-    *, start: bytes, opened_at_ms: int, estimate: Tokens, reservations: tuple[Reservation, ...] = ()
+    *, start: bytes, opened_at_ms: int, estimate: Estimate, reservations: tuple[Reservation, ...] = ()
 ) -> bytes:
     """An admitted call before dispatch: everything needed to bill and settle it after a crash.
 
     Two lines: `start`, the first half of the event (`event_start`), its key first; then the time, the estimate and the
-    reservations. Reading relies on the key's length, that of a ULID. The margins stand behind the estimate's figures:
-    versions that know no margins read the record too, after a rollback.
+    reservations. Reading relies on the key's length, that of a ULID. The estimate is written as `Tokens`, and the
+    margin of all reservations behind it: versions that know no margins read the record too, after a rollback.
     """
-    figures = (*estimate, *map(_MARGIN, reservations))
-    opening = (opened_at_ms, figures, tuple(map(_WITHOUT_MARGIN, reservations)))
-    payload = start + b"\n" + orjson.dumps(opening)
+    figures = (estimate.expected, 0, 0, estimate.margin)
+    payload = start + b"\n" + orjson.dumps((opened_at_ms, figures, tuple(map(_WITHOUT_MARGIN, reservations))))
     return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
 
@@ -92,12 +91,11 @@ def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
     ]
 
 
-def _opening(opened: bytes) -> tuple[Tokens, list[Reservation]]:
-    """The estimate and the reservations of an open record. An older proxy's reservations have no margin."""
+def _opening(opened: bytes) -> tuple[int, list[Reservation]]:
+    """The estimated input and the reservations of an open record. An older proxy's reservations have no margin."""
     _, figures, reservations = orjson.loads(opened.partition(b"\n")[2])
-    counts = len(Tokens._fields)
-    margins = figures[counts:] or repeat(0)
-    return Tokens.from_wire(figures[:counts]), list(map(Reservation.from_wire, reservations, margins))
+    margin = figures[_MARGIN_AT] if len(figures) > _MARGIN_AT else 0
+    return figures[0], [Reservation.from_wire(reservation, margin) for reservation in reservations]
 
 
 @dataclass(slots=True)
@@ -164,8 +162,8 @@ class Ledger:
         """
         given, ended = dict[str, int](), []
         for event_key, opened in sorted(self.open.items()):
-            estimate, reservations = _opening(opened)
-            tokens = _last_known(self.answered.get(event_key), estimate)
+            estimated_input, reservations = _opening(opened)
+            tokens = _last_known(self.answered.get(event_key), estimated_input)
             numbers = tuple(_next_number(given, reservation.key) for reservation in reservations)
             closed = close_record(
                 event_key=event_key.decode(),
@@ -200,12 +198,12 @@ class Ledger:
         return ledger
 
 
-def _last_known(progress: bytes | None, estimate: Tokens) -> Tokens:
+def _last_known(progress: bytes | None, estimated_input: int) -> Tokens:
     """The tokens billed for an orphan. `progress`: the rest of its last progress record, or empty (older workers)."""
     if progress is None:
         return Tokens()
     if not progress:  # no counted output: bill the input of the estimate alone
-        return Tokens(input=estimate.input)
+        return Tokens(input=estimated_input)
     return Tokens.from_wire(orjson.loads(b"{" + progress)["tokens"])
 
 

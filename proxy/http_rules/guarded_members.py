@@ -66,9 +66,11 @@ def check_members(body: dict[str, Any]) -> int | None:
         if type(value) is not _KINDS[name]:
             raise MalformedRequestError(_first_type_error(body))
         if name in _OUTPUT_CAPS:
-            is_capped = is_capped and body[name] > 0
-            if body[name] > cap:
-                cap = body[name]
+            asked: int = body[name]
+            if asked < 1:
+                is_capped = False
+            elif asked > cap:
+                cap = asked
     if not _KNOWN.issuperset(body):
         _check_names(body, _KNOWN, _GUARDED, "")
     options = body.get("stream_options")

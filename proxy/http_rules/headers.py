@@ -124,7 +124,8 @@ def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) 
     if connection:
         dropped = set(_list_items(connection))
         kept = [field for field in kept if field[0] not in dropped]
-    return AnswerFields(content_type, encoded, tuple(kept), tuple(codings))
+    longest = max((len(value) for _, value in kept), default=0)
+    return AnswerFields(content_type, encoded, tuple(kept), tuple(codings), longest)
 
 
 def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> Headers:

@@ -66,14 +66,8 @@ def mask(text: bytes, secret: bytes) -> bytes:
 
 
 def mask_fields(fields: Sequence[tuple[str, str]], secret: str | None) -> Sequence[tuple[str, str]]:
-    """An upstream's header fields with `secret` hidden, however it is spelled: no spelling is shorter than itself."""
+    """An upstream's header fields with `secret` hidden, however it is spelled."""
     if not secret:
-        return fields
-    size = len(secret)
-    for _, value in fields:
-        if len(value) >= size:
-            break
-    else:  # as for nearly every answer
         return fields
     text = "\n".join([value for _, value in fields])
     if "%" not in text and "\\" not in text and not any(spelling in text for spelling in _spellings(secret)):

@@ -7,12 +7,12 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
-from policy.billing import MAX_COUNT, Tokens
+from policy.billing import MAX_COUNT
 from policy.limits.effective import Plan
-from policy.limits.settlement import Estimate
+from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
-from proxy.accounting import call_bound
+from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
@@ -25,7 +25,6 @@ _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
-_NOTHING = (0, 0, 0)
 
 
 class Counters(Protocol):
@@ -84,24 +83,27 @@ class Estimates:
         self._output_estimates = output_estimates
         self._assumed_output = assumed_output
 
-    def of(self, context: RequestContext, plan: Plan) -> tuple[int, int, int]:
-        """Expected input and output, and the most tokens in all: never less than expected, and never more than an event
-        can report."""
-        path, cap, body_bytes = context.facts.path, context.output_cap, len(context.body)
-        whole_cap = None if cap is None else cap * context.answers
-        size = -(-body_bytes // BYTES_PER_TOKEN)
-        expected = self._output_estimates.expected_output(plan.group_id, plan.slug, whole_cap)
+    def of(self, context: RequestContext, plan: Plan) -> Estimate:
+        """Neither figure is more than an event can report."""
+        body_bytes = len(context.body)
+        path = context.facts.path
+        cap = context.output_cap
+        if cap is not None:
+            cap *= context.answers
+        output = self._output_estimates.expected_output(plan.group_id, plan.slug, cap)
+        expected = -(-body_bytes // BYTES_PER_TOKEN) + output
         if context.upload is None:
-            most = call_bound.most_input(context.json, body_bytes, context.outline)
+            most = most_input(context.json, body_bytes, context.outline)
         else:
-            most = call_bound.most_form_input(path)
-        if path not in call_bound.WITHOUT_OUTPUT:
-            most += whole_cap or self._assumed_output * context.answers
-        if size + expected > most:
-            most = size + expected
+            most = most_form_input(path)
+        if path not in WITHOUT_OUTPUT:
+            most += cap or self._assumed_output * context.answers
+        if most < expected:
+            most = expected
         if most > MAX_COUNT:  # a cap or `n` of many digits
-            most, expected = MAX_COUNT, min(expected, MAX_COUNT - size)
-        return size, expected, most
+            most = MAX_COUNT
+            expected = min(expected, MAX_COUNT)
+        return Estimate(expected, most - expected)
 
 
 class Admit:
@@ -117,14 +119,14 @@ class Admit:
     async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
         route = context.route
         assert route is not None  # else `route` has raised
-        plan, tier = route.plan, None
+        plan = route.plan
+        tier = None
         if route.endpoint.target.provider == MODEL_API:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(identified.workspace)
-        size, expected, most = self._estimates.of(context, plan) if context.facts.purpose is not _COUNT else _NOTHING
-        reserved = size + expected
-        asked = self._counters.ask(plan, Estimate(reserved, most - reserved), tier)
+        estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
+        asked = self._counters.ask(plan, estimate, tier)
         try:
             answer = await asked
         except CountersUnavailableError:
@@ -147,6 +149,5 @@ class Admit:
             route=route,
             taken=answer,
             event_key=event_key,
-            estimate=Tokens(input=size, output=expected),
-            most_tokens=most,
+            estimate=estimate,
         )

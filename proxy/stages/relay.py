@@ -91,14 +91,12 @@ class Relay:
         status, whole = upstream.status, upstream.whole
         if not 200 <= status < 300:
             return self._error(context, answering)
-        content_type, is_encoded, returned, _ = upstream.fields
-        returned = mask_fields(returned, answering.credential)
+        content_type, is_encoded, returned, _, longest = upstream.fields
+        credential = answering.credential
+        if credential is not None and len(credential) <= longest:  # no spelling of a secret is shorter than itself
+            returned = mask_fields(returned, credential)
         if is_encoded:
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
-        if whole is not None and context.facts.purpose is _COUNT:
-            target = answering.admitted.route.endpoint.target
-            if (stand_in := dialects.stand_in_answer(context, target, status, whole)) is not None:
-                return _answered_here(stand_in)
         read = None if whole is None else dialects.whole_answer(context, attempt, content_type, whole, most)
         if read is not None:
             final, context.reported = read
@@ -106,6 +104,10 @@ class Relay:
                 _free(context)
             context.answered = True
             return Answered(status, returned, final)
+        if whole is not None and context.facts.purpose is _COUNT:
+            target = answering.admitted.route.endpoint.target
+            if (stand_in := dialects.stand_in_answer(context, target, status, whole)) is not None:
+                return _answered_here(stand_in)
         unread = dialects.unread_answer(context, attempt, content_type, upstream.headers, most)
         return self._pass_on(context, answering, unread, Answered(status, returned, b""))
 

@@ -153,8 +153,9 @@ class Settle:
                     counters.settle(reservation, number=number, actual_tokens=total)
             else:
                 counters.give_back(admitted.taken)
-        if total > admitted.most_tokens and reservations:
-            self._meters.reservation_overrun(total - admitted.most_tokens)
+        overrun = total - sum(admitted.estimate)
+        if overrun > 0 and reservations:
+            self._meters.reservation_overrun(overrun)
         if reported is not None:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)

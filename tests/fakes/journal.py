@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.billing import Tokens, event_start, payer_members
-from policy.limits.settlement import Reservation
+from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journal_records import HEAD_BYTES
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import close_record, open_record
@@ -27,7 +27,7 @@ class OpenedCall:
     model_slug: str
     request_metadata: Mapping[str, Any] | None
     opened_at_ms: int
-    estimate: Tokens
+    estimate: Estimate
     reservations: tuple[Reservation, ...] = ()
 
     @property
@@ -54,8 +54,8 @@ class OpenedCall:
         return cls(
             event_key=event.pop("idempotency_key"),
             opened_at_ms=opened_at_ms,
-            estimate=Tokens.from_wire(figures[:3]),
-            reservations=tuple(map(Reservation.from_wire, reservations, figures[3:])),
+            estimate=Estimate(figures[0], figures[-1]),
+            reservations=tuple(Reservation.from_wire(reservation, figures[-1]) for reservation in reservations),
             **event,
         )
 

@@ -14,6 +14,7 @@ from policy.billing import Tokens
 from proxy import progress_clock
 from proxy.exchange import UpstreamCutError, UpstreamTimeoutError
 from proxy.stages import settle
+from proxy.stages.admit import BYTES_PER_TOKEN
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeOutgoing, asking
@@ -108,8 +109,10 @@ async def test_rejected_usage_report_is_estimated_and_not_in_the_mean(
     (line,) = (record.getMessage() for record in caplog.records if "Usage report rejected" in record.getMessage())
     assert "TOLLGATE_MAX_REPORTED_TOKENS" in line
     rig.upstream.will(answer(reported(7)))
-    await rig.serve(asking())
-    assert rig.journal.opened[-1].estimate.output == 7
+    request = asking()
+    await rig.serve(request)
+    assert request.declared_bytes is not None
+    assert rig.journal.opened[-1].estimate.expected == -(-request.declared_bytes // BYTES_PER_TOKEN) + 7
 
 
 async def test_rejected_usage_reports_are_logged_at_most_once_per_interval(

@@ -58,9 +58,16 @@ TWO_RESERVATIONS = (
         buckets=(("kid", 0b110), ("root", 0b100000)),
         admitted_at_ms=1_700_000_000_123,
         reserved_tokens=512,
-        margin_tokens=7_000,
+        margin_tokens=ESTIMATE.margin,
     ),
-    Reservation(key="tg:{g|a/b}", buckets=(), admitted_at_ms=5, reserved_tokens=2**53 - 1, local=True, margin_tokens=3),
+    Reservation(
+        key="tg:{g|a/b}",
+        buckets=(),
+        admitted_at_ms=5,
+        reserved_tokens=2**53 - 1,
+        local=True,
+        margin_tokens=ESTIMATE.margin,
+    ),
 )
 
 
@@ -73,7 +80,7 @@ def test_open_record_with_margins_is_read_by_a_version_without_them() -> None:
     """It demands three members, and five of each reservation, and looks only at the estimate's first figure."""
     record = call(1, reservations=TWO_RESERVATIONS).record
     _, estimate, reservations = orjson.loads(record[HEAD_BYTES:].partition(b"\n")[2])
-    assert estimate[0] == ESTIMATE.input
+    assert estimate[0] == ESTIMATE.expected
     assert {len(reservation) for reservation in reservations} == {5}
 
 
@@ -122,13 +129,13 @@ def test_journal_of_an_older_worker_is_read() -> None:
     """Its ANSWERED records carry no token counts: the estimated input is billed, and no output."""
     ledger = Ledger()
     read(ledger, call(1).record, frame(Kind.ANSWERED, key(1).encode()), call(2).record)
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.expected), Tokens()]
 
 
 def test_ledger_state_of_an_older_shipper_is_read() -> None:
     opened = [call(number).record[HEAD_BYTES:].decode() for number in (1, 2)]
     ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.expected), Tokens()]
 
 
 def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:

@@ -98,7 +98,8 @@ def test_fields_of_an_answer_say_type_and_coding_whichever_pass(
 ) -> None:
     dropped = {value for name, value in upstream if name == "connection"}
     kept = tuple(field for field in upstream if field[0] in fields - dropped)
-    assert answer_fields(upstream, fields) == (content_type, encoded, kept, ())
+    longest = max((len(value) for _, value in kept), default=0)
+    assert answer_fields(upstream, fields) == (content_type, encoded, kept, (), longest)
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:

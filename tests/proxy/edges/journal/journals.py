@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from policy.billing import Tokens
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
@@ -19,7 +19,7 @@ from proxy.exchange import CountersUnavailableError
 from tests.fakes.journal import ClosedCall, OpenedCall
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
-ESTIMATE = Tokens(input=100, output=512, cached_input=0)
+ESTIMATE = Estimate(612, 7_000)
 """The estimate in open records: reserved, never billed."""
 BEGUN = Tokens(input=90, output=0, cached_input=0)
 """The tokens of the first progress records."""
@@ -35,7 +35,13 @@ def key(number: int) -> str:
 
 def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reservation:
     # Admitted in the future, so that replays never treat it as too old.
-    return Reservation(key=bucket, buckets=(("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
+    return Reservation(
+        key=bucket,
+        buckets=(("grp_a", 1),),
+        admitted_at_ms=1 << 60,
+        reserved_tokens=600 + number,
+        margin_tokens=ESTIMATE.margin,
+    )
 
 
 def call(
