@@ -153,7 +153,8 @@ class Settle:
                     counters.settle(reservation, number=number, actual_tokens=total)
             else:
                 counters.give_back(admitted.taken)
-        overrun = total - sum(admitted.estimate)
+        expected, margin = admitted.estimate
+        overrun = total - expected - margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
         if reported is not None:
