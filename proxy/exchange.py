@@ -247,7 +247,7 @@ class Admitted:
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Estimate
-    """What the call reserves of TOKEN limits. Never billed."""
+    """Tokens that the call reserves of TOKEN limits. Never billed."""
 
 
 @dataclass(slots=True)

@@ -180,7 +180,9 @@ def data_span(frame: bytes) -> tuple[int, int] | None:
 def data_of(frame: bytes) -> bytes:
     """The payload of a frame: its data lines joined by line feeds, or the object of a failure; empty without either."""
     data = b"\n".join(match[1] for match in _DATA.finditer(frame))
-    return data or (b'{"error":%b}' % frame[len(ERROR_FIELD) :].strip() if frame.startswith(ERROR_FIELD) else b"")
+    if not data and frame.startswith(ERROR_FIELD):
+        return b'{"error":%b}' % frame[len(ERROR_FIELD) :].strip()
+    return data
 
 
 def event_of(frame: bytes) -> bytes:

@@ -116,7 +116,8 @@ async def test_read_ends_with_a_shorter_body(rest: bytes) -> None:
 async def test_each_byte_of_a_large_read_restarts_its_idle_time() -> None:
     options = HttpLimits(exchange=ExchangeLimits(body_idle_s=1.5, body_bytes_per_s=1))
     async with listening(in_large_reads, options) as front:
-        caller, now_s = await front.caller(), asyncio.get_running_loop().time
+        caller = await front.caller()
+        now_s = asyncio.get_running_loop().time
         first_s = last_s = now_s()
         caller.send(head(400_000))
         while last_s < first_s + 2:

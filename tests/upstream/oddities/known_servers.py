@@ -110,7 +110,7 @@ def failures() -> Iterator[Oddity]:
 
 
 def errors() -> Iterator[Oddity]:
-    """What each caller reads is the message, in an error object where the server has one in any form."""
+    """Failures whose message each caller reads, in an error object where the server has one in any form."""
     for server, (status, body) in ERRORS.items():
         is_text = isinstance(body, dict) and isinstance(body.get("error", body.get("detail")), str | list)
         forms = () if is_text else (b'"error":{', b'"message":"overloaded"')
