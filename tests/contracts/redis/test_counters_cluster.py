@@ -240,7 +240,7 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
             except CountersUnavailableError:
                 unavailable += 1
                 await asyncio.sleep(0.1)
-        assert 0 < unavailable < 100
+        assert unavailable > 0
         await eventually(lambda: counters.pending_settlements == 0)
         assert counted(replacement.server, one) == (41, 70)
         answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(70)))
