@@ -25,8 +25,8 @@ FILE_TOKENS = 1_050_000
 """Input tokens of a document, a video, or anything else behind a URL or an id: the largest context of any vendor."""
 TOOLS_TOKENS = 1000
 """Input tokens that vendors add to a request that offers tools."""
-LONGEST_SCHEME = 16
-"""Data in base64 has no colon; a URL has one among its first characters."""
+_SCHEME_CHARS = 16
+"""A URL has its first colon among so many characters. Data in base64 has none."""
 MOST_PARTS = 8192
 """No more parts are looked at, so that a large body holds the event loop for a few milliseconds. A call with more
 counts as if each object that a body may hold were a file."""
@@ -153,7 +153,7 @@ def _is_sound_elsewhere(part: dict[str, Any]) -> bool:
     for name in _SOUNDS:
         held = part.get(name)
         for text in held.values() if type(held) is dict else (held,):
-            if type(text) is str and ":" in text[:LONGEST_SCHEME] and not text.startswith("data:"):
+            if type(text) is str and ":" in text[:_SCHEME_CHARS] and not text.startswith("data:"):
                 return True
     return False
 

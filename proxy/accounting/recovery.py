@@ -92,7 +92,10 @@ def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
 
 
 def _opening(opened: bytes) -> tuple[int, list[Reservation]]:
-    """The estimated input and the reservations of an open record. An older proxy's reservations have no margin."""
+    """The estimated input and the reservations of an open record. An older proxy's reservations have no margin.
+
+    The first figure is input alone only in an older proxy's record, and only its ANSWERED records ask for it.
+    """
     _, figures, reservations = orjson.loads(opened.partition(b"\n")[2])
     margin = figures[_MARGIN_AT] if len(figures) > _MARGIN_AT else 0
     return figures[0], [Reservation.from_wire(reservation, margin) for reservation in reservations]

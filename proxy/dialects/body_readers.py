@@ -63,7 +63,7 @@ class UnreadAnswer(NothingHeld):
         is_translated: bool = False,
     ) -> None:
         """`streaming`: whether the caller asked for a stream. `is_file`: the bytes may look like anything, and are not
-        read."""
+        read. `is_translated`: lines of JSON must be known as such, whatever the caller asked for."""
         self.begun = b""
         self._label = labelled_form(content_type, streaming)
         self._is_labelled = bool(content_type)

@@ -17,7 +17,8 @@ _EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*+)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """A stream may begin with it; clients ignore it (HTML Standard 9.2.5)."""
 _FIELD = b"data: "
-_BETWEEN_EVENTS = b"\n\n" + _FIELD
+_LINE_END = re.compile(rb"\n[\r\n\t ]*")
+"""The end of a line of JSON, with the blank lines after it."""
 _LEADING_BYTES = b":\r\n\xef"
 _LINE_BEGINNINGS = (b":", b"\r", b"\n")
 CR = 0x0D
@@ -144,7 +145,7 @@ class LineFramer(Framer):
         super().split(_FIELD)
 
     def split(self, data: bytes) -> list[Piece]:
-        return super().split(data.replace(b"\n", _BETWEEN_EVENTS))
+        return super().split(_LINE_END.sub(b"\n\n" + _FIELD, data))
 
 
 def whole_frames(data: bytes) -> list[bytes]:

@@ -52,6 +52,7 @@ def test_closed_call_is_billed_and_settled() -> None:
     assert ledger.orphans() == []
 
 
+OLDER_ESTIMATE = Tokens(input=120, output=340)
 TWO_RESERVATIONS = (
     Reservation(
         key="tg:{root|a/b}",
@@ -84,10 +85,15 @@ def test_open_record_with_margins_is_read_by_a_version_without_them() -> None:
     assert {len(reservation) for reservation in reservations} == {5}
 
 
+def opened_by_an_older_worker(number: int) -> bytes:
+    """The payload of its OPEN record, whose estimate is of input, output and cached input."""
+    start, _, line = call(number, reservations=TWO_RESERVATIONS).record[HEAD_BYTES:].partition(b"\n")
+    time, _, reservations = orjson.loads(line)
+    return start + b"\n" + orjson.dumps([time, [*OLDER_ESTIMATE], reservations])
+
+
 def test_open_record_of_a_version_without_margins_is_read() -> None:
-    start, _, line = call(1, reservations=TWO_RESERVATIONS).record[HEAD_BYTES:].partition(b"\n")
-    time, estimate, reservations = orjson.loads(line)
-    older = frame(Kind.OPEN, start + b"\n" + orjson.dumps([time, estimate[:3], reservations]))
+    older = frame(Kind.OPEN, opened_by_an_older_worker(1))
     settlements = settlements_of(read(Ledger(), older, replace(end(1), numbers=(4, 9)).record))
     assert [settlement.reservation.margin_tokens for settlement in settlements] == [0, 0]
 
@@ -128,14 +134,15 @@ def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: T
 def test_journal_of_an_older_worker_is_read() -> None:
     """Its ANSWERED records carry no token counts: the estimated input is billed, and no output."""
     ledger = Ledger()
-    read(ledger, call(1).record, frame(Kind.ANSWERED, key(1).encode()), call(2).record)
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.expected), Tokens()]
+    first, second = (frame(Kind.OPEN, opened_by_an_older_worker(number)) for number in (1, 2))
+    read(ledger, first, frame(Kind.ANSWERED, key(1).encode()), second)
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=OLDER_ESTIMATE.input), Tokens()]
 
 
 def test_ledger_state_of_an_older_shipper_is_read() -> None:
-    opened = [call(number).record[HEAD_BYTES:].decode() for number in (1, 2)]
+    opened = [opened_by_an_older_worker(number).decode() for number in (1, 2)]
     ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.expected), Tokens()]
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=OLDER_ESTIMATE.input), Tokens()]
 
 
 def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:

@@ -109,3 +109,24 @@ def test_byte_order_mark_passes_outside_of_frames(places: list[int]) -> None:
 )
 def test_incomplete_byte_order_mark_passes(stream: bytes) -> None:
     assert b"".join(data for data, _ in split(cut(stream, range(9)))) == stream
+
+
+OBJECTS = st.lists(st.sampled_from((b'{"a":1}', b'{"b": "\\n"}', b"\n", b"\r\n", b" \n\t")), max_size=20).map(
+    b"\n".join
+)
+
+
+@given(OBJECTS, CUTS)
+def test_each_line_of_json_is_a_frame_however_it_is_segmented(lines: bytes, places: list[int]) -> None:
+    framer = sse.LineFramer()
+    frames = [data for piece in cut(lines, places) for data, _ in framer.split(piece)]
+    found = [sse.data_of(frame).strip() for frame in (*frames, framer.flush())]
+    assert [data for data in found if data] == [line for line in map(bytes.strip, lines.split(b"\n")) if line]
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\n\t\n"])
+def test_blank_lines_between_lines_of_json_make_no_frames(blank: bytes) -> None:
+    """Each frame costs, and a read may hold thousands of blank lines."""
+    framer = sse.LineFramer()
+    pieces = framer.split(b'{"a":1}\n' + 1000 * blank + b'{"b":2}\n')
+    assert [sse.data_of(data) for data, _ in pieces] == [b'{"a":1}', b'{"b":2}']
