@@ -6,7 +6,7 @@ from typing import Any
 
 from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
-from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
+from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.tracing.settings import TraceSettings, trace_settings
 
@@ -21,6 +21,8 @@ class Settings:
     database_url: str = field(repr=False)
     internal_token: str = field(repr=False)
     secret_keys: tuple[bytes, ...] = field(repr=False)
+    metrics_token: str = field(default="", repr=False)
+    """With it `/metrics` shows the series of all workspaces. Empty: nobody may read those without a workspace."""
     redis_url: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -65,7 +67,7 @@ class Settings:
         found |= {field: _number(read, name, least) for name, (field, least) in _NUMBERS.items() if read.has(name)}
         found.setdefault("database_url", DEFAULT_DATABASE_URL)
         return cls(
-            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
+            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
             secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
@@ -90,6 +92,7 @@ _TEXTS = {
 }
 _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_REDIS_URL": ("redis_url", redis_url),
+    "TOLLGATE_METRICS_TOKEN": ("metrics_token", access_token),
     "TOLLGATE_CONTROL_PORT": ("port", _port),
     "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
     "TOLLGATE_PROXY_URL": ("proxy_url", http_url),

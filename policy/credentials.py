@@ -4,6 +4,7 @@ A key is `{prefix}.{secret}`. The prefix is public: events and logs show it. The
 """
 
 import hashlib
+import hmac
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -55,6 +56,15 @@ def prefix_of(key: str) -> str:
 def digest_of(key: str) -> str:
     """SHA-256 of the whole key, in hex. Stored and looked up; a digest of a part could collide (CVE-2026-35030)."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def equals_token(credential: str, token: str) -> bool:
+    """Whether a presented credential is this token of the operator's, which is empty where there is none.
+
+    Takes the same time for every credential of the same length.
+    """
+    presented = credential.encode("utf-8", "surrogateescape")
+    return bool(token) and hmac.compare_digest(presented, token.encode("utf-8", "surrogateescape"))
 
 
 def credentials_in(authorization: Sequence[str], x_api_key: Sequence[str] = ()) -> tuple[str, ...]:

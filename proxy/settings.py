@@ -17,7 +17,7 @@ from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
-from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
+from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.tracing.settings import TraceSettings, trace_settings
 
@@ -90,6 +90,8 @@ class Settings:
     egress_ca_file: str | None
     metrics_max_entities: int
     metrics_max_slugs: int
+    metrics_token: str = field(repr=False)
+    """With it the admin port shows the series of all workspaces to other machines too. Empty: there is none."""
     capacity: CapacityLimits
     cors: CorsRules
     model_host_suffix: str
@@ -118,7 +120,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         redis_url=read.parsed("TOLLGATE_REDIS_URL", redis_url),
         redis_timeout_s=read.parsed("TOLLGATE_REDIS_TIMEOUT_S", _redis_timeout_s, "0.05"),
         control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
-        internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
+        internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
         secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
         refresh_interval_s=read.seconds("TOLLGATE_REFRESH_INTERVAL_S", 60),
         request_timeout_s=read.seconds("TOLLGATE_REQUEST_TIMEOUT_S", 1200),
@@ -138,6 +140,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         egress_ca_file=read.text("TOLLGATE_EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("TOLLGATE_METRICS_MAX_ENTITIES", 10_000),
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
+        metrics_token=read.parsed("TOLLGATE_METRICS_TOKEN", access_token) if read.has("TOLLGATE_METRICS_TOKEN") else "",
         capacity=_capacity(read),
         cors=read.parsed("TOLLGATE_CORS_ORIGINS", parse_cors_origins, ""),
         model_host_suffix=read.parsed("TOLLGATE_MODEL_HOST_SUFFIX", parse_host_suffix)

@@ -72,7 +72,7 @@ def redis_url(text: str) -> str:
     return text
 
 
-def internal_token(text: str) -> str:
+def access_token(text: str) -> str:
     if len(text) < MIN_TOKEN_CHARS:
         raise ValueError(f"expected at least {MIN_TOKEN_CHARS} characters")
     return text

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.environment import Environment, http_url, internal_token
+from runtime.environment import Environment, access_token, http_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
 LOCAL, RAY, OFF = "local", "ray", "off"
@@ -50,7 +50,7 @@ class Settings:
         directory = read.parsed("TOLLGATE_TRAINING_DIR", Path, ".tollgate/training").absolute()
         return cls(
             control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
-            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
+            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
             directory=directory,
             backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),
             ray_address=read.text("TOLLGATE_RAY_ADDRESS") if read.has("TOLLGATE_RAY_ADDRESS") else None,

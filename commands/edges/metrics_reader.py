@@ -15,11 +15,11 @@ _TIMEOUT_S = 5.0
 
 
 class MetricsReader:
-    """A client of /metrics, with a key of type WORKSPACE_EXPORT_METRICS, or none on the proxy's own machine."""
+    """A client of /metrics, with the operator's token, or none on the proxy's own machine."""
 
-    def __init__(self, api_key: str) -> None:
+    def __init__(self, metrics_token: str) -> None:
         self._session = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers={"Authorization": f"Bearer {metrics_token}"} if metrics_token else {},
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             trust_env=False,
         )
@@ -35,7 +35,7 @@ class MetricsReader:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise AwayError(f"{url} does not answer ({str(error) or type(error).__name__})") from None
         if status in (401, 403):
-            raise RefusedError(f"{status}: {url} needs a key of type WORKSPACE_EXPORT_METRICS in TOLLGATE_METRICS_KEY")
+            raise RefusedError(f"{status}: {url} refuses the metrics. Set TOLLGATE_METRICS_TOKEN to the proxy's")
         if status != 200:
             raise AwayError(f"{url} answers {status}, not metrics")
         try:

@@ -38,7 +38,7 @@ def top(
 ) -> None:
     """Show live calls, errors, refusals, tokens, and the busiest groups and slugs.
 
-    On the machine of `tollgate up` no URL and no key is needed. Elsewhere the key comes from TOLLGATE_METRICS_KEY.
+    On the machine of `tollgate up` no URL and no token is needed. Elsewhere set TOLLGATE_METRICS_TOKEN.
     """
     places: list[Place] = [partial(str, _metrics_url(url)) for url in urls]
     show = _json if as_json else partial(_once if once else _again, rows)
@@ -61,7 +61,7 @@ def _metrics_url(text: str) -> str:
 async def _run(places: Sequence[Place], show: Show, interval_s: float, once: bool) -> None:
     from commands.edges.metrics_reader import MetricsReader  # aiohttp takes 0.2 s to import
 
-    reader = MetricsReader(os.environ.get("TOLLGATE_METRICS_KEY", "").strip())
+    reader = MetricsReader(os.environ.get("TOLLGATE_METRICS_TOKEN", "").strip())
     try:
         await follow(Follower(places, reader.read), show, interval_s, once)
     finally:

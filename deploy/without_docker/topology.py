@@ -134,8 +134,6 @@ def end_of(call: CallRecord) -> str:
 async def trial(site: Site, say: Say) -> list[str]:
     """Bring the site into service as docs/deploying.md says, kill each service under load, and compare the books."""
     workspace = site.tollgate("workspace", "create", "acme", "--prefix", "acme")
-    key = site.tollgate("key", "create", "acme", "--type", "WORKSPACE_EXPORT_METRICS")["api_key"]
-    (site.containers["prometheus"].compose_folder / "metrics.key").write_text(key)
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
     async with aiohttp.ClientSession() as session, ScriptedUpstream(host=HERE, default=answer_question) as upstream:
         operator = OperatorClient(session, site, workspace["api_key"])

@@ -240,8 +240,9 @@ class Supervisor:
             raise PortInUseError(host, port) from None
 
     async def _serve_admin(self, stack: contextlib.AsyncExitStack, admin: socket.socket) -> None:
-        keys = MetricsKeys(self._settings.replica_path, self._refresher.refresh_on_demand)
-        app = admin_app(self._readiness.report, self._metrics_text, keys.may_export)
+        settings = self._settings
+        keys = MetricsKeys(settings.replica_path, settings.metrics_token, self._refresher.refresh_on_demand)
+        app = admin_app(self._readiness.report, self._metrics_text, keys.workspace_shown)
         runner = FrontRunner(app, ADMIN_LIMITS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -329,10 +330,10 @@ class Supervisor:
             return Finding(degraded=text)
         return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
 
-    async def _metrics_text(self, accept: str) -> tuple[bytes, str]:
+    async def _metrics_text(self, accept: str, workspace: str) -> tuple[bytes, str]:
         await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
         self._deployments.metrics.read()
-        return await asyncio.to_thread(self._totals.text, accept)
+        return await asyncio.to_thread(self._totals.text, accept, workspace)
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         confirmed_at_s = self._replica.confirmed_at_s

@@ -17,6 +17,7 @@ from control.settings import Settings
 from runtime.http_server import FrontRunner
 
 TOKEN = "internal-token-of-the-tests"
+METRICS_TOKEN = "metrics-token-of-the-tests"
 SECRET_KEYS = (base64.b64decode("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),)
 Json = dict[str, Any]
 SLUG = "acme/chat"
@@ -100,7 +101,9 @@ def rate(threshold: Any, type: str = "REQUEST", unit: str = "MINUTE", slug: str 
 
 
 def settings_on(database_url: str, **more: Any) -> Settings:
-    return Settings(database_url=database_url, internal_token=TOKEN, secret_keys=SECRET_KEYS, **more)
+    return Settings(
+        database_url=database_url, internal_token=TOKEN, metrics_token=METRICS_TOKEN, secret_keys=SECRET_KEYS, **more
+    )
 
 
 class _PlaneServer(TestServer):

@@ -23,6 +23,7 @@ SECRETS = {
     "POSTGRES_PASSWORD": "p" * 48,
     "REDIS_PASSWORD": "r" * 48,
     "TOLLGATE_INTERNAL_TOKEN": "t" * 64,
+    "TOLLGATE_METRICS_TOKEN": "m" * 64,
     "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
     "GRAFANA_PASSWORD": "g" * 24,
 }
@@ -60,7 +61,7 @@ def test_planes_start_with_these_settings_and_flags(service: str) -> None:
 
 def test_both_planes_share_what_they_must() -> None:
     shared = ("TOLLGATE_INTERNAL_TOKEN", "TOLLGATE_SECRET_KEY", "TOLLGATE_REDIS_URL", "TOLLGATE_EGRESS_ALLOW")
-    for name in (*shared, "TOLLGATE_PLATFORM_HOSTS"):
+    for name in (*shared, "TOLLGATE_METRICS_TOKEN", "TOLLGATE_PLATFORM_HOSTS"):
         assert len({environment(service)[name] for service in PLANES}) == 1
 
 
@@ -69,7 +70,7 @@ def test_secrets_come_from_outside_and_new_secrets_makes_each() -> None:
     required = set(re.findall(r"\$\{(\w+):\?", text))
     assert required == SECRETS.keys() == set(re.findall(r'echo "(\w+)=', made))
     ignored = (DEPLOY.parent / ".gitignore").read_text() + (DEPLOY.parent / ".dockerignore").read_text()
-    assert ignored.count("deploy/.env\n") == ignored.count("deploy/metrics.key\n") == 2
+    assert ignored.count("deploy/.env\n") == ignored.count("deploy/metrics.token\n") == 2
 
 
 def test_our_containers_write_to_their_volumes_alone() -> None:
@@ -110,7 +111,7 @@ def test_prometheus_scrapes_every_plane() -> None:
 
 
 def test_mounted_files_exist() -> None:
-    made_by_new_secrets = {"./metrics.key", "./grafana/dashboards"}
+    made_by_new_secrets = {"./metrics.token", "./grafana/dashboards"}
     for service in SERVICES.values():
         sources = {volume.partition(":")[0] for volume in service.get("volumes", ())}
         for source in {one for one in sources if one.startswith(".")} - made_by_new_secrets:

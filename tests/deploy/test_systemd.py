@@ -63,4 +63,5 @@ def test_examples_name_settings_that_exist_and_hold_no_value_of_a_secret(example
     assert given
     assert given.keys() <= NAMES
     assert not given.get("TOLLGATE_INTERNAL_TOKEN")
+    assert not given.get("TOLLGATE_METRICS_TOKEN")
     assert not given.get("TOLLGATE_SECRET_KEY")

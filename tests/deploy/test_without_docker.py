@@ -11,7 +11,11 @@ from deploy.without_docker.stock_images import WITHOUT_A_PACKAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = dict.fromkeys(
-    ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "TOLLGATE_INTERNAL_TOKEN", "TOLLGATE_SECRET_KEY", "GRAFANA_PASSWORD"), "s3"
+    (
+        *("POSTGRES_PASSWORD", "REDIS_PASSWORD", "GRAFANA_PASSWORD"),
+        *("TOLLGATE_INTERNAL_TOKEN", "TOLLGATE_METRICS_TOKEN", "TOLLGATE_SECRET_KEY"),
+    ),
+    "s3",
 )
 
 

@@ -4,8 +4,6 @@
 An outage is never answered with either. A browser that logged in to the console presents a cookie instead of a key.
 """
 
-import hmac
-
 from aiohttp import web
 
 from control.api.protocol.errors import ProblemError
@@ -14,7 +12,7 @@ from control.dependencies import Dependencies
 from control.resources.console.sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
 from control.resources.records import PresentedKey
-from policy.credentials import KeyKind, credentials_in, may_manage
+from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
 
 CONSOLE_COOKIE = "tollgate_console"
 _GATEWAY = "/v1/gateway/"
@@ -26,7 +24,7 @@ CALLER = web.RequestKey("caller", PresentedKey)
 
 async def authenticate(request: web.Request, dependencies: Dependencies) -> PresentedKey:
     """The key that the request presents; 401 or 403 when there is none, or it is unknown."""
-    keys = credentials_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
+    keys = presented_credentials(request)
     if not keys:
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
     presented = await find_presented_keys(dependencies.store, keys)
@@ -37,6 +35,11 @@ async def authenticate(request: web.Request, dependencies: Dependencies) -> Pres
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
     request[CALLER] = presented[0]
     return presented[0]
+
+
+def presented_credentials(request: web.Request) -> tuple[str, ...]:
+    """The distinct credentials of the request's header fields."""
+    return credentials_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
 
 
 async def authenticate_for_api(request: web.Request, dependencies: Dependencies) -> PresentedKey:
@@ -92,6 +95,5 @@ def check_may_manage(caller: PresentedKey, path: str) -> None:
 def check_internal(request: web.Request, internal_token: str) -> None:
     """401 unless the request carries the token that control shares with its proxies."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    presented = token.strip().encode("utf-8", "surrogateescape")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, internal_token.encode()):
+    if scheme.lower() != "bearer" or not equals_token(token.strip(), internal_token):
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")

@@ -1,4 +1,4 @@
-"""Counts and logs every answer; serves the counts at `/metrics` to a metrics key.
+"""Counts and logs every answer; serves the counts at `/metrics`.
 
 See docs/reference/metrics.md#access.
 """
@@ -13,9 +13,11 @@ from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
+from control.dependencies import Dependencies
 from control.resources.training.backend_reports import read_state
-from policy.credentials import may_export_metrics
+from policy.credentials import equals_token, may_export_metrics
 from runtime.log_schema import FIELDS
+from runtime.metrics_text import ALL_WORKSPACES
 
 ROUTINE_PATHS = ("/healthz", "/readyz", "/metrics")
 log = logging.getLogger(__name__)
@@ -56,15 +58,24 @@ def _log(request: web.Request, route: str, status: int, duration_s: float) -> No
 
 async def metrics(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
+    workspace = await _workspace_shown(request, dependencies)
+    await dependencies.events.look_at_clock()
+    dependencies.metrics.show_training(*await read_state(dependencies.store))
+    text, content_type = dependencies.metrics.text(request.headers.get("Accept", ""), workspace)
+    return web.Response(body=text, headers={"Content-Type": content_type})
+
+
+async def _workspace_shown(request: web.Request, dependencies: Dependencies) -> str:
+    """The workspace whose series the request may read: every one with the operator's token. Otherwise 401 or 403."""
+    token = dependencies.settings.metrics_token
+    if any(equals_token(credential, token) for credential in authentication.presented_credentials(request)):
+        return ALL_WORKSPACES
     caller = await authentication.authenticate(request, dependencies)
     if not may_export_metrics(caller.kind):
         raise ProblemError(
             403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
         )
-    await dependencies.events.look_at_clock()
-    dependencies.metrics.show_training(*await read_state(dependencies.store))
-    text, content_type = dependencies.metrics.text(request.headers.get("Accept", ""))
-    return web.Response(body=text, headers={"Content-Type": content_type})
+    return caller.workspace_id
 
 
 ROUTES = [web.get("/metrics", metrics)]

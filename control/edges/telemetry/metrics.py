@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.metrics_text import rendered
+from runtime.metrics_text import ALL_WORKSPACES, rendered
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -107,9 +107,9 @@ class Metrics:
         self._answers.labels(method, route, str(status)).inc()
         self._durations.labels(method, route).observe(duration_s, self.exemplar())
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics and their content type, as an Accept field wants them."""
-        return rendered(self.registry, accept)
+    def text(self, accept: str = "", workspace: str = ALL_WORKSPACES) -> tuple[bytes, str]:
+        """The metrics of one workspace or of all, and their content type, as an Accept field wants them."""
+        return rendered(self.registry, accept, workspace)
 
 
 class _Spans(Collector):

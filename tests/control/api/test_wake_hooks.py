@@ -21,7 +21,7 @@ from control.edges.wake.sender import WakeSender
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
 from control.resources.records import DeploymentRecord
 from tests.control.api.test_load_reports import Json, deployment, load, report, tell
-from tests.control.plane import ControlPlane, running_plane
+from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.redis_server import private_redis
 from tests.waiting import eventually
 
@@ -350,12 +350,10 @@ async def test_outcomes_are_counted(sqlite_plane: ControlPlane) -> None:
         made = await sleeping(sqlite_plane, hook)
         await report(sqlite_plane, load(made, parked=1))
         await settled(sqlite_plane.store, made, 1, hook)
-        key = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})).ok()["api_key"]
 
         async def counted() -> bool:
-            return (
-                'tollgate_wake_hooks_total{outcome="failed"} 1.0' in (await sqlite_plane.get("/metrics", key=key)).ok()
-            )
+            metrics = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
+            return 'tollgate_wake_hooks_total{outcome="failed"} 1.0' in metrics
 
         await eventually(counted, every_s=0.05)
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from control.resources.workspaces import create_workspace_key
-from policy.credentials import KeyKind
 from runtime.log_schema import log_line
 from runtime.tracing.current import add_ids_to_log_lines
 from runtime.tracing.settings import TraceSettings
 from tests.collector import Collector, collector
-from tests.control.plane import ControlPlane, running_plane
+from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.waiting import eventually
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -66,10 +64,9 @@ async def test_log_line_and_exemplar_of_a_management_call_name_its_span(
     [span] = collecting.spans
     lines = [json.loads(log_line(record)) for record in caplog.records if record.getMessage() == "request"]
     assert (lines[0]["trace_id"], lines[0]["span_id"]) == (span.trace_id, span.span_id)
-    made = await create_workspace_key(plane.store, "workspace acme", KeyKind.WORKSPACE_EXPORT_METRICS)
-    shown = await plane.get("/metrics", key=made["api_key"], headers=OPEN_METRICS)
+    shown = await plane.get("/metrics", key=METRICS_TOKEN, headers=OPEN_METRICS)
     assert shown.headers["Content-Type"].startswith("application/openmetrics-text")
     assert f'# {{trace_id="{span.trace_id}"}}' in shown.body
     assert 'tollgate_trace_spans_total{outcome="dropped"} 0.0' in shown.body
-    plain = await plane.get("/metrics", key=made["api_key"])
+    plain = await plane.get("/metrics", key=METRICS_TOKEN)
     assert span.trace_id not in plain.body

@@ -22,7 +22,7 @@ from proxy.accounting.journal_records import Kind, frames
 from tests.journeys.billing_faults import Event, faults_of_events
 from tests.journeys.callers import CallRecord
 from tests.journeys.chaos import HOLDBACK_S, WORKERS, Rig, running_rig, verdict
-from tests.journeys.product import kill
+from tests.journeys.product import METRICS_TOKEN, kill
 from tests.journeys.stepped_clock import COMPILER, SteppedClock
 from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.postgres_server import MISSING as NO_POSTGRES
@@ -297,8 +297,7 @@ async def test_clock_stepped_back_loses_and_duplicates_no_event(tmp_path: Path) 
 
 
 async def _behind_s(rig: Rig) -> float:
-    created = await rig.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
-    headers = {"Authorization": f"Bearer {created['api_key']}"}
+    headers = {"Authorization": f"Bearer {METRICS_TOKEN}"}
     async with rig.callers.session.get(rig.product.control + "/metrics", headers=headers) as answer:
         lines = (await answer.text()).splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("tollgate_event_clock_behind_seconds"))

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
-from tests.journeys.product import OperatorClient, Product
+from tests.journeys.product import METRICS_TOKEN, OperatorClient, Product
 from tests.upstream import ScriptedUpstream
 
 SETTINGS = {"TOLLGATE_MAX_IN_FLIGHT": "100", "TOLLGATE_MAX_PARKED": "20"}
@@ -64,6 +65,29 @@ async def open_calls(stage: Stage, count: int, data: bytes) -> list[asyncio.Stre
 def request(key: str, declared: int, body: bytes) -> bytes:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {key}\r\n"
     return f"{head}Content-Length: {declared}\r\n\r\n".encode() + body
+
+
+async def workspaces_shown(stage: Stage, credential: str) -> set[str]:
+    """The workspaces of the series that a reader on another machine sees; "" for those without one."""
+    headers = {"Authorization": f"Bearer {credential}", "X-Forwarded-For": "198.51.100.7"}
+    async with stage.session.get(stage.product.admin + "/metrics", headers=headers) as answer:
+        assert answer.status == 200
+        families = text_string_to_metric_families(await answer.text())
+    return {sample.labels.get("workspace", "") for family in families for sample in family.samples}
+
+
+async def test_tenant_reads_no_series_of_another(parked: tuple[Stage, str, str], greedy: str) -> None:
+    stage, _, caller = parked
+    assert (await stage.ask(await stage.key_without_limits())).model == stage.slug
+    refused = {"Authorization": f"Bearer {caller}", "Content-Type": "application/json"}
+    assert (await stage.post(refused, b'{"model": "acme/foreign", "messages": []}'))[0] >= 400
+    operator = OperatorClient(stage.session, stage.product, greedy)
+    made = await operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
+    shown_to_the_operator = await workspaces_shown(stage, METRICS_TOKEN)
+    shown_to_the_tenant = await workspaces_shown(stage, made["api_key"])
+    assert len(shown_to_the_operator) >= 3
+    assert len(shown_to_the_tenant) == 1
+    assert "" not in shown_to_the_tenant
 
 
 LARGE = (90_000_000, "{")

@@ -1,11 +1,12 @@
 """The admin port: `/healthz`, `/readyz` and `/metrics`. Must not be served on the public port or show a secret.
 
-The supervisor serves it, so it answers while workers are busy or dead. `/metrics` needs a metrics key, except for a
-request from this machine itself (docs/reference/metrics.md#access).
+The supervisor serves it, so it answers while workers are busy or dead. `/metrics` shows the series of all workspaces to
+this machine itself and to the operator's token, those of one to its metrics key (docs/reference/metrics.md#access).
 
 See docs/reference/inference.md#admin-port.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
@@ -14,19 +15,25 @@ from aiohttp import web
 from policy.credentials import credentials_in
 from proxy.exchange import Headers, PolicyUnavailableError
 from proxy.supervisor.readiness import Report
+from runtime.metrics_text import ALL_WORKSPACES
 
 FORWARDING_FIELDS = ("forwarded", "via", "x-real-ip")
 FORWARDING_PREFIX = "x-forwarded"
 _LOCAL_NAMES = ("localhost", "")
+_JSON = "application/json"
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 ReportNow = Callable[[], Awaitable[Report]]
-MetricsText = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""All metrics and their content type, by the Accept field."""
-MayExport = Callable[[str], Awaitable[bool]]
-"""Whether an API key may export metrics. Raises `PolicyUnavailableError` when there is no policy to check it by."""
+MetricsText = Callable[[str, str], Awaitable[tuple[bytes, str]]]
+"""Metrics and their content type, by the Accept field and the workspace shown."""
+WorkspaceShown = Callable[[str], Awaitable[str | None]]
+"""The workspace whose series a credential may read, `ALL_WORKSPACES`, or None.
+
+Raises `PolicyUnavailableError` when there is no policy to check it by.
+"""
 
 
-def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExport) -> web.Application:
+def admin_app(report: ReportNow, metrics_text: MetricsText, workspace_shown: WorkspaceShown) -> web.Application:
     async def healthz(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
@@ -35,10 +42,9 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExpor
         return web.json_response(found.to_wire(), status=200 if found.ready else 503)
 
     async def metrics(request: web.Request) -> web.Response:
-        refusal = None if _is_from_this_machine(request) else await _refusal(request, may_export)
-        if refusal is not None:
-            return refusal
-        text, content_type = await metrics_text(request.headers.get("Accept", ""))
+        here = _is_from_this_machine(request)
+        workspace = ALL_WORKSPACES if here else await _shown_to_credentials(request, workspace_shown)
+        text, content_type = await metrics_text(request.headers.get("Accept", ""), workspace)
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     app = web.Application()
@@ -46,18 +52,24 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExpor
     return app
 
 
-async def _refusal(request: web.Request, may_export: MayExport) -> web.Response | None:
-    """The error response; None when the request carries a key that may export metrics."""
+async def _shown_to_credentials(request: web.Request, workspace_shown: WorkspaceShown) -> str:
+    """What the request's credentials may read; otherwise 401 or 403, or 503 while they cannot be checked."""
     headers = request.headers
-    keys = credentials_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
-    if not keys:
-        return web.json_response({"error": "Unauthorized"}, status=401, headers={"WWW-Authenticate": "Bearer"})
+    credentials = credentials_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
+    if not credentials:
+        raise web.HTTPUnauthorized(text=_error("Unauthorized"), content_type=_JSON, headers=_CHALLENGE)
     try:
-        if any([await may_export(key) for key in keys]):
-            return None
+        shown = {await workspace_shown(credential) for credential in credentials} - {None}
     except PolicyUnavailableError:
-        return web.json_response({"error": "There is no policy yet to check this key against"}, status=503)
-    return web.json_response({"error": "Authentication failed"}, status=403)
+        text = _error("There is no policy yet to check this key against")
+        raise web.HTTPServiceUnavailable(text=text, content_type=_JSON) from None
+    if len(shown) != 1:
+        raise web.HTTPForbidden(text=_error("Authentication failed"), content_type=_JSON)
+    return str(shown.pop())
+
+
+def _error(message: str) -> str:
+    return json.dumps({"error": message})
 
 
 def _is_from_this_machine(request: web.Request) -> bool:

@@ -21,7 +21,7 @@ from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S
 from proxy.edges.telemetry.supervisor.async_metrics import AsyncMetrics
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
 from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
-from runtime.metrics_text import rendered
+from runtime.metrics_text import ALL_WORKSPACES, rendered
 
 QUIET_S = 300.0
 """How long a slug must not have been called before its series may be removed: longer than any scrape interval."""
@@ -122,10 +122,12 @@ class MetricTotals(Collector):
         self._entities.keep((workspace, entity) for workspace, entity, _, _ in self._requests)
         self._slugs.keep((workspace, slug) for workspace, _, slug, _ in self._requests)
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics and their content type, as an Accept field wants them. May run in a thread beside `add`: it
-        works on copies."""
-        return rendered(self._registry, accept)
+    def text(self, accept: str = "", workspace: str = ALL_WORKSPACES) -> tuple[bytes, str]:
+        """The metrics of one workspace or of all, and their content type, as an Accept field wants them.
+
+        May run in a thread beside `add`: it works on copies.
+        """
+        return rendered(self._registry, accept, workspace)
 
     def collect(self) -> Iterator[Metric]:
         labels = ["workspace", "external_entity_id", "model_slug"]

@@ -17,7 +17,7 @@ from control.throttle import Allowance, Throttle
 from policy.credentials import KeyKind, prefix_of
 from runtime.http_server import FrontRunner
 from runtime.log_schema import log_line
-from tests.control.plane import ControlPlane, settings_on
+from tests.control.plane import METRICS_TOKEN, ControlPlane, settings_on
 
 WORKSPACE = "workspace acme"
 
@@ -26,10 +26,7 @@ async def test_metrics_count_every_answer_by_route(sqlite_plane: ControlPlane) -
     (await sqlite_plane.get("/v1/models")).ok()
     (await sqlite_plane.get("/v1/models/mdl_none")).refused(404)
     (await sqlite_plane.get("/v1/made/up/by/the/caller")).refused(404)
-    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
-    async with sqlite_plane.client.get("/metrics", headers={"Authorization": f"Bearer {made['api_key']}"}) as answer:
-        assert answer.status == 200
-        text = await answer.text()
+    text = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
     for labels in (
         'method="GET",route="/v1/models",status_code="200"',
         'method="GET",route="/v1/models/{model_id}",status_code="404"',
@@ -41,14 +38,19 @@ async def test_metrics_count_every_answer_by_route(sqlite_plane: ControlPlane) -
 
 
 async def test_metrics_tell_of_a_clock_set_back_though_nobody_reads_events(sqlite_plane: ControlPlane) -> None:
-    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
     hour_ms = 3_600_000
     for ahead_ms, expected in ((hour_ms, "3[0-9]{3}"), (-hour_ms, "0")):
         async with sqlite_plane.store.write() as tx:
             latest_ms = await database_ms(tx.conn) + ahead_ms
             await tx.conn.execute(text("UPDATE event_clock SET latest_ms = :ms"), {"ms": latest_ms})
-        shown = (await sqlite_plane.get("/metrics", key=made["api_key"])).ok()
+        shown = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
         assert re.search(rf"^tollgate_event_clock_behind_seconds {expected}\.", shown, re.MULTILINE)
+
+
+async def test_a_workspaces_metrics_key_sees_no_series_of_the_installation(sqlite_plane: ControlPlane) -> None:
+    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    assert "tollgate_control_requests_total" in (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
+    assert "tollgate_" not in (await sqlite_plane.get("/metrics", key=made["api_key"])).ok()
 
 
 async def test_metrics_require_a_metrics_key(sqlite_plane: ControlPlane) -> None:

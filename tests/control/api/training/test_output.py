@@ -21,7 +21,7 @@ from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from policy.training.reports import OutputBatch, OutputLine
 from policy.training.statuses import COMPLETED, RUNNING, Outcome, Phase
-from tests.control.plane import TOKEN, ControlPlane, Json
+from tests.control.plane import METRICS_TOKEN, TOKEN, ControlPlane, Json
 from tests.control.trainer import PROJECT, Trainer, add_job, batch, change, point, report, stored
 
 JOB = f"/v1/training_projects/{PROJECT}/jobs/tj_1"
@@ -47,8 +47,7 @@ async def points(plane: ControlPlane, query: str = "") -> dict[str, list[Any]]:
 
 
 async def exported(plane: ControlPlane) -> str:
-    key = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})).ok()["api_key"]
-    text: str = (await plane.get("/metrics", key=key)).ok()
+    text: str = (await plane.get("/metrics", key=METRICS_TOKEN)).ok()
     return text
 
 

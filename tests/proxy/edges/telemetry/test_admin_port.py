@@ -3,13 +3,16 @@
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.edges.telemetry.supervisor.admin_port import admin_app, is_direct_from_loopback
 from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
-from runtime.metrics_text import rendered
+from runtime.metrics_text import ALL_WORKSPACES, rendered
 
-METRICS_KEY, OTHER_KEY, UNCHECKED_KEY = "metrics", "other", "unchecked"
+METRICS_TOKEN, METRICS_KEY, OTHER_KEY, UNCHECKED_KEY = "token", "metrics", "other", "unchecked"
+
+METRICS_ACCESS = [(None, 401), (METRICS_KEY, 200), (METRICS_TOKEN, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)]
 
 
 def finds(finding: Finding) -> Check:
@@ -19,21 +22,24 @@ def finds(finding: Finding) -> Check:
     return check
 
 
-async def metrics(accept: str) -> tuple[bytes, str]:
+async def metrics(accept: str, workspace: str) -> tuple[bytes, str]:
     registry = CollectorRegistry()
+    calls = Gauge("tollgate_deployment_in_flight_requests", "Now", ("workspace",), registry=registry)
+    calls.labels("ws_a").set(1)
+    calls.labels("ws_b").set(2)
     Gauge("tollgate_inflight_requests", "Now", registry=registry)
-    return rendered(registry, accept)
+    return rendered(registry, accept, workspace)
 
 
-async def may_export(key: str) -> bool:
-    if key == UNCHECKED_KEY:
+async def workspace_shown(credential: str) -> str | None:
+    if credential == UNCHECKED_KEY:
         raise PolicyUnavailableError
-    return key == METRICS_KEY
+    return {METRICS_KEY: "ws_a", METRICS_TOKEN: ALL_WORKSPACES}.get(credential)
 
 
 def admin(**findings: Finding) -> TestClient:  # type: ignore[type-arg]
     checks = {name: finds(finding) for name, finding in findings.items()}
-    return TestClient(TestServer(admin_app(Readiness(checks).report, metrics, may_export)))
+    return TestClient(TestServer(admin_app(Readiness(checks).report, metrics, workspace_shown)))
 
 
 @pytest.mark.parametrize(
@@ -74,11 +80,23 @@ async def test_metrics_are_open_metrics_for_a_scraper_that_accepts_them() -> Non
         assert (await answer.read()).endswith(b"tollgate_inflight_requests 0.0\n# EOF\n")
 
 
-@pytest.mark.parametrize(("key", "status"), [(None, 401), (METRICS_KEY, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)])
+@pytest.mark.parametrize(("key", "status"), METRICS_ACCESS)
 async def test_forwarded_metrics_request_needs_a_metrics_key(key: str | None, status: int) -> None:
     headers = {"X-Forwarded-For": "198.51.100.7"} | ({"Authorization": f"Bearer {key}"} if key else {})
     async with admin() as client:
-        assert (await client.get("/metrics", headers=headers)).status == status
+        answer = await client.get("/metrics", headers=headers)
+        assert answer.status == status
+        assert status == 200 or "error" in await answer.json()
+
+
+@pytest.mark.parametrize(("credential", "series"), [(METRICS_KEY, ["ws_a"]), (METRICS_TOKEN, ["ws_a", "ws_b", ""])])
+async def test_metrics_key_sees_its_workspace_and_the_operators_token_sees_all(
+    credential: str, series: list[str]
+) -> None:
+    async with admin() as client:
+        answer = await client.get("/metrics", headers={"X-Real-IP": "198.51.100.7", "x-api-key": credential})
+        families = text_string_to_metric_families(await answer.text())
+        assert [one.labels.get("workspace", "") for family in families for one in family.samples] == series
 
 
 @pytest.mark.parametrize(
