@@ -44,7 +44,8 @@ def print_log(connection: Connection, place: Callable[[Client], Awaitable[str]],
     if connection.as_json:
         click.echo(json_text(answer))
     else:
-        for line in reversed(answer["logs"]):
+        latest = answer["logs"][: body["limit"]]  # a page may have more, to hold whole milliseconds
+        for line in reversed(latest):
             click.echo(line_text(line))
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.schemas import INTEGRAL, Name, RequestV1, ResponseV1
 from control.resources.errors import InvalidFieldError
-from control.resources.logs import LEVELS, MAX_NS, NS_PER_MS
+from control.resources.logs import LEVELS
 from control.resources.records import LogFilter, LogLine
 from control.time_slices import each
 
@@ -39,7 +39,9 @@ class LogsRequestV1(RequestV1):
     direction: Annotated[
         Literal["asc", "desc"] | None, Field(description="`desc`, the default: newest first; `asc`: oldest first.")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 500
+    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = Field(
+        500, description="Lines of a page, which has more to hold all lines of a millisecond, and two milliseconds."
+    )
     min_level: Annotated[Level | None, Field(description="This level and the more important ones.")] = None
     request_id: Name | None = None
     replica: ReplicaText | None = None
@@ -65,8 +67,8 @@ def log_filter(body: LogsRequestV1) -> LogFilter:
     if start_ms is not None and end_ms is not None and start_ms > end_ms:
         raise InvalidFieldError("start_epoch_millis", "start_epoch_millis must not be after end_epoch_millis")
     return LogFilter(
-        start_ns=None if start_ms is None else min(start_ms * NS_PER_MS, MAX_NS),
-        end_ns=None if end_ms is None else min((end_ms + 1) * NS_PER_MS, MAX_NS),
+        start_ms=start_ms,
+        end_ms=end_ms,
         levels=None if body.min_level is None else LEVELS[LEVELS.index(body.min_level) :],
         request_id=body.request_id,
         replica=body.replica,

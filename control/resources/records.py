@@ -227,6 +227,9 @@ class Window:
     external_entity_ids: tuple[str, ...] = ()
 
 
+NS_PER_MS = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of a log."""
@@ -240,13 +243,14 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which lines of a log are read: those of `[start_ns, end_ns)` that match. None is no filter.
+    """Which lines of a log are read: those from the first to the last of these milliseconds that match.
 
-    `includes`: texts that the message contains, all of them. `excludes`: texts of which it contains none.
+    None is no filter. `includes`: texts that the message contains, all of them. `excludes`: texts of which it contains
+    none. `limit`: see `log_rows.read_page`.
     """
 
-    start_ns: int | None = None
-    end_ns: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
     levels: tuple[str, ...] | None = None
     request_id: str | None = None
     replica: str | None = None

@@ -270,3 +270,13 @@ def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, t
     words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
     assert "no endpoint has the provider 'VENDOR_X'" in run(*words, "--provider", "VENDOR_X").stderr
     assert "no differences" in done(*words, "--provider", "VENDOR_B")
+
+
+def test_logs_prints_the_latest_lines_up_to_its_limit_though_a_page_has_more(api: FakeApi) -> None:
+    shown = {"timestamp": "1000000", "level": "INFO", "replica": None, "request_id": None}
+    api.answers["POST /v1/training_jobs/search"] = {"training_jobs": [{"id": "tj_1", "training_project_id": "tp_1"}]}
+    api.answers["POST /v1/training_projects/tp_1/jobs/tj_1/logs"] = {
+        "logs": [shown | {"message": f"line {n}"} for n in (3, 2, 1)]
+    }
+    printed = done("training", "jobs", "logs", "tj_1", "--limit", "2").splitlines()
+    assert [line.rpartition("line ")[2] for line in printed] == ["2", "3"]

@@ -1,15 +1,15 @@
-"""Queries on logs: insert lines, read those that match, find and delete what is beyond the bounds.
+"""Queries on logs: insert and count lines, read those that match, find and delete what is beyond the bounds.
 
 `LogTable` says whose log it is: a deployment's or a training job's. A line's place is (timestamp, id): lines of one
 timestamp stay in the order in which they arrived.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Integer, Table, and_, delete, exists, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Integer, Table, and_, delete, exists, false, func, literal, or_, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -18,10 +18,14 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployment_logs, deployments
 from control.edges.sql.training.tables import training_jobs, training_logs
-from control.resources.records import LogFilter, LogLine
+from control.resources.records import NS_PER_MS, LogFilter, LogLine
 
+_MOST_NS = 2**63 - 1
+"""The largest number that a column holds."""
 Place = tuple[int, int]
 """(timestamp in nanoseconds, id) of a line."""
+Millisecond = tuple[str, int]
+"""(owner's id, milliseconds since the epoch)."""
 _COLUMNS = ("timestamp_ns", "level", "message", "replica", "request_id")
 
 
@@ -79,8 +83,28 @@ def _bytes_in_postgresql(size: _Bytes, compiler: SQLCompiler, **options: Any) ->
 # --- insert ----------------------------------------------------------------------------------------------------------
 
 
+async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> frozenset[str]:
+    """Those of the owners that exist. Nobody else inserts lines of them until the transaction ends."""
+    owner_id = log.owners.c.id
+    query = select(owner_id).where(one_of(owner_id, ids)).order_by(owner_id).with_for_update(key_share=True)
+    return frozenset((await tx.conn.execute(query)).scalars())
+
+
+async def count_lines(conn: Connection, log: LogTable, wanted: Sequence[Millisecond]) -> dict[Millisecond, int]:
+    """The number of lines in each of these milliseconds. One index range each."""
+    value, source, _ = _SOURCES[conn.dialect.name]
+    owner, start_ns = value.format(place=0, type="text"), value.format(place=1, type="bigint")
+    line = log.lines.name
+    query = (
+        f"SELECT {owner}, {start_ns}, (SELECT count(*) FROM {line} WHERE {line}.{log.owner} = {owner}"  # noqa: S608
+        f" AND {line}.timestamp_ns >= {start_ns} AND {line}.timestamp_ns < {start_ns} + {NS_PER_MS}) FROM {source}"
+    )
+    rows = orjson.dumps([(id, ms * NS_PER_MS) for id, ms in wanted]).decode()
+    return {(id, at_ns // NS_PER_MS): lines for id, at_ns, lines in await conn.execute(text(query), {"rows": rows})}
+
+
 async def insert_lines(tx: WriteTx, log: LogTable, lines: Sequence[tuple[str, LogLine]]) -> None:
-    """Insert (owner's id, line) in this order. Drops lines of owners that do not exist."""
+    """Insert (owner's id, line) in this order."""
     rows = [[id, *(getattr(line, name) for name in _COLUMNS)] for id, line in lines]
     insert = _insert_text(log, *_SOURCES[tx.conn.dialect.name])
     await tx.conn.execute(text(insert), {"rows": orjson.dumps(rows).decode()})
@@ -92,8 +116,7 @@ def _insert_text(log: LogTable, value: str, source: str, order: str) -> str:
     values = [value.format(place=place, type=type) for place, type in enumerate(types)]
     return (
         f"INSERT INTO {log.lines.name} ({', '.join((log.owner, *_COLUMNS))})"  # noqa: S608
-        f" SELECT {', '.join(values)} FROM {source}"
-        f" WHERE EXISTS (SELECT 1 FROM {log.owners.name} WHERE {log.owners.name}.id = {values[0]}) ORDER BY {order}"
+        f" SELECT {', '.join(values)} FROM {source} ORDER BY {order}"
     )
 
 
@@ -111,23 +134,53 @@ _SOURCES = {
 # --- read ------------------------------------------------------------------------------------------------------------
 
 
-async def read_lines(conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter) -> list[LogLine]:
+async def read_page(conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter) -> list[LogLine]:
+    """At least `limit` lines if there are as many. All lines of each millisecond that it shows, and of at least two.
+
+    A reader moves its window by milliseconds: the rest of one would be skipped, or the same page be read for ever.
+    """
+    lines = await _read_lines(conn, log, owner_id, wanted, wanted.limit)
+    if len(lines) < wanted.limit:
+        return lines
+    last_ms = lines[-1].timestamp_ns // NS_PER_MS
+    before = [line for line in lines if line.timestamp_ns // NS_PER_MS != last_ms]
+    page = before + await _read_lines(conn, log, owner_id, _within(wanted, last_ms))
+    if not before and (following := await _read_lines(conn, log, owner_id, _behind(wanted, last_ms), 1)):
+        next_ms = following[0].timestamp_ns // NS_PER_MS
+        page += await _read_lines(conn, log, owner_id, _within(wanted, next_ms))
+    return page
+
+
+def _within(wanted: LogFilter, ms: int) -> LogFilter:
+    """Selects the lines of one millisecond."""
+    return replace(wanted, start_ms=ms, end_ms=ms)
+
+
+def _behind(wanted: LogFilter, ms: int) -> LogFilter:
+    """Selects the lines that come after a millisecond in the direction of reading."""
+    return replace(wanted, end_ms=ms - 1) if wanted.newest_first else replace(wanted, start_ms=ms + 1)
+
+
+async def _read_lines(
+    conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter, limit: int | None = None
+) -> list[LogLine]:
     table = log.lines
     query = select(*(table.c[name] for name in _COLUMNS)).where(*_conditions(log, owner_id, wanted))
     if wanted.newest_first:
         query = query.order_by(table.c.timestamp_ns.desc(), table.c.id.desc())
     else:
         query = query.order_by(table.c.timestamp_ns, table.c.id)
-    return [LogLine(*row) for row in await conn.execute(query.limit(wanted.limit))]
+    return [LogLine(*row) for row in await conn.execute(query.limit(limit))]
 
 
 def _conditions(log: LogTable, owner_id: str, wanted: LogFilter) -> list[ColumnElement[bool]]:
     table = log.lines
     found = [log.owner_id == owner_id]
-    if wanted.start_ns is not None:
-        found.append(table.c.timestamp_ns >= wanted.start_ns)
-    if wanted.end_ns is not None:
-        found.append(table.c.timestamp_ns < wanted.end_ns)
+    if wanted.start_ms is not None:
+        start_ns = wanted.start_ms * NS_PER_MS
+        found.append(table.c.timestamp_ns >= start_ns if start_ns <= _MOST_NS else false())
+    if wanted.end_ms is not None and (end_ns := (wanted.end_ms + 1) * NS_PER_MS) <= _MOST_NS:
+        found.append(table.c.timestamp_ns < end_ns)
     if wanted.levels is not None:
         found.append(one_of(table.c.level, wanted.levels))
     if wanted.request_id is not None:

@@ -10,6 +10,7 @@ from tests.waiting import eventually
 
 TRAIN = f"{sys.executable} {Path(__file__).with_name('train.py')}"
 ENDED = ("COMPLETED", "FAILED", "DEPLOY_FAILED", "STOPPED")
+LINES_AT_ONCE = 1000
 SEARCH = "/v1/training_jobs/search"
 
 
@@ -82,6 +83,18 @@ class Job:
         wanted = {"direction": "asc", "limit": 1000, "search_pattern": text}
         found = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
         return [line["message"] for line in found]
+
+    async def all_lines(self, step_ms: int) -> list[str]:
+        """The whole log, oldest first, by moving the window to the last millisecond shown (0) or behind it (1)."""
+        seen: dict[tuple[str, str], str] = {}
+        start_ms = 0
+        while True:
+            wanted = {"direction": "asc", "limit": LINES_AT_ONCE, "start_epoch_millis": start_ms}
+            page = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
+            seen |= {(line["timestamp"], line["message"]): line["message"] for line in page}
+            if len(page) < LINES_AT_ONCE:
+                return list(seen.values())
+            start_ms = int(page[-1]["timestamp"]) // 1_000_000 + step_ms
 
     async def logged(self, text: str) -> str:
         """The log, once it contains `text`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,17 @@ async def test_two_nodes_train_together(training: Training) -> None:
     assert checkpoint["training_job_id"] == job.id
     logs = (await training.operator.call("POST", f"{job.path}/logs", {"replica": "g00r1"}))["logs"]
     assert {line["replica"] for line in logs} == {"g00r1"}
+
+
+async def test_every_line_that_a_job_prints_at_once_is_read(training: Training) -> None:
+    printing = "import sys; sys.stdout.write(''.join(f'line {n}\\n' for n in range(20_000)))"
+    job = await training.create(f'{sys.executable} -c "{printing}"')
+
+    await job.until("COMPLETED")
+
+    expected = [f"line {n}" for n in range(20_000)]
+    assert await job.all_lines(step_ms=1) == expected
+    assert await job.all_lines(step_ms=0) == expected
 
 
 async def test_search_finds_jobs_as_a_truss_client_does(training: Training) -> None:

