@@ -74,11 +74,11 @@ from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
-from control.resources.console.usage_links import UsageLinkSigner
+from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
-from control.resources.training.download_links import LinkSigner
+from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from control.resources.webhook_messages import outbox
@@ -168,8 +168,8 @@ def build(settings: Settings) -> web.Application:
         loads=book,
         load_reports=reports,
         training_output=_training_output(store, settings),
-        links=LinkSigner(settings.secret_keys),
-        usage_links=UsageLinkSigner(settings.secret_keys),
+        links=LinkSealer(settings.secret_keys),
+        usage_links=UsageLinkSealer(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         policy_pages=internal_snapshot.shared_pages(store),
         counters=UsageCounters(redis) if redis is not None else None,

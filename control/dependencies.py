@@ -17,12 +17,12 @@ from control.readiness import ReadinessChecks
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.calls import CallPlaces
-from control.resources.console.usage_links import UsageLinkSigner
+from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
 from control.resources.policy_feed import FeedReader
-from control.resources.training.download_links import LinkSigner
+from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
 from control.settings import Settings
 from control.shared_work import SharedWork
@@ -51,8 +51,8 @@ class Dependencies:
     loads: Loads
     load_reports: LoadReports
     training_output: JobOutput
-    links: LinkSigner
-    usage_links: UsageLinkSigner
+    links: LinkSealer
+    usage_links: UsageLinkSealer
     checkpoint_store: CheckpointStore
     policy_pages: SharedWork[FeedReader, Pieces]
     counters: UsageCounters | None = None

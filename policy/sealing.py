@@ -1,18 +1,24 @@
 """Encrypts upstream credentials: AES-256-GCM, with the secret's id as additional authenticated data.
 
-Control seals what the operator writes; the proxy unseals it in memory. The caller supplies the nonce.
+Control seals what the operator writes; the proxy unseals it in memory. The caller supplies the nonce. Tokens of links
+that open without credentials are sealed too, so that their readers learn nothing from them.
 
 See docs/reference/management-api.md#secrets.
 """
 
 import base64
+import hmac
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE_BYTES = 12
 KEY_BYTES = 32
+_TO_URL = str.maketrans("+/", "-_")
+_FROM_URL = str.maketrans("-_", "+/")
 
 
 class SealedWithUnknownKeyError(ValueError):
@@ -59,3 +65,26 @@ def unseal(keys: Sequence[bytes], secret_id: str, ciphertext: str) -> str:
         except InvalidTag:
             continue
     raise SealedWithUnknownKeyError
+
+
+class TokenSealer:
+    """Seals the tokens of links for one purpose, under keys derived from TOLLGATE_SECRET_KEY's."""
+
+    def __init__(self, secret_keys: Sequence[bytes], purpose: str) -> None:
+        self._keys = [hmac.digest(key, purpose.encode(), "sha256") for key in secret_keys]
+        self._purpose = purpose
+
+    def seal(self, values: Sequence[Any], nonce: bytes) -> str:
+        """A token of unreserved URL characters, sealed under the first key. `values`: what JSON can hold."""
+        text = json.dumps(values, separators=(",", ":"))
+        return seal(self._keys, self._purpose, text, nonce).translate(_TO_URL).rstrip("=")
+
+    def open(self, token: str) -> list[Any] | None:
+        """What any of the keys sealed for this purpose; None for any other text."""
+        padding = "=" * (-len(token) % 4)
+        try:
+            text = unseal(self._keys, self._purpose, token.translate(_FROM_URL) + padding)
+        except SealedWithUnknownKeyError:
+            return None
+        values: list[Any] = json.loads(text)
+        return values

@@ -64,7 +64,7 @@ async def _embedded_data(request: web.Request) -> web.Response:
 
 
 def _link(request: web.Request) -> UsageLink | None:
-    return request.app[DEPENDENCIES].usage_links.read(request.match_info["token"])
+    return request.app[DEPENDENCIES].usage_links.open(request.match_info["token"])
 
 
 async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> web.Response:

@@ -94,7 +94,7 @@ def _file(request: ApiRequest, file: CheckpointFile, link: Link) -> CheckpointFi
         path=file.path,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        url=f"{request.origin}/training/files/{request.dependencies.links.sign(link)}",
+        url=f"{request.origin}/training/files/{request.dependencies.links.seal(link)}",
         expires_at=time_text(link.expires_at_ms),
     )
 

@@ -1,15 +1,11 @@
 """Links to the usage page of one group, for frames in a customer's portal: whoever has one reads it until it expires.
 
-A link is authenticated, and bound to the key that minted it and to the group. It opens nothing by itself: both are
-looked up whenever it is used, so revoking the key or deleting the group ends it.
+A link is sealed, so its reader learns nothing from it, and bound to the key that minted it and to the group. It opens
+nothing by itself: both are looked up whenever it is used, so revoking the key or deleting the group ends it.
 
 See docs/reference/console.md#usage-links.
 """
 
-import base64
-import binascii
-import hmac
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +15,12 @@ from control.edges.sql.store import Store, WriteTx, now_ms
 from control.resources.changes.records import Change
 from control.resources.console.records import NamedGroup
 from control.resources.errors import GroupNotFoundError, InvalidFieldError
+from control.resources.ids import new_nonce
 from control.resources.times import time_text
+from policy.sealing import TokenSealer
 
 MAX_ORIGINS = 8
 MAX_ORIGIN_CHARS = 255
-_MAC_BYTES = 32
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _ORIGIN = re.compile(rf"https?://{_LABEL}(?:\.{_LABEL})*(?::([1-9][0-9]{{0,4}}))?")
 
@@ -50,28 +47,22 @@ class NewLink:
     frame_origins: Sequence[str]
 
 
-class UsageLinkSigner:
-    """Signs links with the first of TOLLGATE_SECRET_KEY's keys and accepts what any of them signed."""
+class UsageLinkSealer:
+    """Makes the tokens of links, and reads them."""
 
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
-        self._keys = [hmac.digest(key, b"tollgate usage link", "sha256") for key in secret_keys]
+        self._tokens = TokenSealer(secret_keys, "tollgate usage link")
 
-    def sign(self, link: UsageLink) -> str:
-        """A token of unreserved URL characters."""
+    def seal(self, link: UsageLink) -> str:
         values = [link.workspace_id, link.group_id, link.key_prefix, link.expires_at_ms, link.frame_origins]
-        body = json.dumps(values, separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(_mac(self._keys[0], body) + body).decode().rstrip("=")
+        return self._tokens.seal(values, new_nonce())
 
-    def read(self, token: str) -> UsageLink | None:
-        """What was signed here, expired or not; None for any other text."""
-        try:
-            raw = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), b"-_", validate=True)
-        except (binascii.Error, ValueError):
+    def open(self, token: str) -> UsageLink | None:
+        """What was sealed here, expired or not; None for any other text."""
+        values = self._tokens.open(token)
+        if values is None:
             return None
-        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-        if not any(hmac.compare_digest(mac, _mac(key, body)) for key in self._keys):
-            return None
-        workspace_id, group_id, key_prefix, expires_at_ms, origins = json.loads(body)
+        workspace_id, group_id, key_prefix, expires_at_ms, origins = values
         return UsageLink(workspace_id, group_id, key_prefix, expires_at_ms, tuple(origins))
 
 
@@ -111,7 +102,3 @@ def _checked_origin(field: str, origin: str) -> str:
             field, "must be an origin such as https://portal.example: scheme, host, optional port; no path, no wildcard"
         )
     return match[0]
-
-
-def _mac(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, body, "sha256")

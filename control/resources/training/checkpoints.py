@@ -20,7 +20,7 @@ from control.resources.errors import (
 )
 from control.resources.ids import new_id
 from control.resources.training import job_states
-from control.resources.training.download_links import VALID_MS, Link, LinkSigner
+from control.resources.training.download_links import VALID_MS, Link, LinkSealer
 from control.resources.training.jobs import JobSummary, find_job
 from control.resources.training.records import CheckpointRecord, JobRef
 from policy.training.reports import CheckpointFile, CheckpointReport
@@ -91,7 +91,7 @@ async def list_files(store: Store, ref: JobRef, checkpoint_id: str) -> ListedFil
         return ListedFiles(ref.workspace_id, record, files, now_ms() + VALID_MS)
 
 
-async def find_file(store: Store, links: LinkSigner, token: str) -> tuple[Link, CheckpointFile]:
+async def find_file(store: Store, links: LinkSealer, token: str) -> tuple[Link, CheckpointFile]:
     """What a link opens. LinkExpiredError; CheckpointFileNotFoundError if that content is not there any more."""
     link = links.open(token, now_ms())
     async with store.read() as conn:

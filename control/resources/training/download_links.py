@@ -1,22 +1,19 @@
 """Links to the files of checkpoints: whoever has one may read that one file until it expires, without credentials.
 
-A link is authenticated, and bound to the workspace, the checkpoint and its very content. It opens nothing by itself:
-what it names is looked up like any file.
+A link is sealed, so its reader learns nothing from it, and bound to the workspace, the checkpoint and its very content.
+It opens nothing by itself: what it names is looked up like any file.
 
 See docs/reference/training.md#checkpoints.
 """
 
-import base64
-import binascii
-import hmac
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from control.resources.errors import CheckpointFileNotFoundError, LinkExpiredError
+from control.resources.ids import new_nonce
+from policy.sealing import TokenSealer
 
 VALID_MS = 3_600_000
-_MAC_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +27,22 @@ class Link:
     expires_at_ms: int
 
 
-class LinkSigner:
-    """Signs links with the first of TOLLGATE_SECRET_KEY's keys and accepts what any of them signed."""
+class LinkSealer:
+    """Makes the tokens of links, and reads them."""
 
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
-        self._keys = [hmac.digest(key, b"tollgate checkpoint link", "sha256") for key in secret_keys]
+        self._tokens = TokenSealer(secret_keys, "tollgate checkpoint link")
 
-    def sign(self, link: Link) -> str:
-        """A token of unreserved URL characters."""
+    def seal(self, link: Link) -> str:
         values = [link.workspace_id, link.checkpoint_id, link.location, link.path, link.expires_at_ms]
-        body = json.dumps(values, separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(_mac(self._keys[0], body) + body).decode().rstrip("=")
+        return self._tokens.seal(values, new_nonce())
 
     def open(self, token: str, now_ms: int) -> Link:
-        """CheckpointFileNotFoundError unless the token was signed here; LinkExpiredError."""
-        try:
-            raw = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), b"-_", validate=True)
-        except (binascii.Error, ValueError):
-            raise CheckpointFileNotFoundError from None
-        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-        if not any(hmac.compare_digest(mac, _mac(key, body)) for key in self._keys):
+        """CheckpointFileNotFoundError unless the token was sealed here; LinkExpiredError."""
+        values = self._tokens.open(token)
+        if values is None:
             raise CheckpointFileNotFoundError
-        link = Link(*json.loads(body))
+        link = Link(*values)
         if now_ms >= link.expires_at_ms:
             raise LinkExpiredError
         return link
-
-
-def _mac(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, body, "sha256")

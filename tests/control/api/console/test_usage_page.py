@@ -3,6 +3,7 @@
 See docs/reference/console.md#usage-page.
 """
 
+import base64
 import logging
 from typing import Any
 
@@ -12,6 +13,7 @@ from control.edges.sql.events.rows import delete_events_before
 from control.resources.workspaces import set_workspace
 from control.throttle import Allowance
 from policy.billing import Tokens
+from policy.credentials import prefix_of
 from policy.prices import DAY_MS, date_text
 from tests.control.api.console.browser import Browser, logged_in
 from tests.control.billing import clock_ms, event, ingest_and_reader
@@ -257,6 +259,15 @@ async def test_link_to_a_group_of_another_workspace_is_404(plane: ControlPlane) 
     other = await plane.another_workspace()
     (await mint(plane, group, key=other["api_key"])).refused(404, "NOT_FOUND")
     (await mint(plane, {"id": "grp_nothing"})).refused(404, "NOT_FOUND")
+
+
+async def test_link_tells_neither_the_workspace_nor_the_key_that_made_it(sqlite_plane: ControlPlane) -> None:
+    group, _ = await customer(sqlite_plane)
+    token = (await link_of(sqlite_plane, group)).rpartition("/")[2]
+    carried = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)) + token.encode()
+    prefix = prefix_of(sqlite_plane.key)
+    for told in (sqlite_plane.workspace_id, prefix, prefix.removeprefix("tg_"), group["id"]):
+        assert told.encode() not in carried
 
 
 async def test_link_is_audited_and_its_token_is_written_nowhere(

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.tables import training_checkpoints
 from control.resources.errors import CheckpointFileNotFoundError, LinkExpiredError
-from control.resources.training.download_links import Link, LinkSigner
+from control.resources.training.download_links import Link, LinkSealer
 from policy.training.reports import CheckpointFile, CheckpointReport
 from policy.training.statuses import RUNNING
 from policy.training.store_keys import location, store_key
@@ -253,6 +253,14 @@ async def test_a_range_of_another_content_gets_the_whole_file(downloads: Control
         assert (answer.status, await answer.read()) == (200, CONTENT)
 
 
+async def test_link_tells_neither_the_workspace_nor_where_the_file_is(downloads: ControlPlane) -> None:
+    [model, _] = await files_of(downloads)
+    token = path_of(model).rsplit("/", 1)[1]
+    carried = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)) + token.encode()
+    for told in (downloads.workspace_id, "step-1", "model.bin"):
+        assert told.encode() not in carried
+
+
 async def test_links_that_were_changed_are_404_and_expired_ones_410(downloads: ControlPlane) -> None:
     [model, _] = await files_of(downloads)
     token = path_of(model).rsplit("/", 1)[1]
@@ -263,7 +271,7 @@ async def test_links_that_were_changed_are_404_and_expired_ones_410(downloads: C
         (await downloads.get(f"/training/files/{base64.urlsafe_b64encode(changed).decode()}")).refused(404)
     for junk in ("x", "%00", "a" * 5000, "%2e%2e%2fx", "ü"):
         (await downloads.get(f"/training/files/{junk}")).refused(404)
-    expired = LinkSigner(SECRET_KEYS).sign(Link(downloads.workspace_id, "ckpt_1", "tj_1/step-1/v1", "model.bin", 1))
+    expired = LinkSealer(SECRET_KEYS).seal(Link(downloads.workspace_id, "ckpt_1", "tj_1/step-1/v1", "model.bin", 1))
     (await downloads.get(f"/training/files/{expired}")).refused(410, "LINK_EXPIRED")
 
 
@@ -300,8 +308,8 @@ async def test_a_store_that_is_away_is_503_with_the_reason(sqlite_url: str, stor
 def test_a_link_opens_after_the_keys_were_rotated() -> None:
     old, new = b"o" * 32, b"n" * 32
     link = Link("ws", "c", "l", "ü", 10)
-    assert LinkSigner((new, old)).open(LinkSigner((old,)).sign(link), 9) == link
+    assert LinkSealer((new, old)).open(LinkSealer((old,)).seal(link), 9) == link
     with pytest.raises(LinkExpiredError):
-        LinkSigner((old,)).open(LinkSigner((old,)).sign(link), 10)
+        LinkSealer((old,)).open(LinkSealer((old,)).seal(link), 10)
     with pytest.raises(CheckpointFileNotFoundError):
-        LinkSigner((new,)).open(LinkSigner((old,)).sign(link), 9)
+        LinkSealer((new,)).open(LinkSealer((old,)).seal(link), 9)
