@@ -1,4 +1,7 @@
-"""Slug → target: the form of a slug and each provider's field rules (docs/reference/management-api.md#targets)."""
+"""Slug → target: the form of a slug, each provider's field rules, what the secret of a target may be.
+
+See docs/reference/management-api.md#targets.
+"""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,6 +12,8 @@ SLUG_PATTERN = re.compile(rf"(?P<prefix>{_SEGMENT})/(?P<name>{_SEGMENT})")
 PREFIX_PATTERN = re.compile(_SEGMENT)
 _PROJECT_PATTERN = re.compile(r"[A-Za-z0-9.:_-]{1,128}")
 _LOCATION_PATTERN = re.compile(r"[A-Za-z0-9-]{1,63}")
+MAX_CREDENTIAL_BYTES = 8192
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class EndpointRuleError(ValueError):
@@ -18,6 +23,10 @@ class EndpointRuleError(ValueError):
         super().__init__(message)
         self.field = field
         self.message = message
+
+
+class UnusableCredentialError(Exception):
+    """A secret cannot be sent to an upstream. The message quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,14 @@ def check_target(target: Target) -> None:
     _check_values(target)
     if target.vendor_c_config is not None:
         _check_vendor_c_config(target.vendor_c_config)
+
+
+def check_credential(secret: str) -> None:
+    """Raise `UnusableCredentialError` unless the secret of a target can be the value of a header field."""
+    if _CONTROL_CHARACTER.search(secret) is not None:
+        raise UnusableCredentialError("its value holds a line end or another control character")
+    if len(secret.encode("utf-8", "surrogateescape")) > MAX_CREDENTIAL_BYTES:
+        raise UnusableCredentialError(f"its value has more than {MAX_CREDENTIAL_BYTES} bytes")
 
 
 def _check_values(target: Target) -> None:

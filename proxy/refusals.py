@@ -147,6 +147,10 @@ class TargetSecretError(RefusalError):
     """The target's secret is missing, or cannot be decrypted with our keys."""
 
 
+class TargetSecretUnusableError(RefusalError):
+    """The target's secret cannot be sent in a header field: it was stored before control refused such values."""
+
+
 class NoModelReplicaError(RefusalError):
     """The deployment has no healthy replica, or is in no state to serve."""
 
@@ -216,6 +220,9 @@ TABLE: Mapping[type[Exception], Refusal] = {
     NoModelReplicaError: Refusal(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
     TargetSecretError: Refusal(
         503, "TARGET_SECRET_UNAVAILABLE", "no_secret", "The target's credential is not available"
+    ),
+    TargetSecretUnusableError: Refusal(
+        503, "TARGET_SECRET_UNUSABLE", "unusable_secret", "The target's credential is unusable"
     ),
     PolicyUnavailableError: Refusal(503, "POLICY_UNAVAILABLE", "no_policy", "The gateway has no policy to answer from"),
     CountersUnavailableError: Refusal(503, "LIMITS_UNAVAILABLE", "no_counters", "Limits cannot be checked right now"),

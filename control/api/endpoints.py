@@ -27,6 +27,7 @@ from control.api.protocol.schemas import (
 )
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
+from control.resources.endpoints import NewTarget
 from control.resources.records import EndpointRecord
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, ProviderRules, Target, VendorCConfig
 
@@ -137,16 +138,17 @@ async def _post(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(CreateGatewayEndpointRequestV1)
     target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    store, workspace_id = request.store, request.workspace_id
-    return _response(await endpoints.create_endpoint(store, workspace_id, body.slug, target, body.owner_change()))
+    new, keys = NewTarget(target, body.owner_change()), request.dependencies.settings.secret_keys
+    return _response(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
 
 
 async def _patch(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(UpdateGatewayEndpointRequestV1)
     target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    store, workspace_id, endpoint_id = request.store, request.workspace_id, request.path["endpoint_id"]
-    return _response(await endpoints.replace_target(store, workspace_id, endpoint_id, target, body.owner_change()))
+    new, keys = NewTarget(target, body.owner_change()), request.dependencies.settings.secret_keys
+    endpoint_id = request.path["endpoint_id"]
+    return _response(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
 
 
 async def _get(request: ApiRequest) -> GatewayEndpointV1:

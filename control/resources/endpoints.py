@@ -1,22 +1,30 @@
 """Endpoints: which slug leads to which target (docs/reference/management-api.md#endpoints). No SQL, no HTTP."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from control.edges.sql import endpoint_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.model_rows import model_exists
-from control.edges.sql.secret_rows import secret_exists
-from control.edges.sql.store import Connection, Store, WriteTx
+from control.edges.sql.secret_rows import lock_secret_of_id
+from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.records import Change
 from control.resources.changes.shown import shown_endpoint
-from control.resources.errors import EndpointNotFoundError, InvalidFieldError, SlugTakenError
+from control.resources.errors import EndpointNotFoundError, InvalidFieldError, SecretUnreadableError, SlugTakenError
 from control.resources.ids import new_id
 from control.resources.records import EndpointRecord
-from policy.endpoints import EndpointRuleError, Target, check_slug, check_target
+from policy.endpoints import (
+    EndpointRuleError,
+    Target,
+    UnusableCredentialError,
+    check_credential,
+    check_slug,
+    check_target,
+)
+from policy.sealing import SealedWithUnknownKeyError, unseal
 
 _TARGET = "targets.0"
 
@@ -31,19 +39,27 @@ class UpstreamUrls(Protocol):
     async def check_wake_url(self, url: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class NewTarget:
+    """The target of an endpoint as the caller sent it."""
+
+    target: Target
+    owner: OwnerChange | None = None
+
+
 async def create_endpoint(
-    store: Store, workspace_id: str, slug: str, target: Target, owner: OwnerChange | None = None
+    store: Store, keys: Sequence[bytes], workspace_id: str, slug: str, new: NewTarget
 ) -> EndpointRecord:
-    """A new endpoint. The database decides whether the slug is free."""
+    """A new endpoint. The database decides whether the slug is free. `keys`: they open the target's secret."""
 
     async def work(tx: WriteTx) -> EndpointRecord:
         try:
             check_slug(slug, await owned_prefixes(tx.conn, workspace_id))
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
-        await _check_references(tx.conn, workspace_id, target)
-        made = EndpointRecord(new_id("ep"), workspace_id, slug, target, tx.now_ms, tx.now_ms)
-        record = with_owner(made, owner)
+        await _check_references(tx, keys, workspace_id, new.target)
+        made = EndpointRecord(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms)
+        record = with_owner(made, new.owner)
         await endpoint_rows.insert_endpoint(tx, record)
         tx.audit(workspace_id, Change("endpoint.create", _place(record), None, shown_endpoint(record)))
         return record
@@ -53,19 +69,19 @@ async def create_endpoint(
     except TakenError:
         raise SlugTakenError from None
     except DanglingError:
-        raise _deleted_meanwhile(target) from None
+        raise _deleted_meanwhile(new.target) from None
 
 
 async def replace_target(
-    store: Store, workspace_id: str, endpoint_id: str, target: Target, owner: OwnerChange | None = None
+    store: Store, keys: Sequence[bytes], workspace_id: str, endpoint_id: str, new: NewTarget
 ) -> EndpointRecord:
     """The endpoint with this target and a later `updated_at_ms`."""
 
     async def work(tx: WriteTx) -> EndpointRecord:
-        await _check_references(tx.conn, workspace_id, target)
+        await _check_references(tx, keys, workspace_id, new.target)
         old = _existing(await endpoint_rows.lock_endpoint(tx, workspace_id, endpoint_id))
-        changed = replace(old, target=target, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
-        record = with_owner(changed, owner)
+        changed = replace(old, target=new.target, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        record = with_owner(changed, new.owner)
         await endpoint_rows.update_endpoint(tx, record)
         sides = (shown_endpoint(old), shown_endpoint(record))
         tx.audit(workspace_id, Change("endpoint.update", _place(record), *sides))
@@ -74,7 +90,7 @@ async def replace_target(
     try:
         return await store.transact(work)
     except DanglingError:
-        raise _deleted_meanwhile(target) from None
+        raise _deleted_meanwhile(new.target) from None
 
 
 async def remove_endpoint(store: Store, workspace_id: str, endpoint_id: str) -> EndpointRecord:
@@ -117,11 +133,25 @@ def _existing(record: EndpointRecord | None) -> EndpointRecord:
     return record
 
 
-async def _check_references(conn: Connection, workspace_id: str, target: Target) -> None:
-    if target.secret_id is not None and not await secret_exists(conn, workspace_id, target.secret_id):
-        raise InvalidFieldError(f"{_TARGET}.secret_id", "no such secret")
-    if target.model_id is not None and not await model_exists(conn, workspace_id, target.model_id):
+async def _check_references(tx: WriteTx, keys: Sequence[bytes], workspace_id: str, target: Target) -> None:
+    if target.secret_id is not None:
+        await _check_secret(tx, keys, workspace_id, target.secret_id)
+    if target.model_id is not None and not await model_exists(tx.conn, workspace_id, target.model_id):
         raise InvalidFieldError(f"{_TARGET}.model_id", "no such model")
+
+
+async def _check_secret(tx: WriteTx, keys: Sequence[bytes], workspace_id: str, secret_id: str) -> None:
+    """Refuse a secret that is not there or cannot be sent. SecretUnreadableError when no key opens it."""
+    record = await lock_secret_of_id(tx, workspace_id, secret_id)
+    if record is None:
+        raise InvalidFieldError(f"{_TARGET}.secret_id", "no such secret")
+    try:
+        check_credential(unseal(keys, record.id, record.ciphertext))
+    except UnusableCredentialError as error:
+        message = f"this secret cannot be sent in a header field: {error}. Store its value again"
+        raise InvalidFieldError(f"{_TARGET}.secret_id", message) from None
+    except SealedWithUnknownKeyError:
+        raise SecretUnreadableError from None
 
 
 def _deleted_meanwhile(target: Target) -> InvalidFieldError:

@@ -25,6 +25,7 @@ from control.resources.errors import (
 )
 from control.resources.ids import new_id, new_nonce
 from control.resources.records import SecretRecord
+from policy.endpoints import UnusableCredentialError, check_credential
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.service_accounts import ServiceAccountError, check_secret
 
@@ -44,7 +45,8 @@ class NewSecret:
 async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new: NewSecret) -> SecretRecord:
     """Store or rotate: a name keeps its id, so the endpoints that use it need not change.
 
-    Refuses a service account whose private key no proxy would sign with.
+    Refuses a service account whose private key no proxy would sign with, and while an endpoint names the secret a value
+    that cannot be sent to its upstream.
     """
     try:
         await asyncio.to_thread(check_secret, new.value)
@@ -56,6 +58,8 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
         id = old.id if old else new_id("sec")
         sealed = seal(keys, id, new.value, new_nonce())
         if old:
+            if await secret_rows.is_named_by_endpoint(tx.conn, id):
+                _check_sendable(new.value)
             changed = replace(old, ciphertext=sealed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
             record = with_owner(changed, new.owner)
             await secret_rows.update_secret(tx, record)
@@ -73,6 +77,14 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
         except TakenError:
             continue
     raise SecretContendedError
+
+
+def _check_sendable(value: str) -> None:
+    try:
+        check_credential(value)
+    except UnusableCredentialError as error:
+        message = f"an endpoint sends this secret in a header field, which it cannot be: {error}"
+        raise InvalidFieldError("value", message) from None
 
 
 async def compare_secret(store: Store, keys: Sequence[bytes], workspace_id: str, asked: NewSecret) -> bool | None:

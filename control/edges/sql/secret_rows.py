@@ -6,7 +6,7 @@ from sqlalchemy import delete, insert, select, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import secrets
+from control.edges.sql.tables import endpoints, secrets
 from control.resources.records import SecretRecord
 from policy.snapshot import RowKind, SecretRow
 
@@ -22,9 +22,16 @@ async def lock_all_secrets(tx: WriteTx) -> list[SecretRecord]:
     return [SecretRecord(*row) for row in await tx.conn.execute(query)]
 
 
-async def secret_exists(conn: Connection, workspace_id: str, secret_id: str) -> bool:
-    query = select(secrets.c.id).where(secrets.c.id == secret_id, secrets.c.workspace_id == workspace_id)
-    return (await conn.execute(query)).one_or_none() is not None
+async def lock_secret_of_id(tx: WriteTx, workspace_id: str, secret_id: str) -> SecretRecord | None:
+    """The secret; until the transaction ends, nobody changes or deletes it."""
+    query = select(secrets).where(secrets.c.id == secret_id, secrets.c.workspace_id == workspace_id)
+    row = (await tx.conn.execute(query.with_for_update(read=True))).one_or_none()
+    return SecretRecord(*row) if row else None
+
+
+async def is_named_by_endpoint(conn: Connection, secret_id: str) -> bool:
+    query = select(endpoints.c.id).where(endpoints.c.secret_id == secret_id).limit(1)
+    return (await conn.execute(query)).first() is not None
 
 
 async def lock_existing(tx: WriteTx, workspace_id: str, names: Iterable[str]) -> set[str]:

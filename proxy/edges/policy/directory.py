@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from policy.endpoints import UnusableCredentialError, check_credential
 from policy.groups import MAX_DEPTH, Group
 from policy.limits.effective import Plan, plan_for
 from policy.sealing import SealedWithUnknownKeyError, unseal
@@ -22,6 +23,7 @@ from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.replica_file import connect_readonly
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
+from proxy.refusals import TargetSecretUnusableError
 
 CACHE_WEIGHT = 6_000_000
 """How much a worker caches, in bytes of encoded rows. Compiled rows take a few times as much memory."""
@@ -114,12 +116,13 @@ class SnapshotDirectory:
         self._key_holders: dict[str, KeyHolder] = {}
         self._slug_routes: dict[tuple[str, str], SlugRoute] = {}
         self._secrets: dict[str, str] = {}
+        self._unusable_secrets: dict[str, bool] = {}
         self._models: dict[str, ModelRow] = {}
         # What calls with heads that repeat look up first. It was made from the tables above.
         self._callers: dict[HeadFacts, Identified] = {}
         self._shapes: dict[tuple[HeadFacts, str], Shape] = {}
         derived = (self._key_holders, self._slug_routes, self._secrets, self._models, self._callers, self._shapes)
-        self._cache = BoundedCache(CACHE_WEIGHT, derived)
+        self._cache = BoundedCache(CACHE_WEIGHT, (*derived, self._unusable_secrets))
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
@@ -156,9 +159,10 @@ class SnapshotDirectory:
             self._shapes[facts, plan.slug] = shape
 
     def secret(self, id: str) -> str | None:
+        """The value of a target's secret. Raises `TargetSecretUnusableError` if no header field can carry it."""
         if self._generation_cell[0] != self._generation:
             self._reload()
-        return self._secrets.get(id) or self._single(self._secrets, _SECRET, id, self._unsealed)
+        return self._secrets.get(id) or self._usable_secret(id)
 
     def model(self, id: str) -> ModelRow | None:
         if self._generation_cell[0] != self._generation:
@@ -265,8 +269,25 @@ class SnapshotDirectory:
                 self._cache.put((kind, id), found, _ENTRY_WEIGHT + len(body))
         return found
 
+    def _usable_secret(self, id: str) -> str | None:
+        if id in self._unusable_secrets:
+            raise TargetSecretUnusableError
+        try:
+            return self._single(self._secrets, _SECRET, id, self._unsealed)
+        except UnusableCredentialError as error:
+            log.warning(
+                "Secret %s cannot be sent in a header field (%s); calls of its endpoints are answered 503."
+                " Store its value again.",
+                id,
+                error,
+            )
+            self._cache_derived(self._unusable_secrets, id, True, self._generation)
+            raise TargetSecretUnusableError from None
+
     def _unsealed(self, id: str, body: dict[str, Any]) -> str:
-        return unseal(self._keys, id, SecretRow.from_wire(id, body).ciphertext)
+        value = unseal(self._keys, id, SecretRow.from_wire(id, body).ciphertext)
+        check_credential(value)
+        return value
 
     def _read(self, kind: str, id: str) -> bytes | None:
         if self._conn is None:

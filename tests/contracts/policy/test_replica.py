@@ -22,6 +22,7 @@ from proxy.edges.policy.directory import BoundedCache, SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
 from proxy.exchange import PolicyUnavailableError
+from proxy.refusals import TargetSecretUnusableError
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 KEYS = (b"k" * 32,)
@@ -421,6 +422,22 @@ def test_secret_sealed_with_an_unknown_key_is_an_outage(world: World) -> None:
     world.publish(secret("s", "sk-1", keys=(b"x" * 32,)))
     with pytest.raises(PolicyUnavailableError):
         world.directory.secret("s")
+
+
+@pytest.mark.parametrize("value", ["sk-1\n", "sk\r-1", "sk\0", "sk\x7f", "sk\u0085", "s" * 8193, "é" * 4097])
+def test_secret_that_no_header_can_carry_is_unusable_until_it_is_stored_again(
+    world: World, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.publish(secret("s", value), secret("t", "sk-2"))
+    for _ in range(2):
+        with pytest.raises(TargetSecretUnusableError):
+            world.directory.secret("s")
+    assert world.directory.secret("t") == "sk-2"
+    (line,) = caplog.messages
+    assert "Secret s " in line
+    assert value.strip() not in line
+    world.publish(secret("s", "s" * 8192))
+    assert world.directory.secret("s") == "s" * 8192
 
 
 def test_malformed_unicode_matches_no_row(world: World) -> None:

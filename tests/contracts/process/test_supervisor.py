@@ -314,6 +314,19 @@ async def test_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) ->
     assert world.proxy.log.read_text().count("cannot be opened") == 1
 
 
+async def test_call_with_a_secret_that_no_header_can_carry_says_so_and_the_log_names_it(world: World) -> None:
+    sealed = seal((SECRET_KEY,), "s", "sk-up\n", b"n" * 12)
+    world.control.put("secret", "s", SecretRow("s", "ws", sealed).to_wire())
+    await world.proxy.start()
+    for _ in range(3):
+        status, body = await world.proxy.call()
+        assert (status, body["error_code"]) == (503, "TARGET_SECRET_UNUSABLE")
+    await eventually(lambda: logged(world.proxy, "Secret s cannot be sent in a header field"))
+    text = world.proxy.log.read_text()
+    assert text.count("Secret s cannot be sent") == 1
+    assert "sk-up" not in text
+
+
 async def test_redis_user_without_the_needed_commands_is_not_ready(world: World) -> None:
     """Redis's error names the command, and the log names the remedy, once each."""
     await acl(world, "-evalsha", "-eval")

@@ -7,11 +7,11 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from control.edges.sql import tables
 from control.resources.workspaces import reencrypt_all
-from policy.sealing import SealedWithUnknownKeyError, unseal
+from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from tests.control.plane import SECRET_KEYS, ControlPlane
 
 PATH = "/v1/secrets"
@@ -72,6 +72,47 @@ async def test_a_service_account_with_an_unusable_key_is_refused(sqlite_plane: C
     (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
     (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
     assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(sqlite_plane)).items()))) == service_account(taken)
+
+
+UNSENDABLE = ["sk-1\n", "a\r\nb: c", "a\tb", "a\x7f", "a\u0085b", "s" * 8193, "é" * 4097]
+TARGET = {"provider": "VENDOR_B", "target_model": "m"}
+
+
+@pytest.mark.parametrize("value", UNSENDABLE)
+async def test_an_endpoint_names_no_secret_that_no_header_can_carry(sqlite_plane: ControlPlane, value: str) -> None:
+    plane = sqlite_plane
+    unusable = (await plane.post(PATH, {"name": "training", "value": value})).ok()["id"]
+    body = {"slug": "acme/a", "targets": [TARGET | {"secret_id": unusable}]}
+    problem = (await plane.post(ENDPOINTS, body)).refused(400)
+    assert [detail["field"] for detail in problem["details"]] == ["targets.0.secret_id"]
+    usable = (await plane.post(PATH, {"name": "vendor", "value": "s" * 8192})).ok()["id"]
+    made = (await plane.post(ENDPOINTS, {"slug": "acme/a", "targets": [TARGET | {"secret_id": usable}]})).ok()
+    (await plane.patch(f"{ENDPOINTS}/{made['id']}", {"targets": body["targets"]})).refused(400)
+    problem = (await plane.post(PATH, {"name": "vendor", "value": value})).refused(400)
+    assert [detail["field"] for detail in problem["details"]] == ["value"]
+    assert value not in str(problem)
+    (await plane.delete(f"{ENDPOINTS}/{made['id']}")).ok()
+    (await plane.post(PATH, {"name": "vendor", "value": value})).ok()
+
+
+async def test_a_secret_with_lines_never_meets_an_endpoint_that_is_written_meanwhile(plane: ControlPlane) -> None:
+    """Whichever is written first, the other is refused."""
+    for number in range(10):
+        name, slug = f"s{number}", f"acme/a{number}"
+        id = (await plane.post(PATH, {"name": name, "value": "one line"})).ok()["id"]
+        rotated, made = await asyncio.gather(
+            plane.post(PATH, {"name": name, "value": "two\nlines"}),
+            plane.post(ENDPOINTS, {"slug": slug, "targets": [TARGET | {"secret_id": id}]}),
+        )
+        assert sorted((rotated.status, made.status)) == [200, 400]
+
+
+async def test_an_endpoint_that_names_a_secret_no_key_opens_is_503(sqlite_plane: ControlPlane) -> None:
+    id = await sqlite_plane.secret()
+    async with sqlite_plane.store.write() as tx:
+        await tx.conn.execute(update(tables.secrets).values(ciphertext=seal([b"x" * 32], id, "sk", b"n" * 12)))
+    body = {"slug": "acme/a", "targets": [TARGET | {"secret_id": id}]}
+    (await sqlite_plane.post(ENDPOINTS, body)).refused(503, "SECRET_UNREADABLE")
 
 
 def service_account(key: rsa.RSAPrivateKey) -> str:
