@@ -107,7 +107,10 @@ class RedisUrl:
     @classmethod
     def parse(cls, url: str) -> "RedisUrl":
         """See docs/reference/settings.md#redis-urls. Raises `RedisUrlError`."""
-        split = urlsplit(url)
+        try:
+            split = urlsplit(url)
+        except ValueError:  # its text may quote the URL
+            raise RedisUrlError("an address in brackets is malformed") from None
         if split.scheme not in _SCHEMES:
             raise RedisUrlError(f"expected a URL of one of the schemes {', '.join(_SCHEMES)}")
         options = {name: values[-1] for name, values in parse_qs(split.query).items()}
@@ -125,7 +128,11 @@ def _server(split: SplitResult, options: dict[str, str]) -> RedisUrl:
     if split.scheme == "unix":
         address = replace(login, path=unquote(split.path), db=_database(options.get("db", "")))
     else:
-        [(host, port)] = _hosts(split, _DEFAULT_PORT, most=1)
+        names = _host_names(split)
+        if len(names) > 1:
+            raise RedisUrlError("several hosts need redis+cluster or redis+sentinel as the scheme")
+        host, port = _host_and_port(names[0], _DEFAULT_PORT)
+        host = host or "localhost"
         address = replace(login, host=host, port=port, db=_database(options.get("db") or split.path.strip("/")))
     return RedisUrl(Topology.SERVER, (address,), address)
 
@@ -156,19 +163,25 @@ def _login(split: SplitResult, options: dict[str, str]) -> RedisAddress:
     return RedisAddress(username=unquote(username), password=unquote(password), tls=tls)
 
 
-def _hosts(split: SplitResult, default_port: int, most: int | None = None) -> list[tuple[str, int]]:
-    """The hosts and ports of `host[:port][,host[:port]…]`."""
-    names = split.netloc.rpartition("@")[2].split(",")
-    if most is not None and len(names) > most:
-        raise RedisUrlError("several hosts need redis+cluster or redis+sentinel as the scheme")
-    hosts = []
-    for name in names:
-        one = urlsplit(f"//{name}")
-        try:
-            hosts.append((one.hostname or "localhost", default_port if one.port is None else one.port))
-        except ValueError as error:
-            raise RedisUrlError("a port is not a number up to 65535") from error
+def _hosts(split: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    """The hosts and ports of `host[:port][,host[:port]…]`. A missing host is refused: it does not mean localhost."""
+    hosts = [_host_and_port(name, default_port) for name in _host_names(split)]
+    if not all(host for host, _ in hosts):
+        raise RedisUrlError("a Redis host name is missing; is there a comma too many?")
     return hosts
+
+
+def _host_names(split: SplitResult) -> list[str]:
+    return [name.strip() for name in split.netloc.rpartition("@")[2].split(",")]
+
+
+def _host_and_port(name: str, default_port: int) -> tuple[str, int]:
+    """The host, empty if there is none, and its port."""
+    try:
+        one = urlsplit(f"//{name}")
+        return one.hostname or "", default_port if one.port is None else one.port
+    except ValueError as error:
+        raise RedisUrlError("a host is not a name or an address, or its port not a number up to 65535") from error
 
 
 def _database(text: str) -> int:

@@ -9,6 +9,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from control.edges.redis.client import connect
 from runtime.redis.routed import RedisNode
+from runtime.redis.url import RedisUrlError
 
 _DEADLINE_S = 5.0
 
@@ -30,6 +31,8 @@ async def look_at_redis(url: str) -> list[RedisLook]:
     """One, or one for each primary of a cluster."""
     try:
         redis = connect(url)
+    except RedisUrlError as error:
+        return [RedisLook(f"its URL cannot be read: {error}", {})]
     except ValueError:  # its text may quote a part of the password
         return [RedisLook("its URL cannot be read", {})]
     try:

@@ -126,6 +126,13 @@ async def test_malformed_redis_url_is_not_quoted() -> None:
     assert PASSWORD not in look.trouble
 
 
+async def test_redis_url_without_a_host_is_said_to_have_none() -> None:
+    for url in (f"redis+cluster://user:{PASSWORD}@one,", "redis+sentinel://,one/gateway"):
+        (look,) = await look_at_redis(url)
+        assert "a Redis host name is missing" in look.trouble
+        assert PASSWORD not in str(look)
+
+
 async def test_redis_user_without_info_is_still_looked_at() -> None:
     with private_redis() as server:
         async with Redis.from_url(server.url) as admin:

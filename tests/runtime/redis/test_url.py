@@ -26,6 +26,11 @@ def test_one_server(url: str, address: RedisAddress) -> None:
     assert RedisUrl.parse(url) == RedisUrl(Topology.SERVER, (address,), address)
 
 
+@pytest.mark.parametrize("url", ["redis://", "redis://:7000", "redis://user:secret@:7000/2"])
+def test_one_server_without_a_host_is_on_this_machine(url: str) -> None:
+    assert RedisUrl.parse(url).login.host == "localhost"
+
+
 def test_a_cluster_has_several_hosts_and_one_login() -> None:
     found = RedisUrl.parse("rediss+cluster://limiter:secret@one:7000,two,[::1]:7002?ssl_check_hostname=false")
     login = RedisAddress(username="limiter", password="secret", tls=TlsOptions(checks_host_name=False))
@@ -65,6 +70,20 @@ def test_a_login_selects_its_database_last() -> None:
         ("redis+cluster://one,two/1", "databases"),
         ("redis+cluster://one:x", "port"),
         ("redis+sentinel://one,two", "service"),
+        ("redis://[::1", "brackets"),
+        ("redis+cluster://[::1]:x", "port"),
+        *(
+            (f"{tls}+{scheme}://{login}{hosts}{path}", "Redis host name is missing")
+            for tls in ("redis", "rediss")
+            for scheme, path in (
+                ("cluster", ""),
+                ("cluster", "/0"),
+                ("sentinel", "/gateway"),
+                ("sentinel", "/gateway/1"),
+            )
+            for login in ("", "user:secret@")
+            for hosts in ("", ":7000", "one,", ",one", "one,,two", "one:7000, ,two:7000", "one,:7000", "one:1,two:2,")
+        ),
     ],
 )
 def test_a_bad_url_is_refused_with_the_cause_and_not_repeated(url: str, cause: str) -> None:
