@@ -22,7 +22,7 @@ from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATA_DIR = "./.tollgate"
-DEFAULT_READY_GRACE_S = 5.0
+DEFAULT_READY_GRACE_S = 7.0
 MAX_BODY_BYTES = 100_000_000
 
 
@@ -211,7 +211,7 @@ def _egress(read: Environment, model_api_base_url: str | None) -> EgressRules:
 
 
 def _ready_grace_s(read: Environment, drain_timeout_s: float) -> float:
-    """By default 5 s, but at most half of the drain timeout: calls in flight need the rest."""
+    """By default 7 s, but at most half of the drain timeout: calls in flight need the rest."""
 
     def parse(text: str) -> float:
         value = number(float, text, "a number of seconds, 0 or more")

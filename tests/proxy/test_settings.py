@@ -45,7 +45,7 @@ def test_empty_value_means_unset() -> None:
 
 
 def test_ready_grace_is_within_the_drain_timeout() -> None:
-    assert settings_from(LEAST).ready_grace_s == 5
+    assert settings_from(LEAST).ready_grace_s == 7
     assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": "4"}).ready_grace_s == 2, "the default leaves half"
     assert settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": "0"}).ready_grace_s == 0
     assert settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": "20"}).ready_grace_s == 20
