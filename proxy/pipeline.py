@@ -8,7 +8,7 @@ after that. The last bytes leave with the journal's write, which may come after 
 import logging
 import secrets
 from asyncio import CancelledError, Future, get_running_loop
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time_ns
@@ -26,7 +26,7 @@ from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, Reques
 from proxy.head_facts import Purpose
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
-from proxy.refusals import BUG, render, row_of
+from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, render, row_of
 from proxy.replicas.replica_calls import CallEnded, Replicas
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
@@ -88,6 +88,8 @@ class PipelineDependencies:
     model_host_suffix: str = ""
     async_queueing: async_requests.AsyncQueueing | None = None
     """None: asynchronous requests are not set up."""
+    on_exhausted: Callable[[Exception], None] = lambda error: None
+    """Told when a call is refused because the process, or the machine, has run out of something."""
 
 
 class Pipeline:
@@ -108,6 +110,7 @@ class Pipeline:
         self._invoke = invoke.Invoke(_invoke_dependencies(given))
         self._async_requests = async_requests.AsyncRequests(_async_dependencies(given, ulids, slices))
         self._settle = settle.Settle(_settle_dependencies(given))
+        self._on_exhausted = given.on_exhausted
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request: take the steps, journal the call's end, then send the last bytes.
@@ -144,6 +147,17 @@ class Pipeline:
         finally:
             if not finishes_later:
                 self._end(context)
+
+    async def refuse(self, incoming: Incoming, outgoing: Outgoing) -> None:
+        """Answer a request of a caller whose connection takes one of the last file descriptors (529)."""
+        context = self._receive.head(incoming, outgoing)
+        try:
+            answered = self._refusal(context, OutOfDescriptorsError())
+            begin(context, answered, answered.final)
+        except CallerGoneError as gone:
+            _mark(context, gone)
+        finally:
+            self._end(context)
 
     def _finish(self, context: RequestContext, answered: Answered, refused: Exception | None) -> None:
         """Send the last bytes of a call after `handle`: the journal has its end, or `refused` it."""
@@ -224,9 +238,11 @@ class Pipeline:
         return answered
 
     def _refusal(self, context: RequestContext, error: Exception) -> Answered:
-        request_id = context.request_id
-        if row_of(error) is BUG:
+        request_id, row = context.request_id, row_of(error)
+        if row is BUG:
             log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
+        elif row in EXHAUSTED:
+            self._on_exhausted(error)
         _mark(context, error)
         return render(error, request_id)
 

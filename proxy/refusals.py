@@ -22,6 +22,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
 from runtime.long_work import TooMuchWorkError
 
 
@@ -162,6 +163,14 @@ class ShedError(RefusalError):
         super().__init__(message, (("retry-after", "1"),))
 
 
+class OutOfDescriptorsError(RefusalError):
+    """This worker, or the machine, has no file descriptor left for the request."""
+
+
+class OutOfMemoryError(RefusalError):
+    """This worker may take no more memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One refusal. `code` None: the body has only `error`. `message` None: use the exception's own text."""
@@ -236,7 +245,16 @@ TABLE: Mapping[type[Exception], Refusal] = {
     TooMuchWorkError: Refusal(
         529, "CAPACITY_EXHAUSTED", "long_work", "Capacity exhausted, try again later", (("retry-after", "1"),)
     ),
+    OutOfDescriptorsError: Refusal(
+        529, "CAPACITY_EXHAUSTED", "descriptors", "Capacity exhausted, try again later", (("retry-after", "1"),)
+    ),
+    OutOfMemoryError: Refusal(
+        529, "CAPACITY_EXHAUSTED", "memory", "Capacity exhausted, try again later", (("retry-after", "1"),)
+    ),
 }
+
+EXHAUSTED = (TABLE[OutOfDescriptorsError], TABLE[OutOfMemoryError])
+"""What the process, or the machine, has run out of."""
 
 BUG = Refusal(502, "INTERNAL_GATEWAY_ERROR", "bug")
 
@@ -256,8 +274,11 @@ UPSTREAM_MESSAGES: Mapping[int, str] = {
 
 
 def row_of(error: Exception) -> Refusal:
-    """The row of the error's class, or of its nearest base that has one."""
-    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), BUG)
+    """The row of the error's class, or of its nearest base that has one; of what the system has run out of."""
+    row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), BUG)
+    if row is BUG and is_out_of_descriptors(error):
+        return TABLE[OutOfDescriptorsError]
+    return TABLE[OutOfMemoryError] if row is BUG and is_out_of_memory(error) else row
 
 
 def render(error: Exception, request_id: str) -> Answered:
@@ -265,7 +286,7 @@ def render(error: Exception, request_id: str) -> Answered:
     row = row_of(error)
     if row is BUG:
         return flat(BUG.status, f"Internal gateway error (request id: {request_id})", BUG.code)
-    headers = error.headers if isinstance(error, RefusalError) else row.headers
+    headers = (error.headers if isinstance(error, RefusalError) else ()) or row.headers
     return flat(row.status, row.message or str(error), row.code, headers)
 
 

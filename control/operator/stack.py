@@ -15,13 +15,14 @@ from pathlib import Path
 from control.edges.process import up_record
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_redis import EmbeddedRedis
+from control.edges.process.http_probe import answers_ok
 from control.edges.process.redis_binary import choose, set_stray_file_aside
 from control.edges.process.up_record import UpRecord
 from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, PartRunner, Say, StackError, terminate
 from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
 from runtime.child_process import Launch, accepts, can_bind, free_ports
-from runtime.http_probe import answers_ok
+from runtime.exhaustion import raise_descriptor_limit
 from runtime.setting_names import is_unknown, warnings_of
 
 PORT_PATIENCE_S = 1.0
@@ -93,6 +94,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         database_url.parse(options.database_url)
     for warning in warnings_of(options.environment):
         say(warning)
+    raise_descriptor_limit()
     directory = DataDirectory(options.data)
     directory.make()
     lock = directory.lock()

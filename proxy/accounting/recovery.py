@@ -21,6 +21,9 @@ from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 ORPHAN_STATUS = 502
 """The status of a call that died with its worker."""
 
+WITHDRAWN_STATUS = 0
+"""The status of a call that was shed before a byte of it was sent, although it had been journaled. It has no event."""
+
 ORPHAN_NUMBERS_FROM = 1 << 40
 """First settlement number of orphans: above all numbers of live workers, and the same on each replay."""
 
@@ -31,6 +34,7 @@ Halves = tuple[bytes, bytes]
 _OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # an enum look-up costs as much as a checksum
 _OPEN_MAGIC, _OPEN_SEED, _CLOSE_MAGIC, _CLOSE_SEED = _OPEN.magic, _OPEN.seed, _CLOSE.magic, _CLOSE.seed
 _CLOSE_LINES = b"%b\n" + EVENT_END + b"\n%b"
+_WITHDRAWN = b'"status":%d,' % WITHDRAWN_STATUS
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -64,7 +68,8 @@ def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
 def close_record(
     *, event_key: str, status: int, tokens: Tokens, ended_at_ms: int, numbers: tuple[int, ...] = ()
 ) -> bytes:
-    """How a call ended. `numbers`: the settlement numbers of its reservations, in order.
+    """How a call ended; `WITHDRAWN_STATUS`: it was not sent. `numbers`: the settlement numbers of its reservations, in
+    order.
 
     Three lines: the key, the rest of the event, the numbers.
     """
@@ -73,8 +78,12 @@ def close_record(
 
 
 def join_events(calls: Iterable[Halves]) -> list[bytes]:
-    """The events of these calls, as ingest takes them: both halves of each, joined."""
-    return [join_event(opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
+    """The events of these calls, as ingest takes them: both halves of each, joined. Withdrawn calls have none."""
+    return [
+        join_event(opened.partition(b"\n")[0], closed.split(b"\n", 2)[1])
+        for opened, closed in calls
+        if _WITHDRAWN not in closed
+    ]
 
 
 def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:

@@ -23,6 +23,7 @@ from proxy.async_worker.webhook_teller import TellerParts, WebhookTeller
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
 from proxy.edges.redis.async_queue.client import QueueClient
@@ -48,8 +49,9 @@ async def serve(settings: Settings, incarnation: str, channel: socket.socket) ->
         stack.callback(link.close)
         edges = _edges(settings, link, stack)
         link.flush = edges.meters.flush
-        link.health = lambda: {"trouble": _trouble(edges.client)}
-        leases, runner = _runner(settings, edges, incarnation)
+        exhaustion = Exhaustion("attempts of asynchronous requests failed; they are repeated")
+        link.health = lambda: {"trouble": _trouble(edges.client), "exhausted": exhaustion.trouble}
+        leases, runner = _runner(settings, edges, incarnation, exhaustion)
         deliveries = _deliveries(settings, edges, incarnation)
 
         def found(workspace_id: str, work: Work) -> None:
@@ -91,7 +93,9 @@ def _edges(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExit
     return _Edges(link, client, queue, upstream, directory, meters)
 
 
-def _runner(settings: Settings, edges: _Edges, incarnation: str) -> tuple[Leases[AttemptRef], Runner]:
+def _runner(
+    settings: Settings, edges: _Edges, incarnation: str, exhaustion: Exhaustion
+) -> tuple[Leases[AttemptRef], Runner]:
     leases, meters = Leases(edges.queue.renew), edges.meters.async_requests
     attempts = Attempts(
         AttemptParts(
@@ -100,6 +104,7 @@ def _runner(settings: Settings, edges: _Edges, incarnation: str) -> tuple[Leases
             leases=leases,
             meters=meters,
             stream_idle_timeout_s=settings.stream_idle_timeout_s,
+            on_exhausted=exhaustion.note,
         )
     )
     parts = RunnerParts(

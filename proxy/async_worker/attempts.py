@@ -5,7 +5,7 @@ Whatever happens, the replica's place is freed and the queue is told, or the lea
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter, time_ns
 from typing import Protocol
@@ -16,6 +16,7 @@ from proxy.async_requests.outcomes import (
     BROKEN,
     BUG,
     DELETED,
+    EXHAUSTED,
     SILENT,
     TIMED_OUT,
     TOO_LARGE,
@@ -38,6 +39,7 @@ from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall,
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, CallEnded
 from proxy.replicas.replica_sending import send_to_replica
+from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
 
 PATH = "/predict"
 """At the replica, as for synchronous calls."""
@@ -51,6 +53,7 @@ _STATUSES = {
     UNREACHABLE: 503,
     TIMED_OUT: 504,
     DELETED: 404,
+    EXHAUSTED: 529,
     BUG: 500,
 }
 """The status there of an attempt without a complete answer."""
@@ -75,6 +78,8 @@ class AttemptParts:
     leases: Leases[AttemptRef]
     meters: AsyncMeters
     stream_idle_timeout_s: float
+    on_exhausted: Callable[[Exception], None] = lambda error: None
+    """Told when this process, or the machine, has run out of something."""
 
 
 @dataclass(slots=True)
@@ -164,6 +169,9 @@ class Attempts:
         except _FORESEEN as error:
             return fault_of_error(error, run.attempt, run.now_ms)
         except Exception as error:
+            if is_out_of_descriptors(error) or is_out_of_memory(error):
+                self._parts.on_exhausted(error)
+                return EXHAUSTED
             log.exception(
                 "An attempt of asynchronous request %s failed. Please report this bug.", run.attempt.ref.request_id
             )

@@ -21,6 +21,7 @@ from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import Delivery
 from proxy.async_worker.delivery import AnswerLostError
 from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
+from runtime.exhaustion import is_out_of_descriptors
 
 SMALL_BYTES = 256 << 10
 """A body up to this size is sent in one go, on a kept connection if there is one."""
@@ -106,6 +107,10 @@ class WebhookTeller:
             return "the receiver did not answer in time"
         except UpstreamError as error:
             return str(error)
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            return "this machine has no file descriptor left"
 
     async def _post(self, delivery: Delivery, secrets: Sequence[str]) -> str:
         message = await self._signed(delivery, secrets)

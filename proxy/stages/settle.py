@@ -15,7 +15,7 @@ from typing import Protocol
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
-from proxy.accounting.recovery import close_record
+from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
 from proxy.accounting.reservations import Taken
 from proxy.call_labels import CallLabels
 from proxy.exchange import Admitted, RequestContext
@@ -23,6 +23,7 @@ from proxy.exchange import Admitted, RequestContext
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 1.0
+SHED_STATUS = 529
 MAX_LABELS = 16
 """Most labels that are kept with a key."""
 
@@ -141,7 +142,7 @@ class Settle:
             if context.journaled is not None:
                 record = close_record(
                     event_key=admitted.event_key,
-                    status=context.status,
+                    status=context.status if context.dispatched else _status_of_unsent(context),
                     tokens=tokens,
                     ended_at_ms=time_ns() // 1_000_000,
                     numbers=numbers,
@@ -198,6 +199,11 @@ class Settle:
             first_byte_s=context.first_byte_s,
         )
         self._meters.finished(report)
+
+
+def _status_of_unsent(context: RequestContext) -> int:
+    """The status to journal for a call of which nothing was sent. One that was shed has no event."""
+    return WITHDRAWN_STATUS if context.status == SHED_STATUS else context.status
 
 
 def _labels(context: RequestContext) -> CallLabels:

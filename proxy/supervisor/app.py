@@ -273,8 +273,9 @@ class Supervisor:
         checks: dict[str, Check] = {
             "policy": self._policy_check,
             "secrets": lambda: self._secrets.finding(self._replica.version),
-            "workers": self._workers_check,  # the next two read what the workers answer to this one
+            "workers": self._workers_check,  # the next three read what the workers answer to this one
             "journal": self._journal_check,
+            "capacity": self._capacity_check,
             "redis": self._redis_check,
             "control": self._control_check,
             "hints": self._hints_check,
@@ -298,6 +299,11 @@ class Supervisor:
         return Finding(
             fault="; ".join(dict.fromkeys(t for slot in self._slots for t in slot.health.get("journal", ())))
         )
+
+    async def _capacity_check(self) -> Finding:
+        """Degraded while a worker, of either kind, has run out of descriptors or memory: other calls go on."""
+        texts = (slot.health.get("exhausted", "") for slot in self._all_slots)
+        return Finding(degraded=next(filter(None, texts), ""))
 
     async def _redis_check(self) -> Finding:
         """Check Redis from the supervisor and read what the workers reported in `_workers_check`.

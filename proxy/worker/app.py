@@ -23,6 +23,7 @@ from proxy.edges.journal.writer import JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
@@ -78,12 +79,12 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         if tracing is not None:
             stack.push_async_callback(tracing.close, link)
         dependencies, meters = await _dependencies(settings, launch, link, replicas, stack)
-        handle = (
-            Pipeline(dependencies).handle
-            if tracing is None
-            else tracing.handler(dependencies, meters, _seal_keys(settings))
-        )
-        server = HttpServer(handle)
+        if tracing is not None:
+            handle, refuse = tracing.handlers(dependencies, meters, _seal_keys(settings))
+            server = HttpServer(handle, refuse=refuse)
+        else:
+            pipeline = Pipeline(dependencies)
+            server = HttpServer(pipeline.handle, refuse=pipeline.refuse)
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
         collect_garbage_less_often()
@@ -186,7 +187,9 @@ async def _dependencies(
     journal.start()
     stack.callback(journal.stop)
     counters = await _counters(settings, launch.incarnation, meters, journal)
+    exhaustion = Exhaustion()
     link.health = lambda: {
+        "exhausted": exhaustion.trouble,
         "limits": counters.decides,
         "journal": list(journal.troubles),
         "settled": counters.settled_through,
@@ -216,6 +219,7 @@ async def _dependencies(
         cors=settings.cors,
         model_host_suffix=settings.model_host_suffix,
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
+        on_exhausted=exhaustion.note,
     )
     return dependencies, meters
 

@@ -38,7 +38,9 @@ class WorkerTracing:
         self._exemplars = Exemplars()
         add_ids_to_log_lines()
 
-    def handler(self, dependencies: PipelineDependencies, meters: WorkerMetrics, seal_keys: SealKeys) -> Handler:
+    def handlers(
+        self, dependencies: PipelineDependencies, meters: WorkerMetrics, seal_keys: SealKeys
+    ) -> tuple[Handler, Handler]:
         """The pipeline with spans. `meters` sends exemplars and what became of spans."""
         counts, exemplars = self._tracing.counts, self._exemplars
         meters.traces = lambda: {"exemplars": exemplars.take(), "spans": counts.take()}
@@ -52,8 +54,8 @@ class WorkerTracing:
 
 def traced_pipeline(
     tracer: Tracer, dependencies: PipelineDependencies, exemplars: Exemplars, seal_keys: SealKeys
-) -> Handler:
-    """The pipeline over `dependencies`, each of which records its part of a call's spans."""
+) -> tuple[Handler, Handler]:
+    """`handle` and `refuse` of the pipeline over `dependencies`, each of which records its part of a call's spans."""
     given = dependencies
     parts = replace(
         given,
@@ -64,4 +66,5 @@ def traced_pipeline(
         dialects=TracedDialects(monotonic, seal_keys),
         meters=TracedMeters(given.meters, exemplars),
     )
-    return traced_handler(tracer, Pipeline(parts).handle)
+    pipeline = Pipeline(parts)
+    return traced_handler(tracer, pipeline.handle), traced_handler(tracer, pipeline.refuse)

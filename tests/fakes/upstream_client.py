@@ -13,6 +13,8 @@ from tests.fakes.journal import written
 Piece = bytes | Exception | asyncio.Event
 """Bytes to hand out, a failure to raise, or an event to wait for before going on."""
 
+UNSENT = (UpstreamUnreachableError, OSError)
+"""Failures before a byte was sent."""
 READ_BYTES = 65_536
 """Most bytes that the real one reads at once."""
 JSON = (("content-type", "application/json"),)
@@ -116,14 +118,14 @@ class FakeUpstream:
         headers = {"x-request-id": call.request_id, **call.headers} if call.request_id else call.headers
         self.calls.append(replace(call, headers=headers))  # a copy: the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
-        if call.upload is not None and not isinstance(self.script[0], UpstreamUnreachableError):
+        if call.upload is not None and not isinstance(self.script[0], UNSENT):
             call.written = True
             self.uploaded.append(b"")
             while piece := await call.upload.read():
                 self.uploaded[-1] += piece
         while True:
             step = self.script.popleft()
-            call.written = call.written or not isinstance(step, UpstreamUnreachableError)
+            call.written = call.written or not isinstance(step, UNSENT)
             if isinstance(step, asyncio.Event):
                 self.waiting.set()
                 await step.wait()

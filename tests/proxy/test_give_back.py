@@ -1,6 +1,7 @@
 """A call refused between admission and dispatch consumes nothing; a dispatched call consumes one request."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from proxy.accounting.recovery import WITHDRAWN_STATUS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
@@ -48,6 +50,16 @@ def secret_is_missing(rig: PathRig) -> PathRig:
 
 def upstream_is_unreachable(rig: PathRig) -> PathRig:
     rig.upstream.will(UpstreamUnreachableError())
+    return rig
+
+
+def no_descriptor_is_left(rig: PathRig) -> PathRig:
+    rig.upstream.will(*(OSError(number, "too many") for number in (errno.EMFILE, errno.ENFILE, errno.EMFILE)))
+    return rig
+
+
+def no_memory_is_left(rig: PathRig) -> PathRig:
+    rig.upstream.will(*(OSError(errno.ENOMEM, "cannot allocate memory") for _ in range(3)))
     return rig
 
 
@@ -91,6 +103,8 @@ REFUSED: list[Callable[[PathRig], PathRig]] = [
     journal_is_full,
     secret_is_missing,
     upstream_is_unreachable,
+    no_descriptor_is_left,
+    no_memory_is_left,
     provider_is_unknown,
     no_token_is_minted,
     nothing_serves,
@@ -112,6 +126,19 @@ async def test_call_refused_before_dispatch_returns_its_reservation(
     rig.check_settled()
     for closed in rig.journal.closed:
         assert not closed.numbers, "a replay of the journal would settle it again"
+
+
+@pytest.mark.parametrize("arrange", [no_descriptor_is_left, no_memory_is_left], ids=lambda one: one.__name__)
+async def test_call_shed_before_a_byte_was_sent_is_closed_without_an_event(
+    rig: PathRig, arrange: Callable[[PathRig], PathRig], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = arrange(rig)
+    outgoing = await rig.serve(asking())
+    assert (outgoing.status, outgoing.json["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+    assert outgoing.header("retry-after") == "1"
+    assert [call.status for call in rig.journal.closed] == [WITHDRAWN_STATUS]
+    assert [call.status for call in rig.meters.calls] == [529]
+    assert not caplog.records
 
 
 UNTRANSLATABLE: list[tuple[str, str, dict[str, Any]]] = [

@@ -1,5 +1,6 @@
 """The table of refusals: every row renders with the contract's status; an internal error shows only its request id."""
 
+import errno
 import json
 
 import pytest
@@ -8,14 +9,18 @@ from proxy import refusals
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.exchange import CallerGoneError, CountersUnavailableError, UpstreamCutError
 from proxy.refusals import (
+    BUG,
     TABLE,
     BadCredentialError,
     BodyTooLargeError,
     NoCredentialError,
     NotRoutedError,
+    OutOfDescriptorsError,
+    OutOfMemoryError,
     RefusalError,
     ShedError,
     render,
+    row_of,
 )
 
 STATUSES = {400, 401, 402, 403, 404, 405, 408, 413, 415, 429, 499, 500, 502, 503, 504, 529}
@@ -41,6 +46,28 @@ def test_statuses_of_refusals_match_the_contract() -> None:
 def test_only_401_and_403_have_no_error_code(row: refusals.Refusal) -> None:
     assert (row.code is None) == (row.status in (401, 403))
     assert row.code is None or row.code == row.code.upper()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.EMFILE, "x"), OutOfDescriptorsError),
+        (OSError(errno.ENFILE, "x"), OutOfDescriptorsError),
+        (OSError(errno.ENOMEM, "x"), OutOfMemoryError),
+        (MemoryError(), OutOfMemoryError),
+        (RuntimeError("can't start new thread"), OutOfMemoryError),
+    ],
+)
+def test_what_the_system_has_run_out_of_sheds_the_call(error: Exception, kind: type[RefusalError]) -> None:
+    answered = render(error, "r-1")
+    assert row_of(error) is TABLE[kind]
+    assert (answered.status, json.loads(answered.final)["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+    assert ("retry-after", "1") in answered.headers
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "x"), ConnectionResetError(), RuntimeError("another")])
+def test_other_errors_of_the_system_are_bugs(error: Exception) -> None:
+    assert row_of(error) is BUG
 
 
 def test_causes_of_refusals_are_unique() -> None:

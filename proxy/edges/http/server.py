@@ -6,8 +6,11 @@ that `100 Continue` is sent only when the pipeline reads the body.
 
 import asyncio
 import contextlib
+import copy
 import socket
+from dataclasses import replace
 
+from proxy.edges.http.accepting import Acceptor
 from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.draining import close_when_idle, turn_away
 from proxy.edges.http.heads_seen import HeadsSeen
@@ -15,20 +18,25 @@ from proxy.edges.http.http_exchange import AnswerOpenings
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.read_turns import ReadTurns
 from proxy.http_rules.header_names import HeaderNames
+from runtime.exhaustion import REFUSING_DESCRIPTORS, SPARE_DESCRIPTORS, highest_descriptor
 
 READ_BYTES = 512 << 10
 """Size of the one read buffer. All connections share it, so it stays in the CPU cache."""
-_BACKLOG = 1024
 KEEP_HEADS_S = 600.0
 """How long parsed heads are kept at most, with the credentials in them."""
+CROWDED_S = 2.0
+"""How long a connection that takes one of the last file descriptors may be without a request."""
 _CANCEL_S = 2.0
 """How long cancelled calls may take to settle."""
 
 
 class HttpServer:
-    """Serves one listening socket with `handle`."""
+    """Serves one listening socket with `handle`.
 
-    def __init__(self, handle: Handle, limits: HttpLimits | None = None) -> None:
+    `refuse` answers the one request of a connection that takes one of the last file descriptors.
+    """
+
+    def __init__(self, handle: Handle, limits: HttpLimits | None = None, refuse: Handle | None = None) -> None:
         self.handle = handle
         self.limits = limits or HttpLimits()
         self.exchange_limits = self.limits.exchange
@@ -40,11 +48,14 @@ class HttpServer:
         self.draining = False
         self.loop: asyncio.AbstractEventLoop
         self.connections: set[Connection] = set()
-        self.accepting: asyncio.Server | None = None
+        self.accepting: Acceptor | None = None
         self._sock: socket.socket | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # of connections, also of lost ones whose calls settle
         self._heads_dropped_at = 0.0
+        self._refuse = refuse or handle
+        self._crowded: HttpServer
+        self._refused: set[Connection] = set()
 
     async def start(self, sock: socket.socket) -> None:
         """Accept on `sock`, which must be bound; the server owns it from here on."""
@@ -54,7 +65,9 @@ class HttpServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._sock = sock
-        self.accepting = await self.loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
+        self.accepting = Acceptor(sock, self._connection)
+        self._crowded = self._make_crowded()
+        await self.accepting.start()
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
 
     def announce_close(self) -> None:
@@ -89,6 +102,22 @@ class HttpServer:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CANCEL_S)
 
+    def _make_crowded(self) -> "HttpServer":
+        """This server as a connection sees it that is answered once and closed. Shares all that it has."""
+        crowded = copy.copy(self)
+        crowded.handle, crowded.draining = self._refuse, True
+        crowded.limits = replace(self.limits, keepalive_timeout_s=CROWDED_S, head_timeout_s=CROWDED_S)
+        return crowded
+
+    def _refuse_or_pause(self, connection: Connection, descriptor: int) -> None:
+        """Have a connection refused that takes one of the last descriptors; accept no more while there are too many."""
+        if descriptor <= highest_descriptor(SPARE_DESCRIPTORS + REFUSING_DESCRIPTORS):
+            return
+        connection.server = self._crowded
+        self._refused.add(connection)
+        if descriptor > highest_descriptor(SPARE_DESCRIPTORS) and self.accepting is not None:
+            self.accepting.pause()
+
     def _connection(self) -> Connection:
         return Connection(self)
 
@@ -101,8 +130,13 @@ class HttpServer:
                 queued.append(self._sock.accept()[0])
         return queued
 
+    def _resume(self) -> None:
+        if self.accepting is not None:
+            self.accepting.resume()
+
     def _check_connections(self) -> None:
         now = self.loop.time()
+        self._resume()
         self.openings.renew()
         for connection in list(self.connections):
             connection.check(now)
@@ -114,9 +148,15 @@ class HttpServer:
     # --- for the connections ------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        assert connection.transport is not None
+        self._refuse_or_pause(connection, connection.transport.get_extra_info("socket").fileno())
         self.connections.add(connection)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if connection in self._refused:
+            self._refused.remove(connection)
+            if not self._refused:
+                self._resume()

@@ -6,6 +6,10 @@ Promises that a nearly full disk, which fails and recovers with every call, does
 import logging
 import time
 
+from proxy.exchange import JournalUnavailableError
+from runtime.exhaustion import is_out_of_descriptors, out_of_descriptors
+
+_NO_DESCRIPTOR = "no file descriptor is left for a segment"
 log = logging.getLogger(__name__)
 
 
@@ -16,6 +20,23 @@ class Troubles:
         self._log_interval_s = log_interval_s
         self._logged_at: dict[str, float] = {}
         self.texts: dict[str, str] = {}
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What makes this machine's proxy not ready. A lack of descriptors does not: it comes and goes with calls."""
+        return tuple(text for text in self.texts.values() if text != _NO_DESCRIPTOR)
+
+    def refusal(self, otherwise: str = "") -> Exception:
+        """What to raise for a call that is refused. `otherwise`: why, if there is no trouble."""
+        faults = self.faults
+        return out_of_descriptors() if self.texts and not faults else JournalUnavailableError(*faults or (otherwise,))
+
+    def cannot_allocate(self, error: OSError) -> None:
+        """Note that there is no next segment. A lack of descriptors is logged by whoever answers the calls."""
+        if is_out_of_descriptors(error):
+            self.texts["allocate"] = _NO_DESCRIPTOR
+        else:
+            self.set("allocate", f"the journal cannot allocate a segment: {error.strerror}")
 
     def set(self, kind: str, text: str) -> None:
         """Note a trouble, in place of an earlier one of its kind."""

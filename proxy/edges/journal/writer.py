@@ -99,7 +99,7 @@ class JournalWriter:
         try:
             self._current, self._left = self._new_segment(), self._usable
         except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
-            self._cannot_allocate(error)
+            self._troubles.cannot_allocate(error)
 
     @property
     def pending(self) -> int:
@@ -109,7 +109,7 @@ class JournalWriter:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Why new calls are refused, or soon will be. Empty when the journal works."""
-        return tuple(self._troubles.texts.values())
+        return self._troubles.faults
 
     def start(self) -> None:
         """Start the thread that syncs records to disk."""
@@ -118,7 +118,7 @@ class JournalWriter:
     def open(self, record: bytes) -> JournaledCall:
         """Record a call before dispatch. Nothing of it may be sent before `is_written`.
 
-        The call must be closed, unless this raises `JournalUnavailableError`.
+        The call must be closed, unless this raises `JournalUnavailableError`, or OSError for want of a descriptor.
         """
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
@@ -147,7 +147,7 @@ class JournalWriter:
         if size + self._reserved > self._left:
             try:
                 self._make_room(size)
-            except JournalUnavailableError:
+            except (JournalUnavailableError, OSError):
                 return
         nobody = JournaledCall()  # no call waits for these records
         nobody.ends = True  # like a close, each is tried alone if the group cannot be written
@@ -299,7 +299,7 @@ class JournalWriter:
         if self._spare is None:
             self._make_spare()
         if (following := self._spare) is None:
-            raise JournalUnavailableError(*self.troubles)
+            raise self._troubles.refusal()
         if self._current.fd >= 0:
             write_at(self._current.fd, _END, self._current.used)
             self._retired.append(self._current)
@@ -314,13 +314,13 @@ class JournalWriter:
         spare = self._usable if self._spare is not None else 0
         needed = size + self._reserved + 2 * END_ROOM_BYTES - (self._left if size <= self._left else 0)
         if needed > spare:
-            raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal has room for",))
+            raise self._troubles.refusal("more calls are open than the journal has room for")
         if size > self._left:
             try:
                 self._rotate()
             except OSError as error:
                 self._write_failed(error)
-                raise JournalUnavailableError(*self.troubles) from None
+                raise self._troubles.refusal() from None
 
     def _refuse_if_troubled(self) -> None:
         """Refuse the call for any trouble but a failed allocation, which `_make_room` refuses once room is short.
@@ -370,7 +370,7 @@ class JournalWriter:
             try:
                 self._spare = self._new_segment()
             except OSError as error:
-                self._cannot_allocate(error)
+                self._troubles.cannot_allocate(error)
             else:
                 self._troubles.clear("allocate")
 
@@ -394,6 +394,3 @@ class JournalWriter:
             self._troubles.set("backlog", "the journal's backlog is full: control has not taken events for too long")
         else:
             self._troubles.clear("backlog")
-
-    def _cannot_allocate(self, error: OSError) -> None:
-        self._troubles.set("allocate", f"the journal cannot allocate a segment: {error.strerror}")

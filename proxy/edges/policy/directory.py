@@ -24,6 +24,7 @@ from proxy.edges.policy.replica_file import connect_readonly
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
 from proxy.refusals import TargetSecretUnusableError
+from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 
 CACHE_WEIGHT = 6_000_000
 """How much a worker caches, in bytes of encoded rows. Compiled rows take a few times as much memory."""
@@ -315,6 +316,8 @@ class SnapshotDirectory:
                 self._file = file
         except (OSError, sqlite3.DatabaseError) as error:
             self._generation = -1  # try again on the next look-up
+            if no_descriptor_is_left():  # SQLite does not say so
+                raise out_of_descriptors() from None
             raise PolicyUnavailableError(f"the replica cannot be opened: {error}") from None
 
 

@@ -7,6 +7,7 @@ follows redirects. Sends a request twice only if the first copy cannot have been
 
 import asyncio
 import re
+import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class HttpUpstream:
     async def send(self, call: UpstreamCall) -> HttpAnswer:
         """Send `call` and wait for the head of its answer.
 
-        Raises UpstreamUnreachableError, UpstreamResetError or UpstreamTimeoutError, or why `call.record` was refused.
+        Raises UpstreamUnreachableError, UpstreamResetError or UpstreamTimeoutError, why `call.record` was refused, or
+        the OSError of a process that has run out of descriptors.
         """
         route = self._routes.get(call.url)
         if route is None or route.reach is not call.reach:
@@ -138,7 +140,14 @@ class HttpUpstream:
         if self._sweep is None:
             self._sweep = self._shared.loop.call_later(self._limits.idle_s / SWEEPS_PER_IDLE_TIME, self._sweep_pools)
         origin = Origin(scheme, (v6 or name).lower(), int(port) if port else None, reach)
-        return _Pool(origin, self._egress, self._limits, self._shared)
+        return _Pool(origin, self._egress, self._limits, self._shared, self._close_oldest_free)
+
+    def _close_oldest_free(self) -> bool:
+        """Close the connection that has been free for the longest time, to whichever origin. False: none is free."""
+        free = [oldest for pool in self._pools.values() if (oldest := pool.oldest_free) is not None]
+        if free:
+            min(free, key=lambda connection: connection.freed_at).drop()
+        return bool(free)
 
     def _sweep_pools(self) -> None:
         """Close connections that were idle for too long and forget empty pools: origins come and go with endpoints."""
@@ -187,6 +196,7 @@ class _Pool:
     """The connections of one origin. The most recently used one is taken first, so that surplus ones expire."""
 
     __slots__ = (
+        "_close_oldest_free",
         "_egress",
         "_free",
         "_idle_s",
@@ -199,9 +209,17 @@ class _Pool:
         "host",
     )
 
-    def __init__(self, origin: Origin, egress: Egress, limits: PoolLimits, shared: SharedState) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        egress: Egress,
+        limits: PoolLimits,
+        shared: SharedState,
+        close_oldest_free: Callable[[], bool],
+    ) -> None:
         self._origin = origin
         self._egress = egress
+        self._close_oldest_free = close_oldest_free
         self._per_origin = limits.per_origin
         self._idle_s = limits.idle_s
         self._shared = shared
@@ -215,6 +233,10 @@ class _Pool:
     @property
     def is_empty(self) -> bool:
         return not self._slots_in_use and not self._waiting
+
+    @property
+    def oldest_free(self) -> UpstreamConnection | None:
+        return self._free[0] if self._free else None
 
     def take(self) -> UpstreamConnection | None:
         """A free connection that is still usable; None if there is none."""
@@ -288,9 +310,7 @@ class _Pool:
     async def _connect(self, deadline: float) -> UpstreamConnection:
         """Connect in a slot that the caller has already counted."""
         try:
-            connection = await self._egress.connect(
-                self._origin, lambda sock: UpstreamConnection(self, self._shared, sock), deadline
-            )
+            connection = await self._dial(deadline)
         except BaseException:
             self._free_slot()
             raise
@@ -298,6 +318,19 @@ class _Pool:
         if connection.transport.is_closing():  # closed before this coroutine ran again
             self.forget(connection)
         return connection
+
+    async def _dial(self, deadline: float) -> UpstreamConnection:
+        """Connect; where no descriptor is left, in place of a free connection."""
+        try:
+            return await self._egress.connect(self._origin, self._made, deadline)
+        except OSError:  # this process, or the machine, has run out of something
+            if not self._close_oldest_free():
+                raise
+        await asyncio.sleep(0)  # transports close in the loop's next iteration
+        return await self._egress.connect(self._origin, self._made, deadline)
+
+    def _made(self, sock: socket.socket) -> UpstreamConnection:
+        return UpstreamConnection(self, self._shared, sock)
 
     def _free_slot(self) -> None:
         """Give the slot to the longest waiting call, which then connects, or release it."""

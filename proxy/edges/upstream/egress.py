@@ -18,6 +18,14 @@ from typing import TypeVar
 
 from policy.hosts import Address, EgressRules, Reach, refusal
 from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
+from runtime.exhaustion import (
+    SPARE_DESCRIPTORS,
+    highest_descriptor,
+    is_out_of_descriptors,
+    is_out_of_memory,
+    no_descriptor_is_left,
+    out_of_descriptors,
+)
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 Resolve = Callable[[str], Awaitable[tuple[Address, ...]]]
@@ -115,7 +123,8 @@ class Egress:
     ) -> ProtocolT:
         """Connect and return the protocol. `deadline`: `perf_counter` seconds.
 
-        Raises `UpstreamUnreachableError`, or `UpstreamTimeoutError` if the deadline passed first.
+        Raises `UpstreamUnreachableError`, `UpstreamTimeoutError` if the deadline passed first, or the OSError of a
+        process that has run out of descriptors or memory: then no upstream is at fault.
         """
         left_s = deadline - time.perf_counter()
         try:
@@ -128,7 +137,9 @@ class Egress:
             raise UpstreamUnreachableError("connecting took too long") from None
         except ssl.SSLError:
             raise UpstreamUnreachableError("the TLS handshake failed") from None
-        except OSError:
+        except OSError as error:
+            if is_out_of_descriptors(error) or is_out_of_memory(error):
+                raise
             raise UpstreamUnreachableError("the connection was refused or broke off") from None
 
     async def _dial_addresses(self, origin: Origin) -> list[tuple[str, int]]:
@@ -149,7 +160,9 @@ class Egress:
             pass
         try:
             return await self._resolve(host)
-        except OSError:
+        except OSError as error:
+            if is_out_of_descriptors(error) or no_descriptor_is_left():
+                raise out_of_descriptors() from None
             raise UpstreamUnreachableError("the upstream's name does not resolve") from None
 
     async def _wrap(
@@ -191,7 +204,8 @@ async def _race(places: list[tuple[str, int]]) -> socket.socket:
                 task.cancel()
                 task.add_done_callback(_discard)
     if won is None:
-        raise OSError("no address answered")
+        errors = [error for task in tried if not task.cancelled() and (error := task.exception()) is not None]
+        raise next(filter(is_out_of_descriptors, errors), OSError("no address answered"))
     return won.result()
 
 
@@ -201,8 +215,11 @@ def _discard(task: "asyncio.Task[socket.socket]") -> None:
 
 
 async def dial(host: str, port: int) -> socket.socket:
+    """Connect a socket, unless its descriptor is one of the last, which are kept for what calls do not take."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        if sock.fileno() > highest_descriptor(SPARE_DESCRIPTORS):
+            raise out_of_descriptors()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(sock)

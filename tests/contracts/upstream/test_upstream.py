@@ -1,7 +1,9 @@
 """HttpUpstream against a scripted server on real sockets, on both event loops."""
 
 import asyncio
+import errno
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from policy.hosts import EgressRules, Reach
+from proxy.edges.upstream import egress
 from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.client import BURST_CONNECTIONS, CLOSED_PER_STEP, HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
@@ -296,6 +299,30 @@ async def test_retry_after_of_a_529_is_kept(upstream: ScriptedUpstream, client: 
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
+
+
+async def test_call_without_a_descriptor_takes_that_of_the_longest_free_connection(
+    upstream: ScriptedUpstream, client: HttpUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ScriptedUpstream() as other:
+        assert (await fetch(client, other.url))[0] == 200
+        answers = iter((0, 1_000_000))
+        monkeypatch.setattr(egress, "highest_descriptor", lambda spare: next(answers))
+        assert (await fetch(client, upstream.url))[0] == 200
+        monkeypatch.setattr(egress, "highest_descriptor", lambda spare: 1_000_000)
+        assert (await fetch(client, other.url))[0] == 200
+        assert other.connections == 2
+
+
+async def test_lack_of_descriptors_is_no_fault_of_the_upstream(
+    upstream: ScriptedUpstream, client: HttpUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress, "highest_descriptor", lambda spare: 0)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        await client.send(call(upstream.url))
+    assert upstream.connections == 0
+    monkeypatch.undo()
+    assert (await fetch(client, upstream.url))[0] == 200
 
 
 async def test_refused_connection_is_unreachable(client: HttpUpstream) -> None:

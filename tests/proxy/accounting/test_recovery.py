@@ -12,6 +12,7 @@ from policy.limits.settlement import Reservation
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frame
 from proxy.accounting.recovery import (
     ORPHAN_STATUS,
+    WITHDRAWN_STATUS,
     Halves,
     Ledger,
     join_events,
@@ -50,6 +51,14 @@ def test_closed_call_is_billed_and_settled() -> None:
     (settlement,) = settlements_of([ended])
     assert (settlement.reservation, settlement.number, settlement.actual_tokens) == (reservation(4), 5, 18)
     assert ledger.orphans() == []
+
+
+def test_withdrawn_call_has_no_event_and_settles_nothing() -> None:
+    withdrawn = replace(end(1), status=WITHDRAWN_STATUS, tokens=Tokens(), numbers=())
+    ended = read(Ledger(), call(1).record, withdrawn.record, call(2).record, end(2).record)
+    (event,) = join_events(ended)
+    assert orjson.loads(event)["idempotency_key"] == key(2)
+    assert [settlement.reservation for settlement in settlements_of(ended)] == [reservation(2)]
 
 
 OLDER_ESTIMATE = Tokens(input=120, output=340)

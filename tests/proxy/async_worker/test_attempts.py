@@ -1,6 +1,7 @@
 """One attempt: what the replica gets, what is stored of its answer, and what each way to fail leads to."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -79,6 +80,15 @@ async def test_attempt_that_reached_none_of_the_replicas_counts(rig: Rig) -> Non
     rig.upstream.will(*(UpstreamUnreachableError("x") for _ in range(4)))
     assert (await failed(rig, attempts=2))[0] is ErrorCode.MODEL_UNAVAILABLE
     assert [number for _, number in headers(rig)] == ["1", "1", "2", "2"]
+
+
+async def test_attempt_without_a_descriptor_is_made_again_at_any_replica(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.upstream.will(*(OSError(errno.EMFILE, "too many open files") for _ in range(6)), answer(OK))
+    await rig.until(Status.SUCCEEDED, await rig.submit(attempts=7))
+    assert [number for _, number in headers(rig)] == [str(number) for number in range(1, 8)]
+    assert "Please report" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,18 @@ _GROUPS_AT = 6
 """Where take.lua's packed values have the number of groups."""
 
 
+class FirstDescriptor:
+    """What a server asks of a connection's socket: whether it takes one of the last descriptors."""
+
+    def fileno(self) -> int:
+        return 0
+
+
 class CannedTransport(asyncio.Transport):
     """Hands what the product writes to `sent`. Never full, and open until the end."""
 
     def __init__(self, sent: Callable[[bytes], None]) -> None:
-        super().__init__()
+        super().__init__({"socket": FirstDescriptor()})
         self.sent = sent
 
     def write(self, data: Any) -> None:

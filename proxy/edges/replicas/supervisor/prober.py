@@ -19,9 +19,11 @@ from typing import Protocol
 from policy.deployments import NOT_SERVING, Deployment, HealthCheck
 from policy.hosts import Reach
 from proxy.edges.policy.supervisor.model_rows import ModelChange
+from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.replicas.supervisor.probe_lanes import ProbeLane, ProbeLanes
 from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.replicas.supervisor.replica_health import Probe, ReplicaHealth
+from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
 
 HURRIED_GAP_S = 0.05
 """Time between two probes of a replica that is not healthy while calls are parked for its deployment."""
@@ -96,6 +98,7 @@ class Prober:
         self._watched: dict[str, _Watched] = {}
         self._hurried: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._exhaustion = Exhaustion("probes of replicas were not sent; the replicas stay what they were")
         self.outcomes: Counter[str] = Counter()
 
     def models_changed(self, changes: Sequence[ModelChange]) -> None:
@@ -160,8 +163,11 @@ class Prober:
             took_s = 0.0
             try:
                 took_s = await self._probe_once(watched, probed)
-            except Exception:
-                log.exception("A replica's probe failed; it is probed again. Please report this bug.")
+            except Exception as error:
+                if is_out_of_descriptors(error) or is_out_of_memory(error):
+                    self._exhaustion.note(error)  # it says nothing of the replica, which stays what it was
+                else:
+                    log.exception("A replica's probe failed; it is probed again. Please report this bug.")
             await asyncio.sleep(max(0.0, self._gap_s(watched, probed) - took_s))
 
     async def _probe_once(self, watched: _Watched, probed: _Probed) -> float:

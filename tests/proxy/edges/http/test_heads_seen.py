@@ -18,6 +18,7 @@ from proxy.edges.http.server import HttpServer
 from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import RefusalError
 from tests.fakes.front import listening
+from tests.proxy.budget.canned_wires import FirstDescriptor
 
 LINE = b"POST /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\n"
 HEAD = LINE + b"Content-Length: 2\r\nX-A: 1\r\n\r\n"
@@ -31,7 +32,7 @@ class SinkTransport(asyncio.Transport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__({"socket": FirstDescriptor()})
         self.written = b""
         self.closing = self.paused = False
 

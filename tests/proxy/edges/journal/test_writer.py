@@ -60,7 +60,7 @@ def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
     for number in range(10_000):
         try:
             open_call(journal, number, metadata={"m": "x" * (number * 37 % 700)})
-        except JournalUnavailableError as refusal:
+        except (JournalUnavailableError, OSError) as refusal:
             reason = str(refusal)
             break
     assert re.search(why, reason)
@@ -120,6 +120,23 @@ async def test_full_disk_refuses_new_calls_and_loses_no_close(
     journal._make_spare()  # the thread calls this every second
     write_calls(journal, *range(10_000, 10_050))
     assert journal.troubles == ()
+
+
+async def test_segment_without_a_descriptor_sheds_calls_and_makes_no_machine_unready(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raise_no_descriptor(*_arguments: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(JournalWriter, "_new_segment", raise_no_descriptor)
+    opened = open_until_refused(journal, "Too many open files")
+    assert journal.troubles == ()
+    assert not caplog.records, "whoever answers the calls logs it"
+    for number in opened:
+        end_call(journal, number)
+    monkeypatch.undo()
+    journal._make_spare()  # the thread calls this every second
+    write_calls(journal, *range(10_000, 10_050))
 
 
 async def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(

@@ -51,7 +51,8 @@ class TracedRig(PathRig):
         provider = TracerProvider(sampler=self.sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.ended))
         self.exemplars = Exemplars()
-        self.handle = traced_pipeline(provider.get_tracer("test"), self.dependencies(), self.exemplars, self.seal_keys)
+        tracer = provider.get_tracer("test")
+        self.handle, _ = traced_pipeline(tracer, self.dependencies(), self.exemplars, self.seal_keys)
 
     async def serve(self, incoming: FakeIncoming) -> FakeOutgoing:
         outgoing = FakeOutgoing()
