@@ -72,6 +72,7 @@ from control.edges.webhooks.client import WebhookClient
 from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
+from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.usage_links import UsageLinkSealer
@@ -82,7 +83,7 @@ from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from control.resources.webhook_messages import outbox
-from control.retention import delete_old_records
+from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import collect_when_idle
@@ -162,7 +163,8 @@ def build(settings: Settings) -> web.Application:
         last_used=LastUsed(store),
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
         events=reader,
-        usage_reports=UsageReports(store, reader, settings.event_retention_days),
+        usage_reports=UsageReports(store, reader, settings.event_retention_days, settings.sums_retention_days),
+        hourly_sums=HourlySumMaker(store, reader, settings.event_retention_days),
         readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
         deployment_logs=Logs(store, OF_DEPLOYMENTS, _log_bounds(settings)),
         loads=book,
@@ -185,6 +187,7 @@ def build(settings: Settings) -> web.Application:
     app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
+    app.cleanup_ctx.append(_hourly_sums)
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
@@ -265,6 +268,12 @@ async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
     await cancelled(task)
 
 
+async def _hourly_sums(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(app[DEPENDENCIES].hourly_sums.make_for_ever())
+    yield
+    await cancelled(task)
+
+
 async def _collector(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(collect_when_idle(app[DEPENDENCIES].turns))
     yield
@@ -307,6 +316,10 @@ async def _close_inference(app: web.Application) -> None:
         await inference.close()
 
 
+def _retention(settings: Settings) -> RetentionDays:
+    return RetentionDays(settings.event_retention_days, settings.sums_retention_days, settings.audit_retention_days)
+
+
 async def _clean_up_for_ever(dependencies: Dependencies) -> None:
     store, settings = dependencies.store, dependencies.settings
     await asyncio.sleep(_FIRST_HOUSEKEEPING_S)
@@ -314,7 +327,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
         try:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
             await add_days(store)
-            await delete_old_records(store, settings.event_retention_days, settings.audit_retention_days)
+            await delete_old_records(store, _retention(settings))
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
             if dependencies.counters is not None:

@@ -14,6 +14,7 @@ from control.edges.sql.last_used import LastUsed
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
+from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.calls import CallPlaces
@@ -46,6 +47,7 @@ class Dependencies:
     ingest: Ingest
     events: EventReader
     usage_reports: UsageReports
+    hourly_sums: HourlySumMaker
     readiness: ReadinessChecks
     deployment_logs: Logs
     loads: Loads

@@ -1,13 +1,16 @@
-"""Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events,
-the audit trail after 400 days by default, traffic by the length of its steps, sessions of the console once they ended.
+"""Deletes old records: events after 92 days by default, their hourly sums and the audit trail after 400 days, delivered
+messages after a week, dead ones with the events, traffic by the length of its steps, sessions of the console once they
+ended. Events that are not added to the hourly sums yet are kept until they are.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked. On PostgreSQL, events go by whole days.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.audit.rows import delete_audit_events
+from control.edges.sql.billing.hourly_progress import delete_sums_before, oldest_not_added
 from control.edges.sql.console.session_rows import delete_expired
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
@@ -25,17 +28,31 @@ SENDER_DAYS = 31
 ROWS_AT_ONCE = 2_000
 
 
-async def delete_old_records(store: Store, event_days: float, audit_days: float) -> int:
+@dataclass(frozen=True, slots=True)
+class RetentionDays:
+    """How long records are kept."""
+
+    events: float
+    sums: float
+    audit: float
+
+
+async def delete_old_records(store: Store, days: RetentionDays) -> int:
     """Delete records older than their retention. Returns the number of rows that were deleted one by one."""
     async with store.read() as conn:
         now_ms = await database_ms(conn)
+        events_ms = now_ms - int(days.events * DAY_MS)
         workspace_ids = [record.id for record in await all_workspaces(conn)]
-    events_ms, delivered_ms = now_ms - int(event_days * DAY_MS), now_ms - DELIVERED_DAYS * DAY_MS
-    audited_ms = now_ms - int(audit_days * DAY_MS)
-    await drop_days(store, events_ms)
+        not_added = await oldest_not_added(conn, events_ms)
+    delivered_ms = now_ms - DELIVERED_DAYS * DAY_MS
+    sums_ms = now_ms - int(days.sums * DAY_MS)
+    audited_ms = now_ms - int(days.audit * DAY_MS)
+    await drop_days(store, min(not_added.values(), default=events_ms))
     deleted = 0
     for id in workspace_ids:
-        deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
+        before_ms = not_added.get(id, events_ms)
+        deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=before_ms))
+        deleted += await in_batches(store, partial(_delete_sums, workspace_id=id, before_ms=sums_ms))
         deleted += await in_batches(store, partial(_delete_audited, workspace_id=id, before_ms=audited_ms))
         for steps in KEPT:
             before_ms = now_ms - steps.kept_s * 1000
@@ -49,6 +66,10 @@ async def delete_old_records(store: Store, event_days: float, audit_days: float)
 
 async def _delete_events(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
     return await delete_events_before(tx, workspace_id, before_ms, ROWS_AT_ONCE)
+
+
+async def _delete_sums(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
+    return await delete_sums_before(tx, workspace_id, before_ms, ROWS_AT_ONCE)
 
 
 async def _delete_audited(tx: WriteTx, workspace_id: str, before_ms: int) -> int:

@@ -28,6 +28,7 @@ class Settings:
     port: int = DEFAULT_PORT
     event_holdback_s: float = 60.0
     event_retention_days: float = 92.0
+    usage_retention_days: float = 400.0
     audit_retention_days: float = 400.0
     deployment_log_max_lines: float = 100_000
     deployment_log_max_bytes: float = 67_108_864
@@ -48,6 +49,11 @@ class Settings:
     log_level: str = DEFAULT_LEVEL
     traces: TraceSettings | None = None
     """None: off, and no tracer or exporter is imported."""
+
+    @property
+    def sums_retention_days(self) -> float:
+        """How long hourly sums are kept: never shorter than the events that they add up."""
+        return max(self.usage_retention_days, self.event_retention_days)
 
     @property
     def egress_rules(self) -> EgressRules:
@@ -101,6 +107,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 _NUMBERS = {
     "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),
     "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 looks like "for ever" but would delete everything
+    "TOLLGATE_USAGE_RETENTION_DAYS": ("usage_retention_days", 1),
     "TOLLGATE_AUDIT_RETENTION_DAYS": ("audit_retention_days", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_LINES": ("deployment_log_max_lines", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_BYTES": ("deployment_log_max_bytes", 1),

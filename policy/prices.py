@@ -27,6 +27,8 @@ _MINOR_UNITS = {
 }
 _DIGITS = {currency: digits for digits, currencies in _MINOR_UNITS.items() for currency in currencies.split()}
 """ISO 4217: digits after the point where they are not 2."""
+CONTEXT_BOUNDS = (128_000, 200_000, 256_000, 272_000, 512_000)
+"""Input tokens of a call above which vendors have other prices. Hourly sums keep the calls between two bounds apart."""
 Money = Mapping[str, Decimal]
 """Exact amounts by currency. Amounts of different currencies are never added."""
 

@@ -14,6 +14,8 @@ import pytest
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
+from policy.prices import DAY_MS
+from tests.control.billing import clock_ms
 from tests.control.plane import ControlPlane, running_plane
 from tests.postgres_copies import PostgresCopies
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
@@ -98,6 +100,12 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
     """A running control plane on each kind of database."""
     async with running_plane(database_url) as found:
         yield found
+
+
+@pytest.fixture
+async def first_day_ms(plane: ControlPlane) -> int:
+    """The start of the UTC day, five days ago."""
+    return (await clock_ms(plane.store) // DAY_MS - 5) * DAY_MS
 
 
 @pytest.fixture

@@ -20,12 +20,20 @@ def test_control_defaults_are_the_documented_ones() -> None:
     assert webhooks == (0.5, 15, 3 * 86_400)
 
 
+def test_hourly_sums_are_kept_as_long_as_their_events() -> None:
+    assert Settings.from_environ(GOOD).sums_retention_days == 400
+    shorter = {"TOLLGATE_USAGE_RETENTION_DAYS": "30"}
+    assert Settings.from_environ({**GOOD, **shorter}).sums_retention_days == 92
+    assert Settings.from_environ({**GOOD, **shorter, "TOLLGATE_EVENT_RETENTION_DAYS": "7"}).sums_retention_days == 30
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("TOLLGATE_EVENT_RETENTION_DAYS", "0"),
         ("TOLLGATE_EVENT_RETENTION_DAYS", "-5"),
         ("TOLLGATE_EVENT_RETENTION_DAYS", "forever"),
+        ("TOLLGATE_USAGE_RETENTION_DAYS", "0"),
         ("TOLLGATE_EVENT_HOLDBACK_S", "nan"),
         ("TOLLGATE_EVENT_HOLDBACK_S", "inf"),
         ("TOLLGATE_WEBHOOK_POLL_INTERVAL_S", "0"),

@@ -14,16 +14,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 
+from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.usage_rows import DaySum, UsageSum, entities_after, sums_by_day, sums_in, sums_of
+from control.edges.sql.billing.sum_records import DaySum, UsageSum
+from control.edges.sql.billing.usage_sources import entities_after, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
+from control.resources.billing.kept_usage import KeptUsage
 from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError, PricesChangedError
 from control.resources.records import Window
-from control.resources.times import time_text
 from control.time_slices import pause
 from policy.prices import DAY_MS, Price, PriceList, Usage, date_text, sum_of
 
@@ -119,11 +121,12 @@ class RecentDays:
 
 @dataclass(frozen=True, slots=True)
 class UsageReports:
-    """Reports on the events of one database. `retention_days`: older events are deleted."""
+    """Reports on the events of one database. Events and their hourly sums are deleted after so many days."""
 
     store: Store
     events: EventReader
     retention_days: float
+    sums_retention_days: float
 
     async def first_page(self, asked: ReportQuery, limit: int) -> ReportPage:
         """The window cut to what is final, and the first groups."""
@@ -137,24 +140,25 @@ class UsageReports:
         return await self._page(query, after, limit, price_list)
 
     async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> "RecentDays":
-        """The sums of the last `count` UTC days of an entity, or of those whose events are kept. Without prices."""
+        """The sums of the last `count` UTC days of an entity, or of those that are kept. Without prices."""
         until = await self.events.fixed(Window(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,)))
         last = (until.end_ms - 1) // DAY_MS
-        first_kept = -int(-(until.end_ms - self.retention_days * DAY_MS) // DAY_MS)
+        first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
         async with self.store.read() as conn:
-            return RecentDays(window, await sums_by_day(conn, window))
+            found = [await source.by_day() for source in await sources_of(conn, window)]
+        return RecentDays(window, [*chain.from_iterable(found)])
 
-    async def _check_nothing_is_deleted(self, window: Window) -> None:
-        """Refuse sums that would be too low. Checked on each page, because events are deleted meanwhile."""
+    async def _kept(self, workspace_id: str) -> KeptUsage:
         async with self.store.read() as conn:
-            kept_ms = await database_ms(conn) - int(self.retention_days * DAY_MS)
-        if window.start_ms < min(kept_ms, window.end_ms):
-            kept = f"events before {time_text(kept_ms)} are deleted (TOLLGATE_EVENT_RETENTION_DAYS)"
-            raise InvalidFieldError("start", f"{kept}, so sums would be too low; start later")
+            now_ms = await database_ms(conn)
+            summed = await summed_hours(conn, workspace_id)
+        days = (self.retention_days, self.sums_retention_days)
+        return KeptUsage(summed, *(now_ms - int(kept_days * DAY_MS) for kept_days in days))
 
     async def _page(self, query: ReportQuery, after: Name | None, limit: int, price_list: str | None) -> ReportPage:
-        await self._check_nothing_is_deleted(query.window)
+        # On each page, because events are deleted meanwhile.
+        (await self._kept(query.window.workspace_id)).check(query.window)
         prices, found = await self._prices(query.window)
         if price_list is not None and price_list != found:
             raise PricesChangedError
@@ -211,16 +215,20 @@ class UsageReports:
     async def _all_at_once(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
         book = _Book(prices)
-        for day in _days_of(query.window):
-            await self._add_window(book, replace(query, window=day))
+        async with self.store.read() as conn:
+            parts = (await summed_hours(conn, query.window.workspace_id)).parts_of(query.window)
+        # Events a day at a time: there may be very many of them.
+        for part in (*_days_of(parts.before), *_parts_of_one_price(parts.hours, prices), *_days_of(parts.after)):
+            await self._add_window(book, replace(query, window=part))
         for group in book.groups():
             if group.name > after:
                 yield group
 
     async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
+        by_key = query.by is Grouping.KEY
         async with self.store.read() as conn:
-            sums = await sums_in(conn, query.window, query.by is Grouping.KEY, query.slug)
-        await book.add(sums, query.by, query.window.start_ms)
+            found = [await source.totals(by_key, query.slug) for source in await sources_of(conn, query.window)]
+        await book.add([*chain.from_iterable(found)], query.by, query.window.start_ms)
 
     async def _entities(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         window, by = query.window, query.by
@@ -243,11 +251,12 @@ class UsageReports:
     async def _of_entities(
         self, query: ReportQuery, prices: PriceList, entities: Sequence[str]
     ) -> AsyncIterator[ReportGroup]:
-        book = _Book(prices)
+        book, by_key = _Book(prices), query.by is Grouping.KEY
         for part in _parts_of_one_price(query.window, prices):
             async with self.store.read() as conn:
-                sums = await sums_of(conn, part, entities, query.by is Grouping.KEY, query.slug)
-            await book.add(sums, query.by, part.start_ms)
+                sources = await sources_of(conn, part)
+                found = [await source.of_entities(entities, by_key, query.slug) for source in sources]
+            await book.add([*chain.from_iterable(found)], query.by, part.start_ms)
         for group in book.groups():
             yield group
 

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, insert, inspect, select, text
 
 from control.edges.sql import model_rows, tables, workspace_rows
+from control.edges.sql.billing import tables as billing_tables
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
@@ -197,7 +198,8 @@ async def test_tables_modules_match_the_migrated_schema(store: Store) -> None:
         context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, tables.metadata)
 
-    assert training_tables.training_jobs.metadata is traffic_tables.traffic.metadata is tables.metadata
+    modules = (training_tables.training_jobs, traffic_tables.traffic, billing_tables.hourly_sums)
+    assert all(table.metadata is tables.metadata for table in modules)
     async with store.engine.connect() as conn:
         assert await conn.run_sync(differences) == []
 

@@ -16,7 +16,7 @@ from control.app import OPERATIONS
 from control.edges.sql.store import now_ms
 from control.edges.sql.tables import audit_events
 from control.resources.workspaces import create_workspace_key, reencrypt_all, set_workspace
-from control.retention import DAY_MS, delete_old_records
+from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.credentials import prefix_of
 from policy.training.statuses import Outcome
 from tests.control import training
@@ -358,5 +358,5 @@ async def test_old_entries_are_deleted(plane: ControlPlane) -> None:
     async with plane.store.write() as tx:
         old = update(audit_events).where(audit_events.c.action == "workspace.create")
         await tx.conn.execute(old.values(timestamp_ms=now_ms() - 401 * DAY_MS))
-    await delete_old_records(plane.store, 92, 400)
+    await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400))
     assert [event["id"] for event in await trail(plane)] == [event["id"] for event in before[:-1]]

@@ -13,7 +13,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.traffic.tables import traffic, traffic_senders
 from control.resources.times import time_text
 from control.resources.traffic.steps import KEPT, Period, span_of
-from control.retention import delete_old_records
+from control.retention import RetentionDays, delete_old_records
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json
 
@@ -126,7 +126,7 @@ async def test_old_steps_are_deleted(plane: ControlPlane) -> None:
     now_ms = await this_minute_ms(plane)
     ages_ms = [days * DAY_MS + minutes * MINUTE_MS for days in (0, 1, 20, 40) for minutes in range(25)]
     (await post(plane, 1, *(row(plane, now_ms - age_ms) for age_ms in ages_ms))).ok()
-    await delete_old_records(plane.store, 92, 400)
+    await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400))
     async with plane.store.read() as conn:
         sums = select(traffic.c.step_s, func.sum(traffic.c.calls)).group_by(traffic.c.step_s)
         kept = sorted((step_s, int(calls)) for step_s, calls in await conn.execute(sums))

@@ -22,7 +22,7 @@ from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.resources.records import DeliveryRecord, Window
 from control.resources.webhook_messages import RETRY_FOR_MS, Attempt, new_delivery, outbox
 from control.resources.workspaces import reencrypt_all
-from control.retention import DAY_MS, delete_old_records
+from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.sealing import unseal
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
@@ -537,7 +537,7 @@ async def test_deleting_a_webhook_deletes_messages_of_a_concurrent_ingest(plane:
     async with sending(plane.store, receivers):
         await asyncio.sleep(0.1)
     assert receivers.calls == []
-    await delete_old_records(plane.store, 92, 400)
+    await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400))
     async with plane.store.read() as conn:
         assert (await conn.execute(select(webhook_deliveries.c.id))).all() == []
 
@@ -552,7 +552,7 @@ async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: C
     async with plane.store.write() as tx:
         ended = {"status": "DELIVERED", "ended_at_ms": now_ms - 8 * DAY_MS}
         await tx.conn.execute(update(webhook_deliveries).values(**ended))
-    assert await delete_old_records(plane.store, 92, 400) == 4991
+    assert await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400)) == 4991
     _, statements = ingest_and_reader(plane.store, 0.0)
     page = await statements.first_page(Window(plane.workspace_id, 0, 1 << 60), 10)
     assert [row.idempotency_key for row in page.rows] == [event_key(1), event_key(2)]

@@ -15,7 +15,7 @@ from control.edges.sql import tables
 from control.edges.sql.store import Store
 from control.resources.console import sessions
 from control.resources.errors import DatabaseUnavailableError
-from control.retention import delete_old_records
+from control.retention import RetentionDays, delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
@@ -245,7 +245,7 @@ async def test_session_ends_after_twelve_hours_and_its_row_is_deleted(
     monkeypatch.undo()
     active = await logged_in(plane)
     assert await rows(plane) == 2
-    await delete_old_records(plane.store, 92, 400)
+    await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400))
     assert await rows(plane) == 1
     (await active.get(SESSION)).ok()
 

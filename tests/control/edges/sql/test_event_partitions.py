@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from control.edges.sql.billing.usage_rows import entities_after, sums_in, sums_of
+from control.edges.sql.billing.event_sums import EventSums
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
 from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
@@ -153,9 +153,10 @@ async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window
     """Usage reports look into the same partitions as pages."""
     wanted = Counter(one.external_entity_id for one in told if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
-        whole = await sums_in(conn, window, by_key=False)
-        entities = await entities_after(conn, window, "", 10)
-        each = await sums_of(conn, window, entities, by_key=True)
+        sums = EventSums(conn, window)
+        whole = await sums.totals(by_key=False)
+        entities = await sums.entities_after("", 10)
+        each = await sums.of_entities(entities, by_key=True)
     assert sum(one.usage.calls for one in whole) == sum(wanted.values())
     calls = Counter[str]()
     for one in each:
