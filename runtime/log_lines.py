@@ -26,6 +26,11 @@ def log_to_stderr(level: str, quiet: Iterable[str] = ()) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def cause_of(error: BaseException) -> str:
+    """The first line of an error's text; its class if it has none, as time-outs and closed connections often have."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def log_uncaught() -> None:
     """From now on, write what nothing catches as log lines too: exceptions of threads and finalizers, and warnings.
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from runtime.log_lines import OutageLog
+from runtime.log_lines import OutageLog, cause_of
 
 _PROGRAM = """
 import logging, threading, warnings
@@ -67,3 +67,17 @@ def test_a_start_that_succeeds_is_not_told_and_ends_the_silence(caplog: pytest.L
     outage.ends("back")
     outage.begins("refused again")
     assert caplog.messages == ["refused again"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TimeoutError(), "TimeoutError"),
+        (ConnectionResetError(""), "ConnectionResetError"),
+        (ValueError("\nsecond line"), "ValueError"),
+        (OSError(111, "Connection refused"), "[Errno 111] Connection refused"),
+        (RuntimeError("first\nsecond"), "first"),
+    ],
+)
+def test_every_error_has_a_cause_of_one_line(error: Exception, cause: str) -> None:
+    assert cause_of(error) == cause

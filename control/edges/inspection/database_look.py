@@ -23,6 +23,7 @@ from control.resources.errors import DatabaseUnavailableError
 from policy.endpoints import Target
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import target_from_wire
+from runtime.log_lines import cause_of
 
 _DEADLINE_S = 15.0
 _SECRETS_CHECKED = 100
@@ -75,7 +76,7 @@ def _reason_of(error: BaseException) -> str:
     """What the driver said first, in one line: SQLAlchemy and our own errors name their cause."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).partition("\n")[0] or type(error).__name__
+    return cause_of(error)
 
 
 def _reader(url: str) -> AsyncEngine:

@@ -9,7 +9,7 @@ import logging
 from redis.exceptions import RedisError
 
 from runtime.background import is_set_within
-from runtime.log_lines import OutageLog
+from runtime.log_lines import OutageLog, cause_of
 from runtime.redis.routed import RoutedRedis
 
 CHANNEL = "tollgate:hints"
@@ -64,9 +64,8 @@ class HintPublisher:
             async with asyncio.timeout(2):
                 await redis.anywhere(lambda server: server.publish(CHANNEL, str(revision)))
         except (RedisError, OSError, TimeoutError) as error:
-            cause = str(error).partition("\n")[0] or type(error).__name__
             self._outage.begins(
-                f"Hints are not sent ({cause}). Changes reach the proxies with their next regular refresh."
+                f"Hints are not sent ({cause_of(error)}). Changes reach the proxies with their next regular refresh."
                 f" Check Redis, TOLLGATE_REDIS_URL and its user's permission to PUBLISH on {CHANNEL}."
             )
             return False

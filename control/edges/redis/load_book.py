@@ -16,7 +16,7 @@ from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, sum_
 from control.resources.platform.loads import Load
 from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad
-from runtime.log_lines import OutageLog
+from runtime.log_lines import OutageLog, cause_of
 from runtime.redis.routed import Keyed, RoutedRedis
 
 _MACHINES = "tg:load:machines"
@@ -109,10 +109,9 @@ class RedisLoadBook:
                 result = await work()
         except (RedisError, OSError, TimeoutError) as error:
             self._pause_until_s = time.monotonic() + _PAUSE_S
-            cause = str(error).partition("\n")[0] or type(error).__name__
             self._outage.begins(
-                f"Deployments' loads are not shared ({cause}). Each control process shows what it heard itself."
-                " Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its user."
+                f"Deployments' loads are not shared ({cause_of(error)}). Each control process shows what it heard"
+                " itself. Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its user."
             )
             return None
         self._outage.ends("Deployments' loads are shared again.")

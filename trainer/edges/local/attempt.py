@@ -13,6 +13,7 @@ from typing import TypeVar
 from policy.training.job_spec import ON_FAILURE
 from policy.training.reports import Claimed, JobReport, Restore
 from policy.training.statuses import Outcome, Phase
+from runtime.log_lines import cause_of
 from trainer.backend import (
     BackendAwayError,
     EnvironmentRefusedError,
@@ -271,8 +272,9 @@ class LocalAttempt:
         try:
             await asyncio.to_thread(self.directory.note, name, end.to_json())
         except (OSError, ValueError) as error:
-            log.warning("Job %s: its %s could not be written down (%s). Check the disk.", self.job.job_id, name, error)
+            cause = cause_of(error)
+            log.warning("Job %s: its %s could not be written down (%s). Check the disk.", self.job.job_id, name, cause)
 
 
 def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or cause_of(error)

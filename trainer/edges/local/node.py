@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from policy.training.reports import NodeState
+from runtime.log_lines import cause_of
 from trainer.edges.local.directories import AttemptDirectory
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.local.runner_process import RunnerProcess
@@ -81,7 +82,7 @@ class LocalNode:
             try:
                 return await asyncio.to_thread(read_exit, self._control)
             except OSError as error:
-                log.warning("%s cannot be read (%s); trying again. Check the disk.", self._control, error)
+                log.warning("%s cannot be read (%s); trying again. Check the disk.", self._control, cause_of(error))
                 await asyncio.sleep(_SLACK_S)
 
     async def kept(self) -> Exit | None:

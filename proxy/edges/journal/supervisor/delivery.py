@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from proxy.edges.journal.supervisor.shipped_events import ShippedEvents
+from runtime.log_lines import cause_of
 
 T = TypeVar("T")
 REJECTED_NAME = "rejected.jsonl"
@@ -145,7 +146,7 @@ async def in_thread(work: Callable[..., T], *args: Any) -> T:
             log.error(
                 "Event shipper failed during shutdown (%s); unshipped events stay in the journal and are sent after the"
                 " next start.",
-                error,
+                cause_of(error),
                 exc_info=error,
             )
         raise

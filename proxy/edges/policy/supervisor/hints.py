@@ -12,6 +12,7 @@ from contextlib import aclosing
 from redis.exceptions import RedisError
 
 from proxy.edges.redis.subscription import connect, subscribed
+from runtime.log_lines import cause_of
 
 CHANNEL = "tollgate:hints"
 _PROBE_KEY = "tg:{readiness}"
@@ -57,19 +58,14 @@ class HintSubscriber:
             async with asyncio.timeout(1):
                 await self._redis.at(_PROBE_KEY, lambda server: server.eval(_COUNTERS_COMMANDS, 1, _PROBE_KEY))
         except (RedisError, OSError, TimeoutError) as error:
-            return _cause(error)
+            return cause_of(error)
         return ""
 
     async def close(self) -> None:
         await self._redis.aclose()
 
     def _on_lost(self, error: Exception) -> None:
-        self._subscribed, self._fault = False, _cause(error)
-
-
-def _cause(error: Exception) -> str:
-    """One line: the server's own error text, if it sent one."""
-    return str(error).partition("\n")[0] or type(error).__name__
+        self._subscribed, self._fault = False, cause_of(error)
 
 
 def _revision(text: str) -> int | None:

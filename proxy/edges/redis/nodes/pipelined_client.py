@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from proxy.edges.redis.nodes.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
 from proxy.edges.redis.nodes.dialing import LoginRefusedError
 from runtime.backoff import jittered_s
+from runtime.log_lines import cause_of
 
 _log = logging.getLogger(__name__)
 _SOCKETS_READ_S = 0.001
@@ -283,7 +284,7 @@ class RedisClient:
                 connection = await self._server.open(self._on_idle)
         except OSError as error:  # refused, no such socket, TLS, timed out
             self._log_once(
-                f"{self._server.name} is unreachable ({error or type(error).__name__}); TOLLGATE_LIMITS_ON_REDIS_LOSS "
+                f"{self._server.name} is unreachable ({cause_of(error)}); TOLLGATE_LIMITS_ON_REDIS_LOSS "
                 "applies. Check the Redis server, the network and TOLLGATE_REDIS_URL."
             )
             return None
