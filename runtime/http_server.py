@@ -19,6 +19,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 _MALFORMED = (HttpProcessingError, web.RequestPayloadError)
 _BREAKS_HTTP = "The request breaks a rule of HTTP"
+FIELDS = {"Server": "tollgate", "X-Content-Type-Options": "nosniff"}
+"""Header fields of every answer. aiohttp's `Server` would name its version and Python's."""
 _CODES = {400: "INVALID_REQUEST", 408: "REQUEST_TIMEOUT", 503: "TOO_MANY_CONNECTIONS"}
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class FrontRunner(web.AppRunner):
         self._front: _Front | None = None
 
     async def setup(self) -> None:
+        self.app.on_response_prepare.append(_add_fields)
         await super().setup()
         self._front = _Front(cast(web.Server, super().server), self._limits)
 
@@ -60,6 +63,10 @@ class FrontRunner(web.AppRunner):
     def server(self) -> web.Server | None:
         """The factory that sites create their connections with."""
         return cast("web.Server | None", self._front)
+
+
+async def _add_fields(_request: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers.update(FIELDS)
 
 
 class _Front:
@@ -269,9 +276,8 @@ class _Connection(web.RequestHandler):
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionResetError
         self.log_exception("", exc_info=exc)
-        answer = web.Response(
-            status=status, text=self._body(status, HTTPStatus(status).phrase), content_type="application/json"
-        )
+        text = self._body(status, HTTPStatus(status).phrase)
+        answer = web.Response(status=status, text=text, content_type="application/json", headers=FIELDS)
         answer.force_close()
         return answer
 
@@ -286,7 +292,8 @@ class _Connection(web.RequestHandler):
 
     def _answer(self, status: int, message: str) -> bytes:
         body = self._body(status, message)
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        fields = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{fields}"
         return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 
     def _body(self, status: int, message: str) -> str:

@@ -205,10 +205,10 @@ class FormReader:
             self._out.append(b"")
         elif head.name == _N:
             self.n = self._count(text)
-        elif text.lower() not in ("true", "false"):
-            raise MalformedRequestError("stream must be true or false")
+        elif text not in ("true", "false"):
+            raise MalformedRequestError("stream must be true or false, in lower case")
         else:
-            self.streaming = text.lower() == "true"
+            self.streaming = text == "true"
 
     def _count(self, text: str) -> int:
         if not _WHOLE_NUMBER.fullmatch(text):

@@ -98,6 +98,29 @@ async def test_requests_are_served_one_after_another_and_pipelined() -> None:
                 assert await caller.reader.readexactly(2) == b"hi"
 
 
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (HI, 200),
+        (b"POST /unread HTTP/1.1\r\nHost: x\r\n\r\n", 401),
+        (b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"GET /broken HTTP/1.1\r\nHost: x\r\nAuthorization: k\r\n\r\n", 500),
+        (b"GET / HTTP/1.1\r\nHost x\r\n\r\n", 400),
+        (HEAD, 408),
+    ],
+)
+async def test_every_answer_forbids_sniffing_and_names_no_version(message: bytes, status: int) -> None:
+    async with served(QUICK) as server:
+        caller = await server.caller()
+        caller.send(message)
+        head = (await caller.head()).lower()
+    assert head.startswith(b"http/1.1 %d " % status)
+    fields = head.split(b"\r\n")
+    assert fields.count(b"x-content-type-options: nosniff") == 1
+    assert [field for field in fields if field.startswith(b"server:")] == [b"server: tollgate"]
+
+
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
 async def test_unfinished_head_is_a_408(beginning: bytes) -> None:
     async with served(QUICK) as server:

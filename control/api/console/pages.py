@@ -22,7 +22,6 @@ _POLICY = (
 )
 _NOBODY = "'none'"
 HEADERS = {
-    "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Content-Security-Policy": f"{_POLICY}; frame-ancestors {_NOBODY}",
     "X-Frame-Options": "DENY",

@@ -29,7 +29,6 @@ _LOOK_S = 0.2
 _LEFT = 499
 _HEADERS = {
     "Content-Type": "application/octet-stream",
-    "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",  # else nginx collects what streams

@@ -27,7 +27,7 @@ from policy.credentials import KeyKind
 from policy.prices import Usage
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_HEADERS = {"Cache-Control": "no-store"}
 
 
 async def _own_data(request: web.Request) -> web.Response:

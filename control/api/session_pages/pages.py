@@ -29,7 +29,6 @@ _POLICY = (
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # `no-referrer` would also hide the form's Origin from us
     "Cross-Origin-Opener-Policy": "same-origin",
 }

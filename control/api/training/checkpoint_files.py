@@ -63,7 +63,6 @@ def _headers(file: CheckpointFile) -> dict[str, str]:
         hdrs.ETAG: f'"{file.sha256}"',
         hdrs.CACHE_CONTROL: "private, no-store",
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",
-        "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Referrer-Policy": "no-referrer",
     }

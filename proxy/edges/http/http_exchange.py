@@ -23,6 +23,8 @@ from proxy.refusals import MalformedBodyError, MalformedRequestError, SlowBodyEr
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
+_NO_SNIFFING = "x-content-type-options: nosniff\r\n"
+"""A browser must not take an upstream's text for a page or a script of the gateway's host."""
 _LAST_WRITE_S = 5.0
 _JOINED_BYTES = 65_536
 """Up to this size, joining the parts costs less than writing them separately."""
@@ -75,24 +77,25 @@ class ExchangeServer(Protocol):
 
 
 class AnswerOpenings(dict[int, str]):
-    """How answers begin, by status: the status line and `date`. Made once and kept until `renew`, each second."""
+    """How answers begin, by status: line and constant fields. Made once and kept until `renew`, each second."""
 
     def __init__(self) -> None:
         super().__init__()
         self.renew()
 
     def __missing__(self, status: int) -> str:
-        opening = self[status] = f"{_STATUS_LINES.get(status) or _unnamed(status)}{self._date}"
+        opening = self[status] = f"{_STATUS_LINES.get(status) or _unnamed(status)}{self._fields}"
         return opening
 
     def renew(self) -> None:
         """Take the time anew."""
         self.clear()
-        self._date = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime())
+        date = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime())
+        self._fields = f"{date}{_NO_SNIFFING}"
 
     def with_reason(self, status: int, reason: str) -> str:
         """`reason` may be any text."""
-        return f"{status_line(status, reason)}{self._date}"
+        return f"{status_line(status, reason)}{self._fields}"
 
 
 class HttpExchange:

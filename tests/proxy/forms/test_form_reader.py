@@ -128,7 +128,6 @@ HOSTILE = {
     "model.x must be spelled model": form(text("model"), text("model.x", "other")),
     "STREAM must be spelled stream": form(text("model"), text("STREAM", "true")),
     "model must be a text field of the form, not a file": form(FILE.replace(b'"file"', b'"model"')),
-    "stream must be true or false": form(text("model"), text("stream", "1")),
     "model must be a text of one line": form(text("model", "a\r\nb")),
     "send the header x-request-metadata": form(text("model"), text("metadata", "{}")),
     "_charset_ is not accepted": form(text("model"), text("_charset_", "utf-7")),
@@ -147,6 +146,15 @@ HOSTILE = {
     "the form ends before its last delimiter ": form(text("model"), end=b"--b--\r"),
     "the form has more than 1000 parts": form(text("model"), *[text("x")] * MAX_PARTS),
 }
+
+
+@pytest.mark.parametrize("value", ["1", "True", "TRUE", "False", "tRUE", " true", "true "])
+def test_stream_is_true_or_false_in_lower_case_alone(value: str) -> None:
+    with pytest.raises(MalformedRequestError, match="stream must be true or false, in lower case"):
+        read(form(text("stream", value), text("model")), b"b")
+    for accepted in ("true", "false"):
+        reader, _ = read(form(text("stream", accepted), text("model")), b"b")
+        assert reader.streaming is (accepted == "true")
 
 
 @pytest.mark.parametrize(("fault", "body"), HOSTILE.items())
