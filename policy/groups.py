@@ -26,19 +26,21 @@ class Enforcement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A group. `models` holds its own entries, without inherited ones."""
+class GroupNode:
+    """A group's place in its tree, and whose it is: all of a group but its models, which may be thousands."""
 
     id: str
     workspace_id: str
     parent_id: str | None
     external_entity_id: str
     enforcement: Enforcement
-    models: tuple[SlugLimits, ...]
 
-    def entry(self, slug: str) -> SlugLimits | None:
-        """This group's own entry for `slug`, or None."""
-        return next((entry for entry in self.models if entry.slug == slug), None)
+
+@dataclass(frozen=True, slots=True)
+class Group(GroupNode):
+    """A group. `models` holds its own entries, without inherited ones."""
+
+    models: tuple[SlugLimits, ...]
 
 
 class GroupRuleError(ValueError):

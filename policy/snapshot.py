@@ -20,7 +20,7 @@ from policy.deployments import (
     comparable_name,
 )
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Enforcement, Group
+from policy.groups import Enforcement, Group, GroupNode
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 
 Wire = dict[str, Any]
@@ -273,16 +273,10 @@ def group_to_wire(group: Group) -> Wire:
     }
 
 
-def group_from_wire(id: str, body: Wire) -> Group:
-    models = tuple(models_entry_from_wire(entry) for entry in body["models"])
-    return Group(
-        id,
-        body["workspace_id"],
-        body["parent_id"],
-        body["external_entity_id"],
-        Enforcement(body["enforcement"]),
-        models,
-    )
+def group_node_from_wire(id: str, body: Wire) -> GroupNode:
+    """A group without its models, which may be left out of `body`."""
+    enforcement = Enforcement(body["enforcement"])
+    return GroupNode(id, body["workspace_id"], body["parent_id"], body["external_entity_id"], enforcement)
 
 
 def models_entry_to_wire(entry: SlugLimits) -> Wire:

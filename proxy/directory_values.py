@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from policy.groups import Group
+from policy.groups import GroupNode
 from policy.hosts import Reach
 from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
@@ -20,7 +20,7 @@ class Identified:
 
     key: KeyRow
     workspace: WorkspaceRow
-    group: Group | None
+    group: GroupNode | None
     """The key's group. Federated keys have one, so it is set on all slug paths."""
     turn: str
     """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
@@ -35,7 +35,7 @@ class KeyHolder:
     key: KeyRow
     workspace: WorkspaceRow | None
     """None if the workspace was deleted."""
-    group: Group | None
+    group: GroupNode | None
     """None if the group was deleted, or if keys of this kind have none."""
     identified: Identified | None = field(init=False, compare=False, repr=False)
     """None without a workspace."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
-from policy.groups import Group
+from policy.groups import GroupNode
 from policy.limits.effective import Bound, Plan
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow, target_to_wire
@@ -25,7 +25,7 @@ class Directory(Protocol):
 
     def workspace(self, id: str) -> WorkspaceRow | None: ...
 
-    def group(self, id: str) -> Group | None: ...
+    def group(self, id: str) -> GroupNode | None: ...
 
     def plan(self, group_id: str, slug: str) -> Plan | None: ...
 
@@ -90,7 +90,7 @@ def _workspace_lines(directory: Directory, id: str) -> Iterator[str]:
         yield "  the workspace's billing is suspended: calls are answered 402"
 
 
-def _tree_lines(directory: Directory, group: Group) -> Iterator[str]:
+def _tree_lines(directory: Directory, group: GroupNode) -> Iterator[str]:
     yield f"  group {group.id} (external_entity_id {group.external_entity_id}), limits {group.enforcement}"
     parent = group.parent_id
     while parent is not None:

@@ -124,18 +124,17 @@ def read_much(path: Path, keys: int) -> None:
         print(json.dumps({"rss_mib": rss_mib()}))
         return
     chance = random.Random(1)
-    directory.key(digest(0))
+    directory.key_holder(digest(0))
     spent: list[float] = []
     for _ in range(LOOK_UPS):
         number = chance.randrange(keys)
         wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
-        key = directory.key(wanted)
+        holder = directory.key_holder(wanted)
         spent.append(time.perf_counter() - started)
-        assert key is not None
-        assert key.group_id is not None
-        assert directory.key_holder(wanted) is not None
-        assert directory.slug_route(key.group_id, slug) is not None
+        assert holder is not None
+        assert holder.group is not None
+        assert directory.slug_route(holder.group.id, slug) is not None
     quantiles = statistics.quantiles(spent, n=1000)
     result = {"rss_mib": rss_mib(), "p50_us": quantiles[499] * 1e6, "p99_us": quantiles[989] * 1e6}
     result |= {"hit_us": timed_us(lambda: directory.key_holder(wanted)), "plan_us": plan_us(path, keys)}

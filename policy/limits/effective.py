@@ -8,9 +8,9 @@ See docs/reference/limits.md#which-limits-bind.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from policy.groups import Enforcement, Group
+from policy.groups import Enforcement, Group, GroupNode
 from policy.limits.counter_layout import KIND_NUMBER, bucket_key
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,15 @@ class Plan:
     bounds: tuple[Bound, ...]
 
 
-def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
-    """The limits that bind a call of `path[0]` to `slug`, in the order of trial.
-
-    `path` is the group itself, then its parent, and so on to the root. The caller has checked that the group may call
-    the slug: ancestors add limits, never access.
-    """
-    return _bounds(path, [_limits(group, slug) for group in path])
-
-
 def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ...]]]:
-    """Each slug of `path[0]` with its `bounds_of`, in time linear in the entries of the path."""
+    """Each slug of `path[0]` with the limits that bind its calls, in time linear in the entries of the path."""
     levels = [{entry.slug: entry.limits for entry in group.models} for group in path]
     for entry in path[0].models:
         yield entry.slug, _bounds(path, [level.get(entry.slug, ()) for level in levels])
 
 
-def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
-    """`levels`: for each group of the path, the limits that it configures for the slug."""
+def _bounds(path: Sequence[GroupNode], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
+    """In the order of trial. `levels`: for each group of the path, the limits that it configures for the slug."""
     if path[0].enforcement is Enforcement.CASCADING:
         found = [
             Bound(limit, group.id, group.id) for group, limits in zip(path, levels, strict=True) for limit in limits
@@ -61,28 +52,29 @@ def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple
     return tuple(found)
 
 
-def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
-    """The plan of a call of `path[0]` to `slug`. None if the group's own `models` do not name the slug."""
+def plan_for(path: Sequence[GroupNode], entries: Sequence[SlugLimits | None]) -> Plan | None:
+    """The plan of a call of `path[0]`. `path` is the group itself, then its parent, and so on to the root.
+
+    `entries`: what each group of the path has in its own `models` for the slug that is called. None if `path[0]` has
+    nothing there: ancestors add limits, never access.
+    """
     caller = path[0]
-    if caller.entry(slug) is None:
+    own = entries[0]
+    if own is None:
         return None
-    return Plan(slug, caller.id, bucket_key(counting_owner(path).id, slug), bounds_of(path, slug))
+    levels = [() if entry is None else entry.limits for entry in entries]
+    return Plan(own.slug, caller.id, bucket_key(counting_owner(path).id, own.slug), _bounds(path, levels))
 
 
-def counting_owner(path: Sequence[Group]) -> Group:
+def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
     """The group in the key of the hash that counts a call of `path[0]`."""
     return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
 
 
-def _nearest(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
+def _nearest(path: Sequence[GroupNode], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
     chosen: dict[tuple[LimitType, Unit], Bound] = {}
     for group, limits in zip(path, levels, strict=True):
         for limit in limits:
             chosen.setdefault((limit.type, limit.unit), Bound(limit, group.id, path[0].id))
     return list(chosen.values())
-
-
-def _limits(group: Group, slug: str) -> tuple[Limit, ...]:
-    entry = group.entry(slug)
-    return entry.limits if entry else ()

@@ -7,7 +7,7 @@ that the group may not call get the same answer, so that nobody can probe for th
 from typing import Protocol
 from urllib.parse import unquote
 
-from policy.groups import Group
+from policy.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow
 from proxy.directory_values import Identified, Shape, SlugRoute
 from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
@@ -33,7 +33,7 @@ class Directory(Protocol):
         """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
         ...
 
-    def group(self, id: str) -> Group | None: ...
+    def group(self, id: str) -> GroupNode | None: ...
 
     def slugs(self, group_id: str) -> tuple[str, ...]: ...
 

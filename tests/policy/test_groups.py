@@ -81,9 +81,3 @@ def test_a_child_threshold_above_the_parents_is_refused() -> None:
 def test_thresholds_of_different_units_are_not_compared() -> None:
     """A MINUTE ceiling says nothing about a SECOND limit below it: both bind, each in its own window."""
     check_below(models(10, unit="MINUTE"), models(11, unit="SECOND"))
-
-
-def test_entry_finds_the_groups_entry_for_a_slug() -> None:
-    entry = SlugLimits("a/x")
-    assert group("g", None, CASCADING, SlugLimits("a/y"), entry).entry("a/x") is entry
-    assert group("g", None, CASCADING, entry).entry("a/z") is None

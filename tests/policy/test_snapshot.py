@@ -9,7 +9,7 @@ from hypothesis import given
 from policy.credentials import KeyKind
 from policy.deployments import Deployment, HealthCheck, Where
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Group
+from policy.groups import Enforcement, Group, GroupNode
 from policy.snapshot import (
     EndpointRow,
     KeyRow,
@@ -19,8 +19,9 @@ from policy.snapshot import (
     SigningSecrets,
     SnapshotPage,
     WorkspaceRow,
-    group_from_wire,
+    group_node_from_wire,
     group_to_wire,
+    models_entry_from_wire,
     target_from_wire,
     target_to_wire,
 )
@@ -80,10 +81,16 @@ def test_a_workspace_keeps_its_asynchronous_settings_through_json(secrets: Signi
     assert ModelRow.from_wire("m", through_json(MODEL.to_wire())) == MODEL
 
 
+def node_fields(group: Group) -> tuple[str, str, str | None, str, Enforcement]:
+    return group.id, group.workspace_id, group.parent_id, group.external_entity_id, group.enforcement
+
+
 @given(paths())
 def test_a_group_is_equal_after_a_round_trip_through_json(path: tuple[Group, ...]) -> None:
     for group in path:
-        assert group_from_wire(group.id, through_json(group_to_wire(group))) == group
+        body = through_json(group_to_wire(group))
+        node, models = group_node_from_wire(group.id, body), tuple(map(models_entry_from_wire, body["models"]))
+        assert (node, models) == (GroupNode(*node_fields(group)), group.models)
 
 
 @pytest.mark.parametrize("following", [None, "opaque"])

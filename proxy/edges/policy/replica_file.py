@@ -9,7 +9,15 @@ import sqlite3
 import time
 from pathlib import Path
 
+SCHEMA_VERSION = 3
+"""In `PRAGMA user_version`. Files of versions 1 and 2 are upgraded; one of any other is rebuilt from control."""
 _STAMP_BYTES = 16
+# Until version 3 a group's models were within its own row.
+_MODELS_WITHIN_GROUPS = """
+CREATE TEMP VIEW group_models AS
+SELECT groups.id AS group_id, json_extract(entry.value, '$.slug') AS slug, entry.key AS place, entry.value AS body
+FROM main.rows AS groups, json_each(CAST(groups.body AS TEXT), '$.models') AS entry WHERE groups.kind = 'group'
+"""
 
 
 class ReplicaStamp:
@@ -62,4 +70,12 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     """A read-only connection. Raises sqlite3.OperationalError when there is no file."""
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     conn.execute("PRAGMA cache_size = -1024")
+    if is_outdated(conn):
+        conn.execute(_MODELS_WITHIN_GROUPS)
     return conn
+
+
+def is_outdated(conn: sqlite3.Connection) -> bool:
+    """Whether the supervisor is of an older version: it may start workers of this one until it is itself replaced."""
+    (schema,) = conn.execute("PRAGMA user_version").fetchone()
+    return bool(schema < SCHEMA_VERSION)

@@ -3,6 +3,7 @@
 See docs/reference/limits.md#which-limits-bind.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
-from policy.limits.effective import Bound, bounds_of, plan_for
+from policy.limits.effective import Bound, bounds_of_each, plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from tests.policy.limits.trees import SLUGS, group, paths
+from tests.policy.limits.trees import SLUGS, entries_for, group, paths
 
 INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
 
@@ -23,6 +24,13 @@ def rpm(threshold: int) -> Limit:
 
 def tpd(threshold: int) -> Limit:
     return Limit(LimitType.TOKEN, Unit.DAY, threshold)
+
+
+def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
+    """The limits that bind a call of `path[0]`, which may call the slug."""
+    plan = plan_for(path, [entries_for(path, slug)[0] or SlugLimits(slug), *entries_for(path, slug)[1:]])
+    assert plan is not None
+    return plan.bounds
 
 
 def configured_limits(group: Group, slug: str) -> list[Limit]:
@@ -71,12 +79,17 @@ def test_bounds_are_in_the_order_of_trial(path: tuple[Group, ...], slug: str) ->
 
 @given(paths(), st.sampled_from([*SLUGS, "a/z"]))
 def test_ancestors_add_limits_but_never_access(path: tuple[Group, ...], slug: str) -> None:
-    plan = plan_for(path, slug)
+    plan = plan_for(path, entries_for(path, slug))
     assert (plan is not None) == any(entry.slug == slug for entry in path[0].models)
     if plan is not None:
         owner = path[-1].id if path[0].enforcement is CASCADING else path[0].id
-        assert (plan.slug, plan.group_id, plan.bounds) == (slug, path[0].id, bounds_of(path, slug))
+        assert (plan.slug, plan.group_id) == (slug, path[0].id)
         assert plan.key == f"tg:{{{owner}|{slug}}}"
+
+
+@given(paths())
+def test_all_slugs_of_a_group_have_the_bounds_of_each_alone(path: tuple[Group, ...]) -> None:
+    assert dict(bounds_of_each(path)) == {entry.slug: bounds_of(path, entry.slug) for entry in path[0].models}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +113,6 @@ def test_group_inherits_the_other_unit_of_a_type_that_it_limits() -> None:
 
 
 def test_slug_without_limits_has_a_plan_without_bounds() -> None:
-    plan = plan_for([group("g", None, INDEPENDENT, SlugLimits("a/x"))], "a/x")
+    plan = plan_for([group("g", None, INDEPENDENT)], [SlugLimits("a/x")])
     assert plan is not None
     assert plan.bounds == ()

@@ -1,5 +1,7 @@
 """Group trees for the tests of policy: paths from a group up to its root, with random limits."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
@@ -32,6 +34,11 @@ def group(
     name: str, parent: str | None = None, mode: Enforcement = Enforcement.CASCADING, *entries: SlugLimits
 ) -> Group:
     return Group(name, "w", parent, f"ext-{name}", mode, entries)
+
+
+def entries_for(path: Sequence[Group], slug: str) -> list[SlugLimits | None]:
+    """What each group of the path has in its own models for the slug."""
+    return [next((entry for entry in group.models if entry.slug == slug), None) for group in path]
 
 
 @st.composite

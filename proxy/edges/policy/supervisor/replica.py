@@ -11,27 +11,37 @@ import logging
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 import orjson
 
 from policy.snapshot import Row, RowKind
-from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.edges.policy.replica_file import SCHEMA_VERSION, ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.edges.policy.supervisor import group_rows
+from proxy.edges.policy.supervisor.group_rows import EncodedRow, GroupParts
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
-SCHEMA_VERSION = 2
-"""In `PRAGMA user_version`. A file of version 1 is upgraded; one of any other version is rebuilt from control."""
+CHANGES_KEPT = 2000
+"""How many changes the file names. A reader that missed more empties its cache."""
 # Not WITHOUT ROWID: a body above 1 kB would take a page of its own, and random ids would rewrite whole bodies.
-_SCHEMA = """
+_VERSION_2 = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
 """
-_FROM_VERSION_1 = """
-BEGIN; ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT ''; PRAGMA user_version = 2; COMMIT;
+# `changes` names rows that were changed or deleted, in the order of the changes. Rows that are new are not named:
+# nobody has read them.
+_SINCE_VERSION_2 = f"""
+CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL);
+{group_rows.SCHEMA}
 """
+_FROM_VERSION_1 = "ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT '';"
 # Updates in place: INSERT OR REPLACE would move the row and write three pages instead of one.
 _UPSERT = "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body"
+_NAME_KNOWN = "INSERT INTO changes (kind, id) SELECT kind, id FROM rows WHERE kind = ? AND id = ?"
+_NAME = "INSERT INTO changes (kind, id) VALUES (?, ?)"
+_FORGET_NAMES = f"DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {CHANGES_KEPT}"  # noqa: S608
+_BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
 log = logging.getLogger(__name__)
 
 
@@ -157,16 +167,17 @@ class SqliteUpdate(ABC):
         self._changed = False
 
     def add(self, rows: Iterable[Row]) -> None:
-        written, deleted = [], []
+        groups: list[GroupParts] = []
+        encoded: list[EncodedRow] = []
         for row in rows:
-            if row.body is None:
-                deleted.append((row.kind, row.id))
+            if row.kind == group_rows.GROUP:
+                groups.append(group_rows.parts_of(row.id, row.body))
             else:
-                written.append((row.kind, row.id, orjson.dumps(row.body)))
-        self._changed = self._changed or bool(written or deleted)
+                encoded.append((row.kind, row.id, None if row.body is None else orjson.dumps(row.body)))
+        self._changed = self._changed or bool(groups or encoded)
         with self._replica.writing():
-            self._conn.executemany("DELETE FROM rows WHERE kind = ? AND id = ?", deleted)
-            self._conn.executemany(_UPSERT, written)
+            encoded += self._write_entries(groups)
+            self._write(encoded)
 
     def commit(self, version: ReplicaVersion) -> None:
         with self._replica.writing():
@@ -175,6 +186,16 @@ class SqliteUpdate(ABC):
     def _write_version(self, version: ReplicaVersion) -> None:
         self._conn.execute("DELETE FROM standing")
         self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (version.epoch, version.revision, version.nonce))
+
+    def _write(self, rows: Sequence[EncodedRow]) -> None:
+        deleted = [(kind, id) for kind, id, body in rows if body is None]
+        self._conn.executemany("DELETE FROM rows WHERE kind = ? AND id = ?", deleted)
+        self._conn.executemany(_UPSERT, [row for row in rows if row[2] is not None])
+
+    @abstractmethod
+    def _write_entries(self, groups: Sequence[GroupParts]) -> list[EncodedRow]:
+        """Write the entries of these groups. Returns the groups' own rows that are to be written."""
+        ...
 
     @abstractmethod
     def _commit(self, version: ReplicaVersion) -> None: ...
@@ -190,11 +211,28 @@ class _IncrementalUpdate(SqliteUpdate):
         super().__init__(replica, conn)
         conn.execute("BEGIN IMMEDIATE")
 
+    def _write(self, rows: Sequence[EncodedRow]) -> None:
+        self._conn.executemany(_NAME_KNOWN, [(kind, id) for kind, id, _ in rows])
+        super()._write(rows)
+
+    def _write_entries(self, groups: Sequence[GroupParts]) -> list[EncodedRow]:
+        """Write and name only what differs: a change of one limit publishes the whole group."""
+        nodes: list[EncodedRow] = []
+        for group in groups:
+            known = self._conn.execute(_BODY, group.node[:2]).fetchone()
+            changed = group_rows.write_changed_entries(self._conn, group)
+            if known is not None and group.node[2] is not None:
+                self._conn.executemany(_NAME, changed)
+            if known is None or known[0] != group.node[2]:
+                nodes.append(group.node)
+        return nodes
+
     def _commit(self, version: ReplicaVersion) -> None:
         if version == self._replica.version and not self._changed:
             self._conn.execute("ROLLBACK")  # the usual refresh, without changes, writes nothing
             return
         self._write_version(version)
+        self._conn.execute(_FORGET_NAMES)
         self._conn.execute("COMMIT")
         self._replica.committed(version, self._conn, changed=self._changed)
 
@@ -215,6 +253,10 @@ class _FullRebuild(SqliteUpdate):
         conn.execute("PRAGMA cache_size = -65536")
         conn.execute("BEGIN")
         super().__init__(replica, conn)
+
+    def _write_entries(self, groups: Sequence[GroupParts]) -> list[EncodedRow]:
+        group_rows.replace_entries(self._conn, groups)
+        return [group.node for group in groups]
 
     def _commit(self, version: ReplicaVersion) -> None:
         self._write_version(version)
@@ -252,8 +294,8 @@ def _open(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
 
 def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     (schema,) = conn.execute("PRAGMA user_version").fetchone()
-    if schema == 1:  # written before revisions had nonces: serves until control is asked
-        conn.executescript(_FROM_VERSION_1)
+    if schema in (1, 2):
+        _upgrade(conn, schema)
     elif schema != SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
     os.chmod(_file_of(conn), 0o600)
@@ -262,10 +304,22 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     return ReplicaVersion(*row) if row else ReplicaVersion()
 
 
+def _upgrade(conn: sqlite3.Connection, schema: int) -> None:
+    """Upgrade the file of an older version: control may be away, and what it wrote serves until then."""
+    conn.executescript(f"BEGIN IMMEDIATE; {_FROM_VERSION_1 if schema == 1 else ''} {_SINCE_VERSION_2}")
+    try:
+        group_rows.split_groups(conn)
+        conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        conn.execute("COMMIT")
+    finally:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+
+
 def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     conn = _connect(path, journal)
-    conn.executescript(f"{_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
+    conn.executescript(f"{_VERSION_2} {_SINCE_VERSION_2} PRAGMA user_version = {SCHEMA_VERSION};")
     return conn
 
 

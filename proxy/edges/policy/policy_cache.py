@@ -1,0 +1,88 @@
+"""What a worker has looked up in the policy replica, kept until one of the rows that it was made of changes.
+
+Bounded in bytes. The names of changed rows are remembered, and each entry is compared with them when it is next used:
+a change costs nothing for entries that it does not concern, however many there are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.edges.policy.replica_rows import Name
+
+MAX_NAMES = 10_000
+"""How many names of changed rows are remembered. With more, everything is dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A value with the names of its rows. `checked`: the generation in which it was last seen to be current."""
+
+    value: Any
+    weight: int
+    rows: tuple[Name, ...]
+    checked: int
+
+
+class PolicyCache:
+    """A cache in two halves, young and old. A full young half becomes the old one; entries in use move back.
+
+    One dict look-up and no bookkeeping for an entry in use; never more than `weight` bytes in all.
+    """
+
+    def __init__(self, weight: int) -> None:
+        self._half = weight // 2
+        self.young: dict[Any, Entry] = {}
+        """Readable from outside: an entry of it whose `checked` is the replica's generation is current."""
+        self._old: dict[Any, Entry] = {}
+        self._young_weight = 0
+        self.generation = -1
+        """That of the replica, as far as changes are known."""
+        self._changed: dict[Name, int] = {}
+        """In which generation a row was last changed."""
+        self._complete_from = 0
+        """The generation since which all changes are in `_changed`."""
+
+    def get(self, key: object) -> Any:
+        """The value, if it is here and current."""
+        entry = self.entry(key)
+        return None if entry is None else entry.value
+
+    def entry(self, key: object) -> Entry | None:
+        """The same, with what is known of it."""
+        entry = self.young.get(key)
+        if entry is None:
+            entry = self._old.get(key)
+            if entry is None:
+                return None
+            self._add(key, entry)
+        if entry.checked != self.generation:
+            if any(self._changed.get(name, 0) > entry.checked for name in entry.rows):
+                del self.young[key]
+                self._old.pop(key, None)
+                return None
+            entry.checked = self.generation
+        return entry
+
+    def put(self, key: object, entry: Entry) -> None:
+        """Keep it, unless changes since `checked` are unknown."""
+        if entry.checked >= self._complete_from:
+            self._add(key, entry)
+
+    def advance(self, generation: int, changed: list[Name] | None) -> None:
+        """Follow the replica to `generation`. `changed`: the names of all rows that changed; None: they are unknown."""
+        self.generation = generation
+        if changed is None or len(self._changed) + len(changed) > MAX_NAMES:
+            self._complete_from = generation
+            self._changed.clear()
+            self._turn_over({})
+        else:
+            self._changed.update(dict.fromkeys(changed, generation))
+
+    def _add(self, key: object, entry: Entry) -> None:
+        if self._young_weight + entry.weight > self._half:
+            self._turn_over(self.young)
+        self._young_weight += entry.weight
+        self.young[key] = entry
+
+    def _turn_over(self, old: dict[Any, Entry]) -> None:
+        self._old, self.young, self._young_weight = old, {}, 0
