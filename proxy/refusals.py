@@ -23,7 +23,7 @@ from proxy.exchange import (
     UpstreamUnreachableError,
 )
 from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
-from runtime.long_work import TooMuchWorkError
+from runtime.shares.places import NoPlaceError
 
 
 class RefusalError(Exception):
@@ -242,7 +242,7 @@ TABLE: Mapping[type[Exception], Refusal] = {
     AsyncUnavailableError: Refusal(503, "ASYNC_UNAVAILABLE", "async_unavailable"),
     UpstreamTimeoutError: Refusal(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
     ShedError: Refusal(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
-    TooMuchWorkError: Refusal(
+    NoPlaceError: Refusal(
         529, "CAPACITY_EXHAUSTED", "long_work", "Capacity exhausted, try again later", (("retry-after", "1"),)
     ),
     OutOfDescriptorsError: Refusal(

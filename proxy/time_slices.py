@@ -1,7 +1,7 @@
 """Long work of a worker: in time slices on the event loop, or beside it. Each workspace has a share of both.
 
 Parsers and regular expressions keep the interpreter's lock, so what they do to a long text is cut into slices. Plain
-Python that cannot be cut, as a translation, runs beside the loop (`runtime/long_work.py`).
+Python that cannot be cut, as a translation, runs beside the loop (`runtime/shares/long_work.py`).
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from runtime.long_work import LongWork, Turns
+from runtime.shares.long_work import LongWork
+from runtime.shares.places import Places
 
 SLICE_S = 0.002
 """Longest time slice. The work should take less than this between two `yield`s."""
@@ -39,8 +40,8 @@ class Slices:
     __slots__ = ("_beside", "_long", "_short", "_worked_s")
 
     def __init__(self) -> None:
-        self._long = Turns()
-        self._short = Turns()
+        self._long = Places(1, "turns for long texts")
+        self._short = Places(1, "turns for short texts")
         self._beside = LongWork()
         self._worked_s = 0.0
         """How long the last slice took."""
@@ -48,16 +49,16 @@ class Slices:
     async def beside(self, workspace: str, uncut: Callable[[], Result]) -> Result:
         """Return what `uncut` returns, or raise what it raises. It runs in a thread, one at a time.
 
-        Raises `TooMuchWorkError` if too many calls of the workspace wait.
+        Raises `NoPlaceError` if too many calls of the workspace wait.
         """
         return await self._beside.run(workspace, uncut)
 
     async def step(self, workspace: str, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, or raise what it raises. It has a turn of the loop for itself.
 
-        Raises `TooMuchWorkError` if too many calls of the workspace wait.
+        Raises `NoPlaceError` if too many calls of the workspace wait.
         """
-        await self._short.begin(workspace)
+        await self._short.wait(workspace)
         try:
             began = await self._rest()
             try:
@@ -65,23 +66,23 @@ class Slices:
             finally:
                 self._worked_s = perf_counter() - began
         finally:
-            self._short.end()
+            self._short.leave(workspace)
 
     async def run(
         self, workspace: str, work: Generator[Uncut | None, Any, Result], size_bytes: int, *, is_paid: bool = False
     ) -> Result:
         """Return what `work` returns, or raise what it raises. At each of its `yield`s the loop may serve others.
 
-        Raises `TooMuchWorkError` if too many calls of the workspace wait, unless the work `is_paid`, as on an answer.
+        Raises `NoPlaceError` if too many calls of the workspace wait, unless the work `is_paid`, as on an answer.
         """
         turns = self._long if size_bytes > LONG_BYTES else self._short
         given: Any = None
         while True:
-            await turns.begin(workspace, is_bounded=not is_paid)
+            await turns.wait(workspace, is_bounded=not is_paid)
             try:
                 uncut = await self._until_uncut(work, given)
             finally:
-                turns.end()
+                turns.leave(workspace)
             if isinstance(uncut, _Done):
                 result: Result = uncut.result
                 return result

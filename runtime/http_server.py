@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
-import httptools
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
+
+from runtime.http_framing import Framing, says_http
+from runtime.log_lines import PacedLog
+from runtime.shares.places import Places
 
 _MALFORMED = (HttpProcessingError, web.RequestPayloadError)
 _BREAKS_HTTP = "The request breaks a rule of HTTP"
 FIELDS = {"Server": "tollgate", "X-Content-Type-Options": "nosniff"}
 """Header fields of every answer. aiohttp's `Server` would name its version and Python's."""
+_TOO_MANY = "Too many connections; try again later"
 _CODES = {400: "INVALID_REQUEST", 408: "REQUEST_TIMEOUT", 503: "TOO_MANY_CONNECTIONS"}
 log = logging.getLogger(__name__)
 
@@ -30,8 +34,9 @@ class FrontLimits:
     """Limits of one listener. `head_timeout_s`: from a head's first byte to its last.
 
     A body may pause for `body_idle_s` and must average `body_bytes_per_s` after that. An answer may stay unread for
-    `stall_s`. Above `max_connections` the connection that was idle longest is closed; if none is idle, the new one is
-    refused. `code_member`: the name of an error's code in this API's JSON.
+    `stall_s`. Above `max_connections` the connection is closed that has waited longest for its caller: for a request,
+    the rest of one, or a reader. Those of known callers are kept (`keep`). `code_member`: the name of an error's code
+    in this API's JSON.
     """
 
     head_timeout_s: float = 15.0
@@ -74,6 +79,9 @@ class _Front:
 
     def __init__(self, server: web.Server, limits: FrontLimits) -> None:
         self.limits = limits
+        self.workspaces = Places(limits.max_connections * 3 // 4, "connections")
+        """The rest is for callers that are not known yet, for other parts of the product, and for operators."""
+        self._log = PacedLog(log)
         self._server = server
         self._handle: Callable[[Any], Awaitable[web.StreamResponse]] = server.request_handler
         self._make_request: Callable[..., web.BaseRequest] = server.request_factory
@@ -85,14 +93,27 @@ class _Front:
         return _Connection(self, self._server)
 
     def has_room(self) -> bool:
-        """Whether one more connection may open; at the limit, close the one that was idle longest."""
+        """Whether one more connection may open; at the limit, close the one that has waited longest for its caller."""
         open_connections = [one for one in self._connections() if one.transport is not None]
-        if len(open_connections) < self.limits.max_connections:
+        most = self.limits.max_connections
+        if len(open_connections) < most:
             return True
-        idle = [one for one in open_connections if one.is_idle]
-        if idle:
-            min(idle, key=lambda one: one.idle_since).force_close()
-        return bool(idle)
+        waiting = [one for one in open_connections if one.waits_for_caller]
+        if not waiting:
+            self._log.warning(
+                f"Refused a connection with a 503: {most} are open, and each has a request of a known caller under way."
+                " Look for what keeps their answers, or run more processes of this kind"
+            )
+            return False
+        longest = min(waiting, key=lambda one: one.waiting_since)
+        if not longest.is_idle:
+            self._log.warning(
+                f"Closed the connection that waited longest for its caller, as {most} are open: it had sent a part of a"
+                " request, or left its answer unread. If this goes on, limit the connections of each address in front"
+                " of this port, or close the port to those who do not need it"
+            )
+        longest.evict()
+        return True
 
     def watch(self) -> None:
         """Check the connections periodically until none is left."""
@@ -135,13 +156,15 @@ class _Connection(web.RequestHandler):
         "_framing",
         "_front",
         "_in_flight",
+        "_is_kept",
         "_line",
         "_payload",
         "_read_bytes",
         "_stalled_since",
+        "_workspace",
         "head_since",
-        "idle_since",
         "is_http",
+        "waiting_since",
     )
 
     def __init__(self, front: _Front, server: web.Server) -> None:
@@ -158,7 +181,7 @@ class _Connection(web.RequestHandler):
         self._front = front
         self._in_flight: web.BaseRequest | None = None
         self._payload: StreamReader | None = None
-        self._framing = _Framing()
+        self._framing = Framing()
         self._begun = 0  # requests
         self._begun_at = self._came_at = 0.0
         self._read_bytes = 0
@@ -166,7 +189,17 @@ class _Connection(web.RequestHandler):
         self._line = b""  # the bytes of the request line so far, and those read with it
         self.is_http = True
         self.head_since = 0.0
-        self.idle_since = 0.0
+        self.waiting_since = 0.0
+        """When it came so far as it is: opened, began or ended a head, or ended an answer."""
+        self._is_kept = False
+        self._workspace: str | None = None
+
+    @property
+    def waits_for_caller(self) -> bool:
+        """Whether it waits for a request, the rest of one, or a reader, and is not kept."""
+        request = self._in_flight
+        is_served = request is not None and request.content.is_eof() and not self._stalled_since
+        return not (self._is_kept or is_served)
 
     @property
     def is_idle(self) -> bool:
@@ -175,23 +208,23 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._front.has_room():
-            log.warning(
-                "refused a connection: %d are open, none is idle; the caller gets a 503",
-                self._front.limits.max_connections,
-            )
             made = cast(asyncio.Transport, transport)
-            made.write(self._answer(503, "Too many connections; try again later"))
+            made.write(self._answer(503, _TOO_MANY))
             made.close()
             return
         super().connection_made(transport)
-        self.idle_since = self._front_time()
+        self.waiting_since = self._front_time()
         self._front.watch()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._release()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport is None:
             return
         if self.is_idle:
-            self.head_since = self._front_time()
+            self.head_since = self.waiting_since = self._front_time()
             self._line = data
         elif self.head_since and b"\n" not in self._line.lstrip(b"\r\n"):
             self._line += data
@@ -210,11 +243,27 @@ class _Connection(web.RequestHandler):
     def begins(self, request: web.BaseRequest) -> None:
         """A head is complete or malformed."""
         self.head_since, self._in_flight, self._payload = 0.0, request, request.content
-        self._begun_at = self._came_at = self._front_time()
+        self._begun_at = self._came_at = self.waiting_since = self._front_time()
         self._read_bytes = 0
         self.is_http, self._line = says_http(self._line, request.method, request.raw_path), b""
         self._begun += 1
         self._raise_in_body_reader()
+
+    def keep(self, workspace: str | None) -> None:
+        """Let the connection stay until its request is answered. Raises `NoPlaceError`; see `keep` below."""
+        if self._is_kept or self._in_flight is None:
+            return
+        if workspace is not None:
+            self._front.workspaces.take(workspace)
+        self._is_kept = True
+        self._workspace = workspace
+
+    def _release(self) -> None:
+        workspace = self._workspace
+        self._is_kept = False
+        self._workspace = None
+        if workspace is not None:
+            self._front.workspaces.leave(workspace)
 
     def _raise_in_body_reader(self) -> None:
         """Raise in the handler that reads a malformed body: aiohttp's C parser would let it wait."""
@@ -232,7 +281,8 @@ class _Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._in_flight = None
-            self.idle_since = self._front_time()
+            self.waiting_since = self._front_time()
+            self._release()
 
     def look(self, now: float) -> None:
         """Close the connection if its caller takes too long."""
@@ -253,6 +303,16 @@ class _Connection(web.RequestHandler):
             self._read_bytes, self._came_at = came_bytes, now
         allowed_s = limits.body_idle_s + came_bytes / limits.body_bytes_per_s
         return now - self._came_at > limits.body_idle_s or now - self._begun_at > allowed_s
+
+    def evict(self) -> None:
+        """Close it to make room: with a 503 if a request has begun to arrive."""
+        transport = cast("asyncio.Transport | None", self.transport)
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()  # else its place in the kernel would be held until its reader reads
+        elif self.is_idle:
+            self.force_close()
+        else:
+            self.cut(503, _TOO_MANY)
 
     def cut(self, status: int, message: str) -> None:
         """Send this error, unless an answer has begun, and close."""
@@ -303,61 +363,15 @@ class _Connection(web.RequestHandler):
         return asyncio.get_running_loop().time()
 
 
-class _Framing:
-    """Parses a copy of a connection's bytes to find a malformed body at once.
+def keep(request: web.BaseRequest, workspace: str | None) -> None:
+    """Let this request's connection stay until it is answered, whoever else connects.
 
-    aiohttp's C parser reports it only when the handler is done, and the handler may wait for the rest of that body.
-    Detection stops at a request for an upgrade: httptools expects no body after it, aiohttp does.
+    Call it once the caller is known: with the workspace, which has a share of the connections, or with None for other
+    parts of the product and operators. Raises `NoPlaceError` if the workspace has its share. A server of another kind
+    closes nothing, so nothing is kept.
     """
-
-    __slots__ = ("_parser", "_place", "broken")
-
-    def __init__(self) -> None:
-        self._place = _Place()
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._place)
-        self.broken = 0
-        """The number of the request with the malformed body, counted from 1; 0 if there is none."""
-
-    def read(self, data: bytes) -> None:
-        if self._parser is None:
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._parser = None
-        except httptools.HttpParserError:  # aiohttp reports malformed heads itself
-            self._parser = None
-            self.broken = self._place.request if self._place.in_body else 0
-
-
-class _Place:
-    """The parser's position: the number of the request, and whether within its body."""
-
-    __slots__ = ("in_body", "request")
-
-    def __init__(self) -> None:
-        self.request = 0
-        self.in_body = False
-
-    def on_headers_complete(self) -> None:
-        self.request += 1
-        self.in_body = True
-
-    def on_message_complete(self) -> None:
-        self.in_body = False
-
-
-def says_http(head: bytes, method: str, target: str) -> bool:
-    """Whether the request line that `head` begins with names HTTP, or is not this request's.
-
-    The parsers accept `RTSP` and `ICE` as HTTP without a sign. A pipelined request has no `head`, as the offset at
-    which it began is unknown.
-    """
-    if head.startswith(b"HTTP/", len(method) + len(target) + 2):  # nearly always
-        return True
-    words = [word for word in head.lstrip(b"\r\n").partition(b"\r\n")[0].split(b" ") if word]
-    is_this = words[:2] == [method.encode(), target.encode(errors="surrogateescape")]
-    return not is_this or all(word.startswith(b"HTTP/") for word in words[2:3])
+    if isinstance(request.protocol, _Connection):
+        request.protocol.keep(workspace)
 
 
 def _framing_fault(request: web.BaseRequest) -> str:

@@ -75,3 +75,27 @@ class OutageLog:
         if self.cause:
             self.cause = ""
             self._log.info("%s", message)
+
+
+class PacedLog:
+    """Logs a warning that may be due many times a second at most once every `interval_s`, and counts the others."""
+
+    def __init__(
+        self, log: logging.Logger, interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_s
+        self._clock = clock
+        self._next_at = float("-inf")
+        self._silent = 0
+
+    def warning(self, message: str) -> None:
+        """Call this each time. `message`: cause, consequence, remedy."""
+        now = self._clock()
+        if now < self._next_at:
+            self._silent += 1
+            return
+        since = f" ({self._silent} more since the last such line)" if self._silent else ""
+        self._next_at = now + self._interval_s
+        self._silent = 0
+        self._log.warning("%s%s", message, since)

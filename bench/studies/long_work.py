@@ -3,7 +3,7 @@
 A real worker serves governed calls of one workspace while callers of another one send hostile bodies. Told are the
 longest wait of a small call, the governed calls a second that are left, and the time of a single hostile call.
 
-`paced` is the product (`runtime/long_work.py`). The others replace what runs beside the loop, by a `sitecustomize` that
+`paced` is the product (`runtime/shares/long_work.py`). The others replace what runs beside the loop, by a `sitecustomize` that
 is only on the path of this study: a thread at a switch interval, the loop itself, or a forked process.
 """
 
@@ -34,23 +34,23 @@ CLAUDE, GPT = "hostile/claude", "hostile/gpt"
 RESPONSES = "/v1/responses"
 VARIANTS: Mapping[str, str] = {
     "paced": "",
-    "thread, 5 ms": "runtime.long_work._at_a_pace = unpaced",
-    "thread, 0.5 ms": "sys.setswitchinterval(5e-4); runtime.long_work._at_a_pace = unpaced",
-    "thread, 0.05 ms": "sys.setswitchinterval(5e-5); runtime.long_work._at_a_pace = unpaced",
-    "on the loop": "runtime.long_work.in_daemon_thread = on_the_loop; runtime.long_work._at_a_pace = unpaced",
-    "process": "runtime.long_work._at_a_pace = forked",
+    "thread, 5 ms": "runtime.shares.long_work._at_a_pace = unpaced",
+    "thread, 0.5 ms": "sys.setswitchinterval(5e-4); runtime.shares.long_work._at_a_pace = unpaced",
+    "thread, 0.05 ms": "sys.setswitchinterval(5e-5); runtime.shares.long_work._at_a_pace = unpaced",
+    "on the loop": "runtime.shares.places.in_daemon_thread = on_the_loop; runtime.shares.long_work._at_a_pace = unpaced",
+    "process": "runtime.shares.long_work._at_a_pace = forked",
 }
 """The code of each variant's `sitecustomize`."""
 CUSTOMIZED = """
 import os, pickle, sys
 if "proxy.worker" in " ".join(sys.orig_argv):
-    import runtime.long_work
+    import runtime.shares.long_work, runtime.shares.places
 
     def unpaced(work):
         return work()
 
-    async def on_the_loop(pace, work):
-        return pace(work)
+    async def on_the_loop(work):
+        return work()
 
     def forked(work):
         reading, writing = os.pipe()

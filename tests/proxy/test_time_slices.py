@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.time_slices import LONG_BYTES, Slices, Uncut, at_once
-from runtime.long_work import MAX_WAITING, TooMuchWorkError
+from runtime.shares.places import MAX_WAITING, NoPlaceError
 
 W1, W2 = "w1", "w2"
 
@@ -68,7 +68,7 @@ async def test_only_work_on_answers_may_wait_beyond_the_bound() -> None:
     slices, order = Slices(), list[str]()
     many = [asyncio.create_task(slices.run(W1, noted("w1", order), 1)) for _ in range(MAX_WAITING + 1)]
     await asyncio.sleep(0)
-    with pytest.raises(TooMuchWorkError):
+    with pytest.raises(NoPlaceError):
         await slices.run(W1, noted("too many", order), 1)
     await slices.run(W1, noted("paid", order), 1, is_paid=True)
     await asyncio.gather(*many)

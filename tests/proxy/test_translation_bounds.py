@@ -9,7 +9,7 @@ import pytest
 from policy.endpoints import Target
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.dialects.middle.bounds import MAX_CONTAINERS, MAX_TOOLS
-from runtime.long_work import MAX_WAITING
+from runtime.shares.places import MAX_WAITING
 from tests.fakes.directory import SLUG
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer

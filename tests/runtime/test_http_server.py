@@ -209,21 +209,6 @@ async def test_above_the_cap_the_longest_idle_connection_is_closed() -> None:
             await caller.until(b"hi")
 
 
-async def test_above_the_cap_a_new_connection_is_503_if_none_is_idle(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(replace(PATIENT, max_connections=2)) as server:
-        busy, beginning = await server.caller(), await server.caller()
-        busy.send(HI.replace(b"/echo", b"/held"))
-        await server.entered.wait()
-        beginning.send(HEAD)
-        await asyncio.sleep(0.05)  # otherwise it would still count as idle and be closed
-        refused = await (await server.caller()).read_to_end()
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        assert json.loads(refused.partition(b"\r\n\r\n")[2])["code"] == "TOO_MANY_CONNECTIONS"
-        server.go.set()
-        assert (await busy.head()).startswith(b"HTTP/1.1 200 ")
-    assert "refused a connection: 2 are open" in caplog.text
-
-
 # Malformed HTTP is refused with a flat 400. Neither the response nor the log quotes it.
 
 BROKEN = {

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from runtime.log_lines import OutageLog, cause_of
+from runtime.log_lines import OutageLog, PacedLog, cause_of
 
 _PROGRAM = """
 import logging, threading, warnings
@@ -81,3 +81,15 @@ def test_a_start_that_succeeds_is_not_told_and_ends_the_silence(caplog: pytest.L
 )
 def test_every_error_has_a_cause_of_one_line(error: Exception, cause: str) -> None:
     assert cause_of(error) == cause
+
+
+def test_warning_that_is_due_many_times_is_logged_once_a_second_with_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [100.0]
+    paced = PacedLog(logging.getLogger("test"), clock=lambda: now[0])
+    for _ in range(50):
+        paced.warning("refused")
+    now[0] += 1
+    paced.warning("refused")
+    assert caplog.messages == ["refused", "refused (49 more since the last such line)"]

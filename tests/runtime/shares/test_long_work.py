@@ -1,4 +1,4 @@
-"""Long work: who gets the next turn, what is refused, and what becomes of work whose caller has gone."""
+"""Long work: it runs beside the loop, one piece at a time, also when its caller has gone."""
 
 import asyncio
 import sys
@@ -7,85 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.long_work import MAX_WAITING, LongWork, TooMuchWorkError, Turns
+from runtime.shares.long_work import LongWork
 
 HOSTILE, OTHER = "hostile", "other"
-
-
-async def served(turns: Turns, workspace: str, name: str, order: list[str]) -> None:
-    await turns.begin(workspace)
-    order.append(name)
-    await asyncio.sleep(0)
-    turns.end()
 
 
 async def started(*waiting: "asyncio.Task[None]") -> None:
     """Return when these have asked for their turns, in this order."""
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
-
-
-async def test_call_waits_for_one_turn_of_another_workspace_however_many_wait() -> None:
-    turns, order = Turns(), list[str]()
-    await turns.begin(HOSTILE)
-    many = [asyncio.create_task(served(turns, HOSTILE, f"hostile {n}", order)) for n in range(50)]
-    await started(*many)
-    others = [asyncio.create_task(served(turns, OTHER, f"other {n}", order)) for n in range(2)]
-    await started(*many, *others)
-    turns.end()
-    await asyncio.gather(*many, *others)
-    assert order[:4] == ["other 0", "hostile 0", "other 1", "hostile 1"]
-    assert order[4:] == [f"hostile {n}" for n in range(2, 50)]
-
-
-async def test_workspaces_take_turns_in_rotation() -> None:
-    turns, order = Turns(), list[str]()
-    await turns.begin("a")
-    tasks = [asyncio.create_task(served(turns, name, name, order)) for name in "aaabbbccc"]
-    await started(*tasks)
-    turns.end()
-    await asyncio.gather(*tasks)
-    assert "".join(order) == "bacbacbac"
-
-
-async def test_workspace_with_too_many_waiting_calls_is_refused_and_others_are_not() -> None:
-    turns = Turns()
-    await turns.begin(HOSTILE)
-    many = [asyncio.create_task(turns.begin(HOSTILE)) for _ in range(MAX_WAITING)]
-    await started(*many)
-    with pytest.raises(TooMuchWorkError):
-        await turns.begin(HOSTILE)
-    paid = asyncio.create_task(turns.begin(HOSTILE, is_bounded=False))
-    other = asyncio.create_task(turns.begin(OTHER))
-    await started(paid, other)
-    turns.end()
-    await other
-    for task in (*many, paid):
-        task.cancel()
-
-
-async def test_cancelled_caller_frees_its_place_in_the_queue() -> None:
-    turns = Turns()
-    await turns.begin(HOSTILE)
-    many = [asyncio.create_task(turns.begin(HOSTILE)) for _ in range(MAX_WAITING)]
-    await started(*many)
-    for task in many:
-        task.cancel()
-    await asyncio.wait(many)
-    again = asyncio.create_task(turns.begin(HOSTILE))
-    await started(again)
-    turns.end()
-    await again
-
-
-async def test_caller_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    turns = Turns()
-    await turns.begin(HOSTILE)
-    leaving, staying = (asyncio.create_task(turns.begin(HOSTILE)) for _ in range(2))
-    await started(leaving, staying)
-    turns.end()
-    leaving.cancel()
-    await staying
 
 
 async def test_work_runs_in_a_thread_while_the_loop_goes_on() -> None:
@@ -136,7 +66,7 @@ async def test_work_whose_caller_has_gone_keeps_its_turn_until_it_ends(caplog: p
 async def test_process_ends_while_work_is_running() -> None:
     program = (
         "import asyncio, threading\n"
-        "from runtime.long_work import LongWork\n"
+        "from runtime.shares.long_work import LongWork\n"
         "async def main():\n"
         "    begun = threading.Event()\n"
         "    work = lambda: (begun.set(), threading.Event().wait())\n"

@@ -1,0 +1,1 @@
+"""What many workspaces share: places, and turns for long work."""
