@@ -29,8 +29,11 @@ from control.settings import Settings
 from control.shared_work import SharedWork
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
+from runtime.shares.places import Places
 
 __all__ = ["Dependencies", "Store"]
+MAX_DOWNLOADS = 64
+"""Downloads of checkpoint files at once, in one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,4 @@ class Dependencies:
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     terminals: Terminals = field(default_factory=Terminals)
     call_places: CallPlaces = field(default_factory=CallPlaces)
+    downloads: Places = field(default_factory=lambda: Places(MAX_DOWNLOADS, "downloads of checkpoint files"))

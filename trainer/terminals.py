@@ -8,12 +8,13 @@ See docs/reference/training.md#interactive-sessions.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from policy.training.reports import WantedTerminal
+from runtime.shares.places import NoPlaceError, Places
 from trainer.backend import Backend, BackendAwayError, NoTerminalError, Terminal
 
 MAX_TYPED_BYTES = 2_097_152
@@ -64,6 +65,7 @@ class Terminals:
 
     def __init__(self, backend: Backend, dialler: Dialler) -> None:
         self._backend, self._dialler = backend, dialler
+        self._places = Places(MAX_OPEN, "shells")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._taken: set[str] = set()
 
@@ -72,11 +74,10 @@ class Terminals:
         ids = {one.terminal_id for one in wanted}
         self._taken &= ids | self._tasks.keys()
         for one in wanted:
-            if one.terminal_id not in self._taken and len(self._tasks) < MAX_OPEN:
-                self._taken.add(one.terminal_id)
-                task = asyncio.create_task(self._serve(one))
-                self._tasks[one.terminal_id] = task
-                task.add_done_callback(partial(self._forget, one.terminal_id))
+            if one.terminal_id not in self._taken:
+                with suppress(NoPlaceError):  # control repeats it, or its browser gives up
+                    self._places.take(one.workspace_id)
+                    self._begin(one)
 
     async def close(self) -> None:
         """End all shells."""
@@ -85,8 +86,15 @@ class Terminals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _forget(self, terminal_id: str, _task: asyncio.Task[None]) -> None:
-        del self._tasks[terminal_id]
+    def _begin(self, wanted: WantedTerminal) -> None:
+        self._taken.add(wanted.terminal_id)
+        task = asyncio.create_task(self._serve(wanted))
+        self._tasks[wanted.terminal_id] = task
+        task.add_done_callback(partial(self._forget, wanted))
+
+    def _forget(self, wanted: WantedTerminal, _task: asyncio.Task[None]) -> None:
+        del self._tasks[wanted.terminal_id]
+        self._places.leave(wanted.workspace_id)
 
     async def _serve(self, wanted: WantedTerminal) -> None:
         try:

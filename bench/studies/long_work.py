@@ -3,8 +3,9 @@
 A real worker serves governed calls of one workspace while callers of another one send hostile bodies. Told are the
 longest wait of a small call, the governed calls a second that are left, and the time of a single hostile call.
 
-`paced` is the product (`runtime/shares/long_work.py`). The others replace what runs beside the loop, by a `sitecustomize` that
-is only on the path of this study: a thread at a switch interval, the loop itself, or a forked process.
+`paced` is the product (`runtime/shares/long_work.py`). The others replace what runs beside the loop, by a
+`sitecustomize` that is only on the path of this study: a thread at a switch interval, the loop itself, or a forked
+process.
 """
 
 import http.client
@@ -37,7 +38,9 @@ VARIANTS: Mapping[str, str] = {
     "thread, 5 ms": "runtime.shares.long_work._at_a_pace = unpaced",
     "thread, 0.5 ms": "sys.setswitchinterval(5e-4); runtime.shares.long_work._at_a_pace = unpaced",
     "thread, 0.05 ms": "sys.setswitchinterval(5e-5); runtime.shares.long_work._at_a_pace = unpaced",
-    "on the loop": "runtime.shares.places.in_daemon_thread = on_the_loop; runtime.shares.long_work._at_a_pace = unpaced",
+    "on the loop": (
+        "runtime.shares.places.in_daemon_thread = on_the_loop; runtime.shares.long_work._at_a_pace = unpaced"
+    ),
     "process": "runtime.shares.long_work._at_a_pace = forked",
 }
 """The code of each variant's `sitecustomize`."""

@@ -12,7 +12,6 @@ from runtime.daemon_threads import in_daemon_thread, start_daemon_thread
 from runtime.log_lines import OutageLog
 from runtime.object_store import NotInStoreError, ObjectStore, StoreError
 
-MAX_DOWNLOADS = 64
 READ_TIMEOUT_S = 60.0
 """For one piece. A store that hangs must not keep its downloads open for ever."""
 log = logging.getLogger(__name__)
@@ -23,7 +22,6 @@ class CheckpointStore:
 
     def __init__(self, url: str | None) -> None:
         self._store = ObjectStore(url) if url else None
-        self._downloads = 0
         self._outage = OutageLog(log)
 
     @asynccontextmanager
@@ -34,14 +32,10 @@ class CheckpointStore:
         """
         if self._store is None:
             raise CheckpointStoreUnavailableError("TOLLGATE_CHECKPOINT_STORE is not set for control.")
-        if self._downloads >= MAX_DOWNLOADS:
-            raise CheckpointStoreUnavailableError(f"{MAX_DOWNLOADS} downloads are open.")
-        self._downloads += 1
         reader = _Reader(self._store, store_key(location, path), size_bytes, start)
         try:
             yield Download(reader, await self._first(reader))
         finally:
-            self._downloads -= 1
             start_daemon_thread(reader.close)
 
     async def _first(self, reader: "_Reader") -> bytes:

@@ -277,7 +277,12 @@ class RateLimitedError(DomainError):
 
 
 class TooManyCallsError(RateLimitedError):
-    """Too many calls of the console are under way; wait for one to end, or stop one"""
+    """The workspace has its share of what may be under way at once."""
+
+    def __init__(self, what: str) -> None:
+        """`what`: a plural, such as `downloads`."""
+        super().__init__(retry_after_s=1)
+        self.message = f"Too many {what} of this workspace are under way; wait for one to end, or stop one"
 
 
 class DatabaseUnavailableError(DomainError):

@@ -10,7 +10,7 @@ from typing import Any
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
-from policy.training.wire import count, flag, members, objects, optional_members, optional_text, text
+from policy.training.wire import added_text, count, flag, members, objects, optional_members, optional_text, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,21 @@ class WantedTerminal:
     job_id: str
     attempt: int
     rank: int
+    workspace_id: str = ""
+    """Empty from a control plane that is older."""
 
     def to_wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "WantedTerminal":
-        return cls(text(wire, "terminal_id"), text(wire, "job_id"), count(wire, "attempt"), count(wire, "rank"))
+        return cls(
+            text(wire, "terminal_id"),
+            text(wire, "job_id"),
+            count(wire, "attempt"),
+            count(wire, "rank"),
+            added_text(wire, "workspace_id"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

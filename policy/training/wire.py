@@ -15,6 +15,11 @@ def optional_text(wire: Mapping[str, Any], name: str) -> str | None:
     return None if wire[name] is None else text(wire, name)
 
 
+def added_text(wire: Mapping[str, Any], name: str) -> str:
+    """A text that older versions do not write; "" without it."""
+    return text(wire, name) if name in wire else ""
+
+
 def count(wire: Mapping[str, Any], name: str) -> int:
     """A whole number of at least 0."""
     value = wire[name]

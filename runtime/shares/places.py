@@ -24,7 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class NoPlaceError(Exception):
-    """No place is free for the workspace, or it has too many calls that wait for one."""
+    """No place is free for the workspace, or too many of its calls wait for one. `what`: the kind, as a plural."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 class Places:
@@ -53,7 +57,7 @@ class Places:
                 f" {self._what}, and {self._free} are free. Its request is refused; others go on. The workspace"
                 " must end some of its own, or wait"
             )
-            raise NoPlaceError
+            raise NoPlaceError(self._what)
         self._give(workspace)
 
     async def wait(self, workspace: str, *, is_bounded: bool = True) -> None:
@@ -63,7 +67,7 @@ class Places:
             return
         queue = self._waiting.setdefault(workspace, deque())
         if is_bounded and len(queue) >= MAX_WAITING:
-            raise NoPlaceError
+            raise NoPlaceError(self._what)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(place)
         try:

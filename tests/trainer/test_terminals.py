@@ -176,13 +176,16 @@ async def test_no_shell_is_opened_for_a_browser_that_left() -> None:
     assert stage.shells == []
 
 
-async def test_the_number_of_open_terminals_is_bounded() -> None:
+async def test_workspace_has_a_share_of_the_open_terminals_and_gets_the_place_of_one_that_ended() -> None:
     stage = Stage()
-    many = [WantedTerminal(str(number), "job", 1, 0) for number in range(terminals.MAX_OPEN + 1)]
+    many = [WantedTerminal(str(number), "job", 1, 0, "hostile") for number in range(terminals.MAX_OPEN)]
+    share = terminals.MAX_OPEN * 3 // 4
     stage.terminals.connect(many)
-    await eventually(lambda: len(stage.shells) == terminals.MAX_OPEN)
+    await eventually(lambda: len(stage.shells) == share)
     stage.shells[0].writes.put_nowait(b"")
     await closed(stage.shells[0])
     stage.terminals.connect(many)
-    await eventually(lambda: len(stage.shells) == terminals.MAX_OPEN + 1)
+    await eventually(lambda: len(stage.shells) == share + 1)
+    stage.terminals.connect([*many, WantedTerminal("of another", "job", 1, 0, "other")])
+    await eventually(lambda: "of another" in stage.dialled)
     await stage.terminals.close()

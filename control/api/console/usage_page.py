@@ -25,6 +25,7 @@ from control.resources.group_usage import LimitUse
 from control.resources.times import time_text
 from policy.credentials import KeyKind
 from policy.prices import Usage
+from runtime.http_server import keep
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
 _HEADERS = {"Cache-Control": "no-store"}
@@ -60,6 +61,7 @@ async def _embedded_data(request: web.Request) -> web.Response:
     group = None if link is None else await group_of_link(request.app[DEPENDENCIES].store, link)
     if link is None or group is None:
         raise UsageLinkOverError
+    keep(request, link.workspace_id)
     return await _data(request, link.workspace_id, group)
 
 

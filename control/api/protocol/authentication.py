@@ -13,6 +13,7 @@ from control.resources.console.sessions import ConsoleSession, find_session, is_
 from control.resources.keys import find_presented_keys
 from control.resources.records import PresentedKey
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
+from runtime.http_server import keep
 
 CONSOLE_COOKIE = "tollgate_console"
 _GATEWAY = "/v1/gateway/"
@@ -33,7 +34,7 @@ async def authenticate(request: web.Request, dependencies: Dependencies) -> Pres
         raise ProblemError(400, "AMBIGUOUS_CREDENTIAL", message)
     if not presented:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
-    request[CALLER] = presented[0]
+    _note_caller(request, presented[0])
     return presented[0]
 
 
@@ -56,8 +57,14 @@ async def session_of(request: web.Request, dependencies: Dependencies) -> Consol
     token = session_token(request)
     session = None if token is None else await find_session(dependencies.store, token)
     if session is not None:
-        request[CALLER] = session.caller
+        _note_caller(request, session.caller)
     return session
+
+
+def _note_caller(request: web.Request, caller: PresentedKey) -> None:
+    """Raises `NoPlaceError` if the workspace has its share of connections."""
+    request[CALLER] = caller
+    keep(request, caller.workspace_id)
 
 
 def session_token(request: web.Request) -> str | None:
@@ -97,3 +104,4 @@ def check_internal(request: web.Request, internal_token: str) -> None:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not equals_token(token.strip(), internal_token):
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
+    keep(request, None)

@@ -39,6 +39,7 @@ from control.resources.errors import (
     TrainingUnavailableError,
     UsageUnavailableError,
 )
+from runtime.shares.places import NoPlaceError
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,8 @@ async def render_problems(request: web.Request, handler: Handler) -> web.StreamR
         if isinstance(error, DatabaseUnavailableError):
             log.warning("Answered 503: database unreachable (%s)", error.reason)
         return render(problem_of(error))
+    except NoPlaceError as error:
+        return render(problem_of(TooManyCallsError(error.what)))
     except web.HTTPException as refusal:
         return _framework_refusal(refusal)
     except (web.RequestPayloadError, HttpProcessingError, ConnectionResetError):  # from reading the body

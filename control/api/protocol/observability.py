@@ -16,6 +16,7 @@ from control.api.protocol.errors import ProblemError
 from control.dependencies import Dependencies
 from control.resources.training.backend_reports import read_state
 from policy.credentials import equals_token, may_export_metrics
+from runtime.http_server import keep
 from runtime.log_schema import FIELDS
 from runtime.metrics_text import ALL_WORKSPACES
 
@@ -69,6 +70,7 @@ async def _workspace_shown(request: web.Request, dependencies: Dependencies) -> 
     """The workspace whose series the request may read: every one with the operator's token. Otherwise 401 or 403."""
     token = dependencies.settings.metrics_token
     if any(equals_token(credential, token) for credential in authentication.presented_credentials(request)):
+        keep(request, None)
         return ALL_WORKSPACES
     caller = await authentication.authenticate(request, dependencies)
     if not may_export_metrics(caller.kind):

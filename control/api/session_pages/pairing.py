@@ -14,6 +14,7 @@ from aiohttp import web
 
 from control.resources.training.records import SessionRecord
 from policy.training.reports import WantedTerminal
+from runtime.shares.places import NoPlaceError, Places
 
 MAX_PER_SESSION = 4
 MAX_OPEN = 64
@@ -27,8 +28,9 @@ class TooManyTerminalsError(Exception):
 class Terminal:
     """One browser's shell. `node` is the trainer's connection, once it is there."""
 
-    def __init__(self, session: SessionRecord, browser: web.WebSocketResponse) -> None:
+    def __init__(self, workspace_id: str, session: SessionRecord, browser: web.WebSocketResponse) -> None:
         self.id = secrets.token_hex(32)
+        self.workspace_id = workspace_id
         self.session = session
         self.browser = browser
         self.node: asyncio.Future[web.WebSocketResponse] = asyncio.get_running_loop().create_future()
@@ -36,7 +38,8 @@ class Terminal:
 
     @property
     def wanted(self) -> WantedTerminal:
-        return WantedTerminal(self.id, self.session.job_id, self.session.attempt, self.session.rank)
+        session = self.session
+        return WantedTerminal(self.id, session.job_id, session.attempt, session.rank, self.workspace_id)
 
 
 class Terminals:
@@ -44,22 +47,35 @@ class Terminals:
 
     def __init__(self) -> None:
         self._open: dict[str, Terminal] = {}
+        self._places = Places(MAX_OPEN, "shells")
 
     @contextmanager
-    def opened(self, session: SessionRecord, browser: web.WebSocketResponse) -> Iterator[Terminal]:
+    def opened(self, workspace_id: str, session: SessionRecord, browser: web.WebSocketResponse) -> Iterator[Terminal]:
         """A terminal that waits for its trainer from now on, and has ended with the block. TooManyTerminalsError."""
         if sum(one.session.id == session.id for one in self._open.values()) >= MAX_PER_SESSION:
             raise TooManyTerminalsError(f"This session has {MAX_PER_SESSION} shells open. Close one of them first.")
-        if len(self._open) >= MAX_OPEN:
-            raise TooManyTerminalsError("Too many shells are open at this control plane. Try again later.")
-        terminal = Terminal(session, browser)
-        self._open[terminal.id] = terminal
+        with self._place(workspace_id):
+            terminal = Terminal(workspace_id, session, browser)
+            self._open[terminal.id] = terminal
+            try:
+                yield terminal
+            finally:
+                del self._open[terminal.id]
+                terminal.node.cancel()
+                terminal.ended.set()
+
+    @contextmanager
+    def _place(self, workspace_id: str) -> Iterator[None]:
         try:
-            yield terminal
+            self._places.take(workspace_id)
+        except NoPlaceError:
+            raise TooManyTerminalsError(
+                "Too many shells of this workspace are open. Close one of them, or try again later."
+            ) from None
+        try:
+            yield
         finally:
-            del self._open[terminal.id]
-            terminal.node.cancel()
-            terminal.ended.set()
+            self._places.leave(workspace_id)
 
     def wanted(self) -> tuple[WantedTerminal, ...]:
         """What a trainer is to connect: terminals that no trainer has joined."""

@@ -19,6 +19,7 @@ from control.dependencies import Dependencies
 from control.resources.errors import DatabaseUnavailableError, NotFoundError
 from control.resources.training import sessions
 from control.resources.training.records import SessionRecord
+from runtime.http_server import keep
 
 COOKIE = "tollgate-session"
 _HEARTBEAT_S = 20.0
@@ -33,9 +34,11 @@ async def _browser(request: web.Request) -> web.StreamResponse:
     session = await sessions.find_session(dependencies.store, session_id)
     if session is None or not sessions.is_opened_by(session, cookie):
         raise ProblemError(403, "SESSION_NOT_OPEN", "The session is over, or its code was not entered in this browser")
+    workspace_id = await sessions.owner_of(dependencies.store, session)
+    keep(request, workspace_id)
     socket = await _accepted(request)
     try:
-        with dependencies.terminals.opened(session, socket) as terminal:
+        with dependencies.terminals.opened(workspace_id, session, socket) as terminal:
             await Relay(terminal, lambda: _is_open(dependencies, session, cookie)).run()
     except TooManyTerminalsError as refusal:
         end = End(str(refusal))

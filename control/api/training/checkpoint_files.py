@@ -13,7 +13,9 @@ from aiohttp import hdrs, web
 
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.resources.training import checkpoints
+from control.resources.training.download_links import Link
 from policy.training.reports import CheckpointFile
+from runtime.http_server import keep
 from runtime.object_store import StoreError
 
 log = logging.getLogger(__name__)
@@ -26,9 +28,14 @@ async def _get(request: web.Request) -> web.StreamResponse:
     wanted = _range(request, file)
     if wanted is None:
         return web.Response(status=416, headers=_headers(file) | {hdrs.CONTENT_RANGE: f"bytes */{file.size_bytes}"})
-    async with dependencies.checkpoint_store.reading(
-        link.location, file.path, file.size_bytes, wanted.start
-    ) as download:
+    keep(request, link.workspace_id)
+    with dependencies.downloads.taken(link.workspace_id):
+        return await _download(request, link, file, wanted)
+
+
+async def _download(request: web.Request, link: Link, file: CheckpointFile, wanted: range) -> web.StreamResponse:
+    store = request.app[DEPENDENCIES].checkpoint_store
+    async with store.reading(link.location, file.path, file.size_bytes, wanted.start) as download:
         answer = _answer(file, wanted)
         await answer.prepare(request)
         left = 0 if request.method == hdrs.METH_HEAD else len(wanted)

@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from control.resources.errors import InvalidFieldError, TooManyCallsError
+from runtime.shares.places import Places
 
 CALLER_FIELDS = ("accept", "anthropic-beta", "anthropic-version", "openai-beta", "x-request-id")
 """The header fields that a page may set. All others are ours."""
 METHODS = ("GET", "POST", "DELETE")
-MOST_PER_SESSION, MOST_PER_WORKSPACE, MOST = 8, 24, 96
+MOST_PER_SESSION = 8
+MOST = 96
+CALLS = "calls of the console"
 _MAX_PATH_CHARS = 1024
 _PATH = re.compile(r"/(?:v1|v2|models|async_request)(?:/[A-Za-z0-9][A-Za-z0-9._-]*)+")
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
@@ -51,20 +54,23 @@ def check_call(call: InferenceCall) -> None:
 
 
 class CallPlaces:
-    """How many calls are under way: of each session, of each workspace, and in this process."""
+    """Places for calls in this process. Each session has a few, each workspace its share."""
 
     def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
+        self._places = Places(MOST, CALLS)
+        self._of_sessions: Counter[str] = Counter()
+        """Without sessions that have no call under way."""
 
     @contextmanager
     def taken(self, session: str, workspace_id: str) -> Iterator[None]:
-        """For one call. Raises `TooManyCallsError`."""
-        bounds = {f"session {session}": MOST_PER_SESSION, f"workspace {workspace_id}": MOST_PER_WORKSPACE, "all": MOST}
-        if any(self._taken[name] >= most for name, most in bounds.items()):
-            raise TooManyCallsError(1)
-        self._taken.update(bounds.keys())
-        try:
-            yield
-        finally:
-            self._taken.subtract(bounds.keys())
-            self._taken += Counter()  # forgets those without a call
+        """Hold a place for one call. Raises `TooManyCallsError` or `NoPlaceError`."""
+        if self._of_sessions[session] >= MOST_PER_SESSION:
+            raise TooManyCallsError(CALLS)
+        with self._places.taken(workspace_id):
+            self._of_sessions[session] += 1
+            try:
+                yield
+            finally:
+                self._of_sessions[session] -= 1
+                if not self._of_sessions[session]:
+                    del self._of_sessions[session]

@@ -17,7 +17,7 @@ from enum import Enum
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import job_rows, session_rows
 from control.resources.changes.records import Change
-from control.resources.errors import JobNotRunningError, NoSessionsError
+from control.resources.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFoundError
 from control.resources.ids import new_nonce
 from control.resources.training.backends import present_backend
 from control.resources.training.jobs import find_job, job_place
@@ -219,6 +219,15 @@ async def find_session(store: Store, session_id: str) -> SessionRecord | None:
         return None
     async with store.read() as conn:
         return await session_rows.find_active(conn, session_id, now_ms())
+
+
+async def owner_of(store: Store, session: SessionRecord) -> str:
+    """The workspace of its job. NotFoundError if that is gone."""
+    async with store.read() as conn:
+        job = await job_rows.find_job_anywhere(conn, session.job_id)
+    if job is None:
+        raise TrainingJobNotFoundError
+    return job.workspace_id
 
 
 def is_opened_by(session: SessionRecord, cookie: str) -> bool:

@@ -79,7 +79,7 @@ wanted_jobs = st.builds(
     resources,
     counts,
 )
-wanted_terminals = st.builds(WantedTerminal, texts, texts, counts, counts)
+wanted_terminals = st.builds(WantedTerminal, texts, texts, counts, counts, texts)
 wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals))
 files = st.builds(CheckpointFile, texts, counts, texts)
 checkpoints = st.builds(

@@ -15,7 +15,9 @@ from aiohttp import web
 from policy.credentials import credentials_in
 from proxy.exchange import Headers, PolicyUnavailableError
 from proxy.supervisor.readiness import Report
+from runtime.http_server import keep
 from runtime.metrics_text import ALL_WORKSPACES
+from runtime.shares.places import NoPlaceError
 
 FORWARDING_FIELDS = ("forwarded", "via", "x-real-ip")
 FORWARDING_PREFIX = "x-forwarded"
@@ -44,6 +46,7 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, workspace_shown: Wor
     async def metrics(request: web.Request) -> web.Response:
         here = _is_from_this_machine(request)
         workspace = ALL_WORKSPACES if here else await _shown_to_credentials(request, workspace_shown)
+        _keep(request, workspace)
         text, content_type = await metrics_text(request.headers.get("Accept", ""), workspace)
         return web.Response(body=text, headers={"Content-Type": content_type})
 
@@ -66,6 +69,15 @@ async def _shown_to_credentials(request: web.Request, workspace_shown: Workspace
     if len(shown) != 1:
         raise web.HTTPForbidden(text=_error("Authentication failed"), content_type=_JSON)
     return str(shown.pop())
+
+
+def _keep(request: web.Request, workspace: str) -> None:
+    """Let the connection stay until the answer is read; 429 if the workspace has its share of connections."""
+    try:
+        keep(request, None if workspace == ALL_WORKSPACES else workspace)
+    except NoPlaceError:
+        text = _error("Too many requests of this workspace are under way")
+        raise web.HTTPTooManyRequests(text=text, content_type=_JSON, headers={"Retry-After": "1"}) from None
 
 
 def _error(message: str) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, ClientSession, DummyCookieJar
 
-from control.resources.console.calls import MOST, MOST_PER_SESSION, MOST_PER_WORKSPACE, CallPlaces
+from control.resources.console.calls import MOST, MOST_PER_SESSION, CallPlaces
 from control.resources.errors import TooManyCallsError
 from runtime.log_schema import FIELDS
+from runtime.shares.places import NoPlaceError
 from tests.control.api.console.browser import Browser, logged_in
 from tests.control.plane import ControlPlane, running_plane
 from tests.ports import own_port
@@ -329,16 +330,16 @@ async def test_session_has_so_many_calls_at_once(relaying: ControlPlane, proxy: 
     await call(browser, **ASK)
 
 
-def test_places_are_bounded_per_workspace_and_in_all() -> None:
+def test_workspace_with_its_share_of_calls_leaves_places_to_others() -> None:
     places = CallPlaces()
     with ExitStack() as taken:
-        for number in range(MOST_PER_WORKSPACE):
+        for number in range(MOST * 3 // 4):
             taken.enter_context(places.taken(f"session-{number}", "acme"))
-        with pytest.raises(TooManyCallsError), places.taken("session-x", "acme"):
+        with pytest.raises(NoPlaceError), places.taken("session-x", "acme"):
             pass
-        for number in range(MOST - MOST_PER_WORKSPACE):
-            taken.enter_context(places.taken(f"of-{number}", f"workspace-{number}"))
-        with pytest.raises(TooManyCallsError), places.taken("session-x", "another"):
-            pass
-    with places.taken("session-x", "acme"):
+        taken.enter_context(places.taken("session-x", "another"))
+    for _ in range(MOST_PER_SESSION):
+        taken.enter_context(places.taken("session-x", "acme"))
+    with pytest.raises(TooManyCallsError), places.taken("session-x", "acme"):
         pass
+    taken.close()
