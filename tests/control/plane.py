@@ -14,7 +14,7 @@ from control.app import LIMITS, build
 from control.edges.sql.store import Store
 from control.resources.workspaces import create_workspace
 from control.settings import Settings
-from runtime.http_server import FrontRunner
+from runtime.http_server import FrontLimits, FrontRunner
 
 TOKEN = "internal-token-of-the-tests"
 METRICS_TOKEN = "metrics-token-of-the-tests"
@@ -109,14 +109,20 @@ def settings_on(database_url: str, **more: Any) -> Settings:
 class _PlaneServer(TestServer):
     """The application behind the same HTTP server as in `python -m control`."""
 
+    def __init__(self, app: web.Application, limits: FrontLimits) -> None:
+        super().__init__(app)
+        self._limits = limits
+
     async def _make_runner(self, **_kwargs: Any) -> FrontRunner:
-        return FrontRunner(self.app, LIMITS)
+        return FrontRunner(self.app, self._limits)
 
 
 @asynccontextmanager
-async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
+async def running_plane(
+    database_url: str, prefix: str = "acme", limits: FrontLimits = LIMITS, **more: Any
+) -> AsyncIterator[ControlPlane]:
     app = build(settings_on(database_url, **more))
-    async with TestClient(_PlaneServer(app)) as client:
+    async with TestClient(_PlaneServer(app, limits)) as client:
         store = app[DEPENDENCIES].store
         made = await create_workspace(store, f"workspace {prefix}", [prefix])
         yield ControlPlane(client, store, made["api_key"], made["workspace_id"])

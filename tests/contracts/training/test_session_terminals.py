@@ -4,18 +4,20 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
+from aiohttp.web import WebSocketResponse
 
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.session_pages import relay
-from control.api.session_pages.pairing import MAX_PER_SESSION, Terminals
+from control.api.session_pages.pairing import MAX_OPEN, MAX_PER_SESSION, Terminals, TooManyTerminalsError
+from control.resources.training.sessions import find_session
 from policy.training.reports import WantedTerminal
 from policy.training.statuses import COMPLETED, Outcome
 from tests.contracts.training.backends import Control, NoCheckpoints, claimed, printed, settings, started
@@ -381,3 +383,20 @@ async def test_a_node_of_the_local_backend_gives_a_shell_like_the_jobs_own(
             assert await screen.end() == (4000, "the node has ended")
     finally:
         await backend.close()
+
+
+async def test_shell_opens_while_another_workspace_holds_all_shells_that_it_can(
+    sqlite_plane: ControlPlane, tmp_path: Path
+) -> None:
+    browser, terminals = await opened(await running_job(sqlite_plane)), terminals_of(sqlite_plane)
+    session = await find_session(sqlite_plane.store, browser.path.rsplit("/", 1)[1])
+    assert session is not None
+    with ExitStack() as held:
+        for number in range(MAX_OPEN * 3 // 4):
+            taken = terminals.opened("hostile", replace(session, id=str(number)), WebSocketResponse())
+            held.enter_context(taken).node.set_result(WebSocketResponse())
+        with pytest.raises(TooManyTerminalsError), terminals.opened("hostile", session, WebSocketResponse()):
+            pass
+        async with running_trainer(sqlite_plane, tmp_path), browser.shell() as screen:
+            await screen.type("echo open-$((1+1))\n")
+            await screen.until("open-2")

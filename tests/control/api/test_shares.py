@@ -1,0 +1,146 @@
+"""One tenant holds all that it can of a control process; another one's requests, the product's and downloads go on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.app import LIMITS
+from control.dependencies import MAX_DOWNLOADS
+from policy.training.store_keys import store_key
+from runtime.object_store import ObjectStore
+from tests.control.api.training.test_checkpoints import file as stored_file
+from tests.control.api.training.test_checkpoints import path_of, report, synced
+from tests.control.plane import TOKEN, ControlPlane, running_plane
+from tests.control.training_jobs import running_job
+from tests.fakes.front import Caller
+from tests.waiting import eventually
+
+CONNECTIONS = 32
+SHARE = 18
+"""Of one workspace: three quarters of the three quarters that workspaces have."""
+LARGE = 8 << 20
+"""Bytes of a file, more than the kernel takes of an answer that nobody reads."""
+
+
+@dataclass
+class World:
+    """A control plane with few connections, and the keys of two tenants."""
+
+    plane: ControlPlane
+    stack: AsyncExitStack
+    hostile: str
+    other: str
+
+    async def caller(self, data: bytes, *, reads: bool = True) -> Caller:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.plane.client.port)
+        caller = Caller(reader, writer)
+        self.stack.callback(caller.reset)
+        if not reads:
+            writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
+        caller.send(data)
+        return caller
+
+    async def status(self, data: bytes) -> int:
+        """The status of the answer to one request, on a connection of its own."""
+        caller = await self.caller(data)
+        return int((await caller.head()).split(b" ")[1])
+
+    async def has_status(self, status: int, data: bytes) -> bool:
+        return await self.status(data) == status
+
+    async def everyone_else_is_served(self) -> None:
+        feed = request("/internal/v1/snapshot?since=0", TOKEN)
+        for data in (request("/v1/gateway/groups", self.other), feed, request("/readyz", "")):
+            assert await self.status(data) == 200
+
+
+@asynccontextmanager
+async def two_tenants(database_url: str, **more: Any) -> AsyncIterator[World]:
+    limits = replace(LIMITS, max_connections=CONNECTIONS, lingering_s=0.2)
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(running_plane(database_url, limits=limits, **more))
+        other = await plane.another_workspace()
+        yield World(plane, stack, plane.key, other["api_key"])
+
+
+def request(path: str, key: str) -> bytes:
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n"
+    return head.encode() + b"\r\n"
+
+
+def unfinished(key: str) -> bytes:
+    """A request with a valid key whose body does not end."""
+    head = f"POST /v1/gateway/groups HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+    return head.encode() + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+
+
+HELD: dict[str, Callable[[str], bytes]] = {
+    "silence": lambda _: b"",
+    "half a head": lambda key: request("/v1/gateway/groups", key)[:-2],
+    "half a body": unfinished,
+    "half a login": lambda _: b"POST /console/session HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{",
+    "half a report": lambda _: b"POST /internal/v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{",
+}
+"""What a tenant holds connections with, by its key."""
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+async def test_others_are_served_while_one_tenant_holds_every_connection(
+    sqlite_url: str, held: Callable[[str], bytes]
+) -> None:
+    async with two_tenants(sqlite_url) as world:
+        for _ in range(3):
+            for _ in range(CONNECTIONS * 2):
+                await world.caller(held(world.hostile))
+            await world.everyone_else_is_served()
+
+
+async def test_tenant_with_its_share_of_connections_is_429_until_its_requests_end(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_tenants(sqlite_url) as world:
+        held = [await world.caller(unfinished(world.hostile)) for _ in range(SHARE + 6)]
+        groups = request("/v1/gateway/groups", world.hostile)
+        await eventually(partial(world.has_status, 429, groups))
+        await world.everyone_else_is_served()
+        for caller in held:
+            caller.send(b'"metadata": {}}'.ljust(99))
+        await eventually(partial(world.has_status, 200, groups))
+    assert f"it holds {SHARE} of 24 connections" in caplog.text
+
+
+async def test_tenant_downloads_while_another_one_holds_all_downloads_that_it_can(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        store = (tmp_path / "store").as_uri()
+        plane = await stack.enter_async_context(running_plane(sqlite_url, checkpoint_store=store))
+        made = await plane.another_workspace()
+        other = replace(plane, key=made["api_key"], workspace_id=made["workspace_id"])
+        world = World(plane, stack, plane.key, other.key)
+        own, others = await large_file(plane, store, "1"), await large_file(other, store, "2")
+        for _ in range(MAX_DOWNLOADS):
+            await world.caller(request(own, ""), reads=False)
+
+        await eventually(partial(world.has_status, 429, request(own, "")))
+        async with plane.client.get(others) as answer:
+            assert (answer.status, len(await answer.read())) == (200, LARGE)
+        (await plane.get(own)).refused(429, "TOO_MANY_CALLS")
+
+
+async def large_file(plane: ControlPlane, store: str, number: str) -> str:
+    """The path of a link to a file of a checkpoint of a job of this workspace."""
+    job = await running_job(plane, id=f"tj_{number}", project_id=f"tp_{number}")
+    content = bytes(LARGE)
+    found = synced("step-1", "v1", stored_file("model.bin", content), job_id=job.record.id)
+    ObjectStore(store).write(store_key(found.location, "model.bin"), LARGE, iter([content]))
+    (await report(plane, found, job_id=job.record.id)).ok()
+    [listed] = (await plane.get(f"{job.path}/checkpoints")).ok()["checkpoints"]
+    [link] = (await plane.get(f"{job.path}/checkpoints/{listed['checkpoint_id']}/files")).ok()["files"]
+    return path_of(link)
