@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from control.api.console.call_places import CallPlaces
 from control.api.protocol.cursors import CursorSigner
 from control.api.protocol.encoding import Pieces
 from control.api.session_pages.pairing import Terminals
@@ -17,7 +18,6 @@ from control.readiness import ReadinessChecks
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
-from control.resources.console.calls import CallPlaces
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports

@@ -306,7 +306,7 @@ class _Connection(web.RequestHandler):
 
     def evict(self) -> None:
         """Close it to make room: with a 503 if a request has begun to arrive."""
-        transport = cast("asyncio.Transport | None", self.transport)
+        transport = self.transport
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()  # else its place in the kernel would be held until its reader reads
         elif self.is_idle:

@@ -118,9 +118,9 @@ class _PlaneServer(TestServer):
 
 
 @asynccontextmanager
-async def running_plane(
-    database_url: str, prefix: str = "acme", limits: FrontLimits = LIMITS, **more: Any
-) -> AsyncIterator[ControlPlane]:
+async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
+    """`limits`: of its listener; everything else is a setting."""
+    limits: FrontLimits = more.pop("limits", LIMITS)
     app = build(settings_on(database_url, **more))
     async with TestClient(_PlaneServer(app, limits)) as client:
         store = app[DEPENDENCIES].store

@@ -1,4 +1,4 @@
-"""What the console may send to the proxy on behalf of whoever is logged in, and how many calls at once.
+"""What the console may send to the proxy on behalf of whoever is logged in.
 
 The path is checked character by character, so the text that is appended to the proxy's URL can name no other host, and
 no path but one of the inference API.
@@ -7,20 +7,14 @@ See docs/reference/console.md#calls.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control.resources.errors import InvalidFieldError, TooManyCallsError
-from runtime.shares.places import Places
+from control.resources.errors import InvalidFieldError
 
 CALLER_FIELDS = ("accept", "anthropic-beta", "anthropic-version", "openai-beta", "x-request-id")
 """The header fields that a page may set. All others are ours."""
 METHODS = ("GET", "POST", "DELETE")
-MOST_PER_SESSION = 8
-MOST = 96
-CALLS = "calls of the console"
 _MAX_PATH_CHARS = 1024
 _PATH = re.compile(r"/(?:v1|v2|models|async_request)(?:/[A-Za-z0-9][A-Za-z0-9._-]*)+")
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
@@ -51,26 +45,3 @@ def check_call(call: InferenceCall) -> None:
             raise InvalidFieldError(f"headers.{name}", "must be 1 to 1024 visible ASCII characters, and spaces within")
     if _API_KEY.fullmatch(call.api_key) is None:
         raise InvalidFieldError("api_key", "is not an API key")
-
-
-class CallPlaces:
-    """Places for calls in this process. Each session has a few, each workspace its share."""
-
-    def __init__(self) -> None:
-        self._places = Places(MOST, CALLS)
-        self._of_sessions: Counter[str] = Counter()
-        """Without sessions that have no call under way."""
-
-    @contextmanager
-    def taken(self, session: str, workspace_id: str) -> Iterator[None]:
-        """Hold a place for one call. Raises `TooManyCallsError` or `NoPlaceError`."""
-        if self._of_sessions[session] >= MOST_PER_SESSION:
-            raise TooManyCallsError(CALLS)
-        with self._places.taken(workspace_id):
-            self._of_sessions[session] += 1
-            try:
-                yield
-            finally:
-                self._of_sessions[session] -= 1
-                if not self._of_sessions[session]:
-                    del self._of_sessions[session]

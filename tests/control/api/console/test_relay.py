@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, ClientSession, DummyCookieJar
 
-from control.resources.console.calls import MOST, MOST_PER_SESSION, CallPlaces
+from control.api.console.call_places import MOST, MOST_PER_SESSION, CallPlaces
 from control.resources.errors import TooManyCallsError
 from runtime.log_schema import FIELDS
 from runtime.shares.places import NoPlaceError
