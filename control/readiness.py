@@ -12,6 +12,7 @@ from control.edges.sql.store import Connection, Store, current_revision
 from policy.sealing import SealedWithUnknownKeyError, unseal
 
 KEPT_S = 1.0
+READ_ONLY_REMEDY = "Free space, remount the disk, or point TOLLGATE_DATABASE_URL to the primary"
 _SECRETS_CHECKED = 100
 _NO_REDIS = "TOLLGATE_REDIS_URL is not set: no hints, no usage figures, request limits count per process"
 
@@ -34,11 +35,15 @@ class ReadinessChecks:
         """One `name: text` for each thing that does not work. `DatabaseUnavailableError`: control is not ready."""
         async with self._store.read() as conn:
             revision = await current_revision(conn)
-            if time.monotonic() - self._checked_at_s > KEPT_S:
-                self._checked_at_s = time.monotonic()
-                redis = await self._redis.trouble(revision) if self._redis is not None else _NO_REDIS
-                found = {"redis": redis, "secrets": await self._secrets_trouble(conn)}
-                self._degraded = [f"{name}: {text}" for name, text in found.items() if text]
+            if time.monotonic() - self._checked_at_s <= KEPT_S:
+                return self._degraded
+            self._checked_at_s = time.monotonic()
+            redis = await self._redis.trouble(revision) if self._redis is not None else _NO_REDIS
+            secrets = await self._secrets_trouble(conn)
+        reason = await self._store.write_trouble()
+        unwritable = reason and f"{reason}. {READ_ONLY_REMEDY}"
+        found = {"database_read_only": unwritable, "redis": redis, "secrets": secrets}
+        self._degraded = [f"{name}: {text}" for name, text in found.items() if text]
         return self._degraded
 
     async def _secrets_trouble(self, conn: Connection) -> str:

@@ -294,6 +294,10 @@ class DatabaseUnavailableError(DomainError):
         self.reason = reason
 
 
+class DatabaseReadOnlyError(DatabaseUnavailableError):
+    """The database can be read but not written at the moment; try again."""
+
+
 class SecretUnreadableError(DomainError):
     """The stored secret cannot be opened: the operator must add its key to TOLLGATE_SECRET_KEY"""
 

@@ -4,7 +4,9 @@ Every failure that is not the caller's becomes `DatabaseUnavailableError`, which
 statements never reach a log or a message: they hold digests and ciphertext.
 """
 
+import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from control.edges.sql.database_url import parse
-from control.resources.errors import DatabaseUnavailableError
+from control.resources.errors import DatabaseReadOnlyError, DatabaseUnavailableError
 from runtime.private_files import describe_closed, tighten_files
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,13 @@ SQLITE_BUSY_TIMEOUT_MS = 5_000
 LOCK_NOT_AVAILABLE = "55P03"
 _RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", LOCK_NOT_AVAILABLE})  # the others: serialization failure, deadlock
 _DAMAGED_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_UNWRITABLE_SQLITE = frozenset(
+    (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC)
+)
+_UNWRITABLE_SQLSTATES = frozenset(("25006", "53100"))  # a read-only transaction, disk full
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
+
+_POSTGRES_READS_ONLY = "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on'"
 
 
 class TakenError(Exception):
@@ -100,13 +108,15 @@ def database_errors() -> Iterator[None]:
         raise DatabaseUnavailableError(_reason_of(error)) from error
     except asyncpg.PostgresError as error:
         if _is_away_sqlstate(error.sqlstate):
-            raise DatabaseUnavailableError(_reason_of(error)) from error
+            kind = DatabaseReadOnlyError if error.sqlstate in _UNWRITABLE_SQLSTATES else DatabaseUnavailableError
+            raise kind(_reason_of(error)) from error
         raise
     except IntegrityError as error:
         raise _broken_rule(error) from error
     except DBAPIError as error:
         if is_away(error):
-            raise DatabaseUnavailableError(_reason_of(error)) from error
+            kind = DatabaseReadOnlyError if _is_unwritable(error) else DatabaseUnavailableError
+            raise kind(_reason_of(error)) from error
         raise
 
 
@@ -137,6 +147,22 @@ def is_away(error: DBAPIError) -> bool:
     if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED_FILE:  # the rest of the code says in what part
         return True
     return _is_away_sqlstate(sqlstate_of(error))
+
+
+def _is_unwritable(error: DBAPIError) -> bool:
+    """Whether the database can be read and not written."""
+    code = getattr(error.orig, "sqlite_errorcode", 0)
+    return bool(_UNWRITABLE_SQLITE & {code, code & 0xFF}) or sqlstate_of(error) in _UNWRITABLE_SQLSTATES
+
+
+async def read_only_reason(conn: AsyncConnection) -> str:
+    """Why nothing can be written, as far as a connection that only reads can tell; "" if it can."""
+    if conn.dialect.name == "sqlite":
+        file = conn.engine.url.database
+        is_writable = not file or file == ":memory:" or await asyncio.to_thread(os.access, file, os.W_OK)
+        return "" if is_writable else "its file, or the file system, is read-only"
+    replica, reads_only = (await conn.execute(text(_POSTGRES_READS_ONLY))).one()
+    return "the server is a standby" if replica else "default_transaction_read_only is on" if reads_only else ""
 
 
 def _is_away_sqlstate(sqlstate: str | None) -> bool:

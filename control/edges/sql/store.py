@@ -11,8 +11,8 @@ import copy
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import orjson
@@ -21,9 +21,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control.edges.sql.database import database_errors, is_retryable, open_engine
+from control.edges.sql.database import database_errors, is_retryable, open_engine, read_only_reason
 from control.edges.sql.tables import audit_events, published, revision, revision_nonces
 from control.resources.changes.records import Actor, AuditEvent, Change, Shown
+from control.resources.errors import DatabaseReadOnlyError, DatabaseUnavailableError
 from control.resources.ids import new_id
 from policy.snapshot import RowKind
 
@@ -109,6 +110,23 @@ def _side(shown: Shown | None) -> str | None:
     return None if shown is None else orjson.dumps(shown).decode()
 
 
+class Writability:
+    """Why the last write failed, if it was because the database can be read and not written."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note how the write within ends."""
+        try:
+            yield
+        except DatabaseReadOnlyError as error:
+            self.trouble = error.reason
+            raise
+        self.trouble = ""
+
+
 class Store:
     """The database as transactions. Calls `on_published` with each new revision after its commit; it must not block.
 
@@ -119,6 +137,7 @@ class Store:
         self.engine = engine
         self._actor = Actor()
         self._on_published = on_published
+        self._writability = Writability()
         # SQLite has one writer. A lock here is fair; SQLite itself would poll.
         self._write_lock = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
 
@@ -149,13 +168,13 @@ class Store:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[WriteTx]:
         """A transaction that commits unless the block raises. On PostgreSQL it may need a retry: see `transact`."""
-        with database_errors():
+        with self._writability.noting(), database_errors():
             async with self._write() as tx:
                 yield tx
 
     async def transact(self, work: Callable[[WriteTx], Awaitable[T]]) -> T:
         """Run `work` in a write transaction; retry it after a serialization failure or deadlock."""
-        with database_errors():
+        with self._writability.noting(), database_errors():
             for attempt in range(ATTEMPTS):
                 try:
                     async with self._write() as tx:
@@ -165,6 +184,17 @@ class Store:
                         raise
                     await asyncio.sleep(0.02 * 2**attempt)
             raise AssertionError("the loop returns or raises")
+
+    async def write_trouble(self) -> str:
+        """Why the database can be read and not written; "" if it can. Tries to write after a write has failed."""
+        async with self.read() as conn:
+            reason = await read_only_reason(conn)
+        if reason or not self._writability.trouble:
+            return reason
+        with suppress(DatabaseUnavailableError):
+            async with self.write() as tx:
+                await tx.conn.execute(update(revision).values(value=revision.c.value))
+        return self._writability.trouble
 
     @asynccontextmanager
     async def _write(self) -> AsyncIterator[WriteTx]:
