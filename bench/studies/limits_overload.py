@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from policy.limits.admission import CounterHash, admit, charge, settle
+from policy.limits.admission import admit, charge, settle
+from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from policy.limits.admission import CounterHash, admit
+from policy.limits.admission import admit
+from policy.limits.counter_hash import CounterHash
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import NO_TOKENS

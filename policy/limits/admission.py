@@ -6,95 +6,16 @@ Pure: no I/O, no clock. Property tests compare it with the scripts. It also deci
 See docs/reference/limits.md#admission.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from policy.limits.counter_hash import DAY_REQUESTS, DAY_TOKENS, MOST_THRESHOLDS, CounterHash, Counts, Kind
 from policy.limits.counter_layout import KIND_NUMBER, KINDS, has_kind, is_exact_kind
 from policy.limits.effective import Bound
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.limit import Limit, LimitType
 from policy.limits.settlement import Estimate, Settlement
 from policy.limits.take_numbers import TakeLog, TakeRecord, TakeStamp
 from policy.limits.windows import RollingLog, day_of, granule_ms, is_exact, until_midnight_ms, window_ms
-
-Kind = tuple[LimitType, Unit]
-_DAY_TOKENS = (LimitType.TOKEN, Unit.DAY)
-_DAY_REQUESTS = (LimitType.REQUEST, Unit.DAY)
-
-MOST_THRESHOLDS = 2
-"""How many thresholds a TOKEN limit's second sum must be below: what is used, and what the calls in flight can cost at
-most (decision 0062)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The counters of one counting group. The (TOKEN, DAY) log holds unsettled reservations.
-
-    `margins`: of each kind of TOKEN limit, how much more the calls in flight can cost than was expected of them.
-    """
-
-    last_ms: int = 0
-    day: int = 0
-    day_requests: int = 0
-    day_tokens: int = 0
-    logs: Mapping[Kind, RollingLog] = field(default_factory=dict)
-    margins: Mapping[Kind, RollingLog] = field(default_factory=dict)
-
-    def log(self, kind: Kind) -> RollingLog:
-        return self.logs.get(kind) or RollingLog()
-
-    def with_log(self, kind: Kind, log: RollingLog) -> "Counts":
-        return replace(self, logs={**self.logs, kind: log})
-
-    def margin(self, kind: Kind) -> RollingLog:
-        return self.margins.get(kind) or RollingLog()
-
-    def with_margin(self, kind: Kind, log: RollingLog) -> "Counts":
-        return replace(self, margins={**self.margins, kind: log})
-
-    def used(self, kind: Kind) -> int:
-        """How much of the threshold of `kind` is used, with what is expected of the calls in flight."""
-        if kind == _DAY_REQUESTS:
-            return self.day_requests
-        return self.log(kind).total + (self.day_tokens if kind == _DAY_TOKENS else 0)
-
-    def room(self, limit: Limit) -> int:
-        """How much `limit` still admits. A TOKEN limit also looks at what the calls in flight can cost at most."""
-        kind = limit.type, limit.unit
-        used = self.used(kind)
-        room = limit.threshold - used
-        if limit.type is LimitType.REQUEST:
-            return room
-        return min(room, MOST_THRESHOLDS * limit.threshold - used - self.margin(kind).total)
-
-
-@dataclass(frozen=True, slots=True)
-class CounterHash:
-    """One Redis hash: the counters of its groups; per worker incarnation, the number of the last settlement that was
-    applied, and the unanswered takes.
-
-    `admit`, `settle`, `charge` and `revoke_takes` change the three dictionaries and nothing else.
-    """
-
-    lease_ms: int
-    groups: dict[str, Counts] = field(default_factory=dict)
-    applied: dict[str, int] = field(default_factory=dict)
-    takes: dict[str, TakeLog] = field(default_factory=dict)
-
-    def counts_at(self, group: str, now_ms: int) -> Counts:
-        """A group's counters at `now_ms`: without entries that have left their window; zero for a new day."""
-        counts = self.groups.get(group) or Counts()
-        logs, margins = self._live(counts.logs, now_ms), self._live(counts.margins, now_ms)
-        day = day_of(now_ms)
-        if counts.day != day:
-            return Counts(now_ms, day, 0, 0, logs, margins)
-        return Counts(now_ms, day, counts.day_requests, counts.day_tokens, logs, margins)
-
-    def _live(self, logs: Mapping[Kind, RollingLog], now_ms: int) -> dict[Kind, RollingLog]:
-        return {kind: log.live(window_ms(kind[1], self.lease_ms), now_ms) for kind, log in logs.items()}
-
-    def now_ms(self, groups: Iterable[str], clock_ms: int) -> int:
-        """The clock, but never earlier than the last time stored, so that a clock that steps back frees no capacity."""
-        return max([clock_ms, *(self.groups[group].last_ms for group in groups if group in self.groups)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +29,18 @@ class Tightest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the requests, in order, were admitted at `now_ms`, and the index of the bound that refused the rest.
+    """How many of the requests, in order, were admitted, and the index of the bound that refused the rest.
 
+    `now_ms`: the time of the groups, which is ahead of `clock_ms` once the clock has stepped back; 0 if too late.
     `retry_after_ms`: until a request would be admitted if nothing else happened. `counted_retry_after_ms`: the same,
     if all token reservations were settled at zero now. `hard_retry_after_ms`: until then nothing can admit a request;
     0 means that a settlement or a returned reservation may lift the refusal at any moment.
     """
 
-    now_ms: int
+    clock_ms: int
     admitted: int
     refused_by: int | None
+    now_ms: int = 0
     retry_after_ms: int = 0
     counted_retry_after_ms: int = 0
     hard_retry_after_ms: int = 0
@@ -144,45 +67,42 @@ def admit(
     """
     if stamp is not None and counters.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
         return Decision(clock_ms, 0, None)
-    groups = dict.fromkeys(bound.counting_group for bound in bounds)
-    now_ms = counters.now_ms(groups, clock_ms)
-    state = {group: counters.counts_at(group, now_ms) for group in groups}
+    state = _state(counters, bounds, clock_ms)
+    now_ms = state[bounds[0].counting_group].last_ms
     admitted = 0
     for estimate in estimates:
         if min(_rooms(state, bounds)) < 1:
             break
         admitted += 1
-        _charge(state, bounds, 1, estimate, now_ms)
-    if admitted:
+        _charge(state, bounds, 1, estimate)
+    if admitted or counters.steps(state):  # a group whose limits are full must not wait for the clock to catch up
         counters.groups.update(state)
-        if stamp is not None:
-            known = counters.takes.get(stamp.incarnation, TakeLog())
-            counters.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
+    if admitted and stamp is not None:
+        known = counters.takes.get(stamp.incarnation, TakeLog())
+        counters.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
     rooms = _rooms(state, bounds)
     refused_by = None
     if admitted < len(estimates):
         refused_by = next(index for index, room in enumerate(rooms) if room < 1)
     refusing = [bound for bound, room in zip(bounds, rooms, strict=True) if refused_by is not None and room < 1]
+    moment = _Moment(now_ms, until_midnight_ms(clock_ms), counters.lease_ms)
     return Decision(
-        now_ms=now_ms,
+        clock_ms=clock_ms,
         admitted=admitted,
         refused_by=refused_by,
-        retry_after_ms=max((_wait_ms(state, bound, counters.lease_ms, now_ms) for bound in refusing), default=0),
-        counted_retry_after_ms=max(
-            (_counted_wait_ms(state, bound, counters.lease_ms, now_ms) for bound in refusing), default=0
-        ),
-        hard_retry_after_ms=max((_hard_wait_ms(state, bound, now_ms) for bound in refusing), default=0),
-        requests=_tightest(state, bounds, rooms, LimitType.REQUEST, now_ms),
-        tokens=_tightest(state, bounds, rooms, LimitType.TOKEN, now_ms),
+        now_ms=now_ms,
+        retry_after_ms=max((_wait_ms(state, bound, moment) for bound in refusing), default=0),
+        counted_retry_after_ms=max((_counted_wait_ms(state, bound, moment) for bound in refusing), default=0),
+        hard_retry_after_ms=max((_hard_wait_ms(state, bound, moment) for bound in refusing), default=0),
+        requests=_tightest(state, bounds, rooms, LimitType.REQUEST, moment),
+        tokens=_tightest(state, bounds, rooms, LimitType.TOKEN, moment),
     )
 
 
 def charge(counters: CounterHash, bounds: Sequence[Bound], requests: int, tokens: Estimate, clock_ms: int) -> None:
     """Count calls that were admitted elsewhere."""
-    groups = dict.fromkeys(bound.counting_group for bound in bounds)
-    now_ms = counters.now_ms(groups, clock_ms)
-    state = {group: counters.counts_at(group, now_ms) for group in groups}
-    _charge(state, bounds, requests, tokens, now_ms)
+    state = _state(counters, bounds, clock_ms)
+    _charge(state, bounds, requests, tokens)
     counters.groups.update(state)
 
 
@@ -199,7 +119,7 @@ def settle(counters: CounterHash, incarnation: str, settlements: Sequence[Settle
     Numbers rise within a batch. A number not above the last one applied was applied before and is skipped.
     """
     groups = dict.fromkeys(group for settlement in settlements for group, _ in settlement.reservation.buckets)
-    now_ms = counters.now_ms(groups, clock_ms)
+    state = {group: counters.counts_at(group, clock_ms) for group in groups}
     new = 0
     for settlement in settlements:
         if settlement.number <= counters.applied.get(incarnation, 0):
@@ -207,9 +127,27 @@ def settle(counters: CounterHash, incarnation: str, settlements: Sequence[Settle
         new += 1
         counters.applied[incarnation] = settlement.number
         for group, mask in settlement.reservation.buckets:
-            counts = _correct_requests(counters.counts_at(group, now_ms), mask, settlement, now_ms)
-            counters.groups[group] = _correct_tokens(counts, mask, settlement, now_ms)
+            counts = _correct_requests(state[group], mask, settlement, clock_ms)
+            state[group] = _correct_tokens(counts, mask, settlement, clock_ms)
+    if new:
+        counters.groups.update(state)
     return new
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a take is decided: the time of its groups, and how long until the clock's midnight."""
+
+    now_ms: int
+    midnight_ms: int
+    lease_ms: int
+
+
+def _state(counters: CounterHash, bounds: Sequence[Bound], clock_ms: int) -> dict[str, Counts]:
+    """The counters of all groups at one time: that of the group which is most ahead of the clock."""
+    groups = dict.fromkeys(bound.counting_group for bound in bounds)
+    ahead_ms = counters.ahead_ms(groups, clock_ms)
+    return {group: counters.counts_at(group, clock_ms, ahead_ms) for group in groups}
 
 
 def _kind(limit: Limit) -> Kind:
@@ -220,12 +158,13 @@ def _rooms(state: Mapping[str, Counts], bounds: Sequence[Bound]) -> list[int]:
     return [state[bound.counting_group].room(bound.limit) for bound in bounds]
 
 
-def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, tokens: Estimate, now_ms: int) -> None:
+def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, tokens: Estimate) -> None:
     for bound in bounds:
         counts, kind = state[bound.counting_group], _kind(bound.limit)
+        now_ms = counts.last_ms
         granule = granule_ms(bound.limit.unit, is_exact(bound.limit))
-        if kind == _DAY_REQUESTS:
-            counts = replace(counts, day_requests=counts.day_requests + requests)
+        if kind == DAY_REQUESTS:
+            counts = counts.with_day(requests=requests)
         elif bound.limit.type is LimitType.REQUEST:
             counts = counts.with_log(kind, counts.log(kind).charged(requests, granule, now_ms))
         else:
@@ -234,44 +173,44 @@ def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, to
         state[bound.counting_group] = counts
 
 
-def _wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
+def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long until this bound has room, if nothing else happens."""
     counts, kind, limit = state[bound.counting_group], _kind(bound.limit), bound.limit
-    midnight = until_midnight_ms(now_ms)
-    if kind == _DAY_REQUESTS:
-        return midnight
+    if kind == DAY_REQUESTS:
+        return moment.midnight_ms
     sums = [(counts.log(kind), limit.threshold)]
     if limit.type is LimitType.TOKEN:
         sums.append((counts.log(kind).merged(counts.margin(kind)), MOST_THRESHOLDS * limit.threshold))
-    if kind != _DAY_TOKENS:
-        return max(log.room_at_ms(most, window_ms(limit.unit, lease_ms)) - now_ms for log, most in sums)
-    return max(_day_wait_ms(log, most, counts.day_tokens, lease_ms, now_ms) for log, most in sums)
+    if kind != DAY_TOKENS:
+        window = window_ms(limit.unit, moment.lease_ms)
+        return max(log.room_at_ms(most, window) - moment.now_ms for log, most in sums)
+    return max(_day_wait_ms(log, most, counts.today.tokens, moment) for log, most in sums)
 
 
-def _day_wait_ms(reserved: RollingLog, most: int, settled: int, lease_ms: int, now_ms: int) -> int:
+def _day_wait_ms(reserved: RollingLog, most: int, settled: int, moment: _Moment) -> int:
     """How long until reserved and settled tokens of the day are below `most`. The settled ones count until midnight."""
-    after_midnight = max(until_midnight_ms(now_ms), reserved.room_at_ms(most, lease_ms) - now_ms)
+    after_midnight = max(moment.midnight_ms, reserved.room_at_ms(most, moment.lease_ms) - moment.now_ms)
     if settled >= most:
         return after_midnight
-    return min(after_midnight, reserved.room_at_ms(most - settled, lease_ms) - now_ms)
+    return min(after_midnight, reserved.room_at_ms(most - settled, moment.lease_ms) - moment.now_ms)
 
 
-def _counted_wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
+def _counted_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long this bound has no room, token reservations not counted."""
     if bound.limit.type is LimitType.REQUEST:
-        return _wait_ms(state, bound, lease_ms, now_ms)
-    return _hard_wait_ms(state, bound, now_ms)
+        return _wait_ms(state, bound, moment)
+    return _hard_wait_ms(state, bound, moment)
 
 
-def _hard_wait_ms(state: dict[str, Counts], bound: Bound, now_ms: int) -> int:
+def _hard_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long nothing can lift this refusal. A request can be returned at any moment, settled DAY tokens cannot."""
-    if _kind(bound.limit) == _DAY_TOKENS and state[bound.counting_group].day_tokens >= bound.limit.threshold:
-        return until_midnight_ms(now_ms)
+    if _kind(bound.limit) == DAY_TOKENS and state[bound.counting_group].today.tokens >= bound.limit.threshold:
+        return moment.midnight_ms
     return 0
 
 
 def _tightest(
-    state: dict[str, Counts], bounds: Sequence[Bound], rooms: Sequence[int], type: LimitType, now_ms: int
+    state: dict[str, Counts], bounds: Sequence[Bound], rooms: Sequence[int], type: LimitType, moment: _Moment
 ) -> Tightest | None:
     """The bound of `type` with the least room; the first one, if several have the same."""
     candidates = [index for index, bound in enumerate(bounds) if bound.limit.type is type]
@@ -279,52 +218,60 @@ def _tightest(
         return None
     index = min(candidates, key=lambda candidate: rooms[candidate])
     bound = bounds[index]
-    reset_ms = until_midnight_ms(now_ms)
+    reset_ms = moment.midnight_ms
     if bound.limit.is_rate:
         counts, window = state[bound.counting_group], window_ms(bound.limit.unit, 0)
         logs = counts.log(_kind(bound.limit)), counts.margin(_kind(bound.limit))
-        reset_ms = max(0, *(log.empty_at_ms(window) - now_ms for log in logs))
+        reset_ms = max(0, *(log.empty_at_ms(window) - moment.now_ms for log in logs))
     return Tightest(index, max(0, rooms[index]), reset_ms)
 
 
-def _correct_requests(counts: Counts, mask: int, settlement: Settlement, now_ms: int) -> Counts:
-    """Return the request of a call that was never dispatched; charge one that was admitted without Redis."""
+def _correct_requests(counts: Counts, mask: int, settlement: Settlement, clock_ms: int) -> Counts:
+    """Return the request of a call that was never dispatched; charge one that was admitted without Redis.
+
+    The time of an admission without Redis is a machine's, to compare with the clock.
+    """
     admitted_at = settlement.reservation.admitted_at_ms
     if not (settlement.given_back or settlement.reservation.local):
         return counts
     for kind in KINDS[:2]:
-        number, log = KIND_NUMBER[kind], counts.log(kind)
+        number = KIND_NUMBER[kind]
         if not has_kind(mask, number):
             continue
         if settlement.given_back:
-            counts = counts.with_log(kind, log.refunded(1, admitted_at))
-        elif admitted_at + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_kind(mask, number))
-            counts = counts.with_log(kind, log.charged(1, granule, now_ms))
-    if has_kind(mask, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
-        counts = replace(counts, day_requests=max(0, counts.day_requests + (-1 if settlement.given_back else 1)))
-    return counts
+            counts = counts.refunded(kind, 1, admitted_at)
+        elif admitted_at + window_ms(kind[1], 0) >= clock_ms:
+            counts = _with_charge(counts, kind, mask, 1)
+    if not has_kind(mask, KIND_NUMBER[DAY_REQUESTS]):
+        return counts
+    if settlement.given_back:
+        return counts.with_day(requests=-1) if counts.counted_today(admitted_at) else counts
+    return counts.with_day(requests=1) if day_of(admitted_at) == counts.today.day else counts
 
 
-def _correct_tokens(counts: Counts, mask: int, settlement: Settlement, now_ms: int) -> Counts:
+def _correct_tokens(counts: Counts, mask: int, settlement: Settlement, clock_ms: int) -> Counts:
     """Refund to the entries that hold the admission time, and to no other; charge an excess now."""
     reservation = settlement.reservation
+    admitted_at = reservation.admitted_at_ms
     reserved = 0 if reservation.local else reservation.reserved_tokens
     margin = 0 if reservation.local else reservation.margin_tokens
     excess = settlement.actual_tokens - reserved
     for kind in KINDS[2:4]:
-        number, log = KIND_NUMBER[kind], counts.log(kind)
-        if not has_kind(mask, number):
+        if not has_kind(mask, KIND_NUMBER[kind]):
             continue
-        counts = counts.with_margin(kind, counts.margin(kind).refunded(margin, reservation.admitted_at_ms))
+        counts = counts.margin_refunded(kind, margin, admitted_at)
         if excess < 0:
-            counts = counts.with_log(kind, log.refunded(-excess, reservation.admitted_at_ms))
-        elif not reservation.local or reservation.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_kind(mask, number))
-            counts = counts.with_log(kind, log.charged(excess, granule, now_ms))
-    if has_kind(mask, KIND_NUMBER[_DAY_TOKENS]):
-        admitted_at, margins = reservation.admitted_at_ms, counts.margin(_DAY_TOKENS)
-        counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, admitted_at))
-        counts = counts.with_margin(_DAY_TOKENS, margins.refunded(margin, admitted_at))
-        counts = replace(counts, day_tokens=counts.day_tokens + settlement.actual_tokens)
+            counts = counts.refunded(kind, -excess, admitted_at)
+        elif not reservation.local or admitted_at + window_ms(kind[1], 0) >= clock_ms:
+            counts = _with_charge(counts, kind, mask, excess)
+    if has_kind(mask, KIND_NUMBER[DAY_TOKENS]):
+        counts = counts.refunded(DAY_TOKENS, reserved, admitted_at)
+        counts = counts.margin_refunded(DAY_TOKENS, margin, admitted_at)
+        counts = counts.with_day(tokens=settlement.actual_tokens)
     return counts
+
+
+def _with_charge(counts: Counts, kind: Kind, mask: int, count: int) -> Counts:
+    """Count events that were not reserved, now."""
+    granule = granule_ms(kind[1], is_exact_kind(mask, KIND_NUMBER[kind]))
+    return counts.with_log(kind, counts.log(kind).charged(count, granule, counts.last_ms))

@@ -27,16 +27,21 @@ EXACT_SHIFT = 6
 TOKEN_KINDS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
 """The bits of the TOKEN limits in a mask."""
 
+AHEAD = 63
+"""In a header, what looks like the log of this kind says how far the group's time is ahead of Redis' clock. It comes
+first, once that clock has stepped back (docs/reference/limits.md#time)."""
+
 MARGIN = 64
 """The log of a TOKEN limit's margins has the number of its kind plus this (docs/reference/limits.md#tokens)."""
 
 EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
-_DAY_AT, _DAY_REQUESTS_AT, _DAY_TOKENS_AT, _LOGS_AT = 6, 9, 16, 23
+_DAY_AT, _LOGS_AT = 6, 23
 _LOG_BYTES, _ENTRY_BYTES = 29, 15
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
+DAY_SUFFIX = ":day"
 
 
 def bucket_key(owner_group: str, slug: str) -> str:
@@ -65,22 +70,35 @@ def is_exact_kind(mask: int, number: int) -> bool:
 
 
 def fields_of(group: str) -> tuple[str, ...]:
-    """All fields that a counting group can have in a hash: its header, one log per kind, and those of the margins."""
+    """All fields that a counting group can have in a hash: header, other day, a log per kind, those of margins."""
     numbers = KIND_NUMBER.values()
     margins = (number + MARGIN for (type, _), number in KIND_NUMBER.items() if type is LimitType.TOKEN)
-    return (group, *(closed_field(group, number) for number in (*numbers, *margins)))
+    return (group, day_field(group), *(closed_field(group, number) for number in (*numbers, *margins)))
 
 
-def day_usage(header: bytes | None, now_ms: int) -> tuple[int, int]:
-    """(requests, settled tokens) of the UTC day of `now_ms`, read from a group's header. Zeros without a header."""
-    if header is None or len(header) < _LOGS_AT or _number(header, _DAY_AT, _DAY_REQUESTS_AT) != day_of(now_ms):
-        return 0, 0
-    return _number(header, _DAY_REQUESTS_AT, _DAY_TOKENS_AT), _number(header, _DAY_TOKENS_AT, _LOGS_AT)
+def day_usage(header: bytes | None, clock_ms: int, other_day: bytes | None = None) -> tuple[int, int]:
+    """(requests, settled tokens) of the UTC day of `clock_ms`. Zeros where the group has not counted on that day.
+
+    `header` and `other_day`: a group's field and its `day_field`, read together.
+    """
+    for packed, at in ((header, _DAY_AT), (other_day, 0)):
+        if packed is not None and _number(packed, at, at + 3) == day_of(clock_ms):
+            return _number(packed, at + 3, at + 10), _number(packed, at + 10, at + 17)
+    return 0, 0
 
 
-def last_time_ms(header: bytes | None) -> int:
-    """When the group's counters last changed; 0 without a header. No script counts by an earlier time."""
-    return 0 if header is None else _number(header, 0, _DAY_AT)
+def time_ms(header: bytes | None, clock_ms: int) -> int:
+    """The group's time when Redis' clock shows `clock_ms`. Its entries go by this time, which never goes back."""
+    at = _log_at(header, AHEAD)
+    if header is None:
+        return clock_ms
+    ahead_ms = 0 if at < 0 else _number(header, at + 1, at + 8)
+    return max(clock_ms + ahead_ms, _number(header, 0, _DAY_AT))
+
+
+def day_field(group: str) -> str:
+    """The field with what a group counted on the last other day that counted something: day, requests, tokens."""
+    return group + DAY_SUFFIX
 
 
 def closed_field(group: str, number: int) -> str:
@@ -91,7 +109,8 @@ def closed_field(group: str, number: int) -> str:
 def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: int) -> tuple[int, int]:
     """What counts at `now_ms` against a rate limit of the kind `number`, and for how many ms some of it still counts.
 
-    `header` and `closed`: a group's field and its `closed_field`, read together. Unsettled tokens count as expected.
+    `now_ms`: in the group's time. `header` and `closed`: a group's field and its `closed_field`, read together.
+    Unsettled tokens count as expected.
     """
     at = _log_at(header, number)
     if header is None or at < 0:

@@ -1,6 +1,7 @@
 """Windows: the rolling second and minute with the log that counts them, and the UTC day.
 
-Times are whole milliseconds of Redis' clock. Pure: no I/O, no clock. The reference for `proxy/edges/redis/log.lua`.
+Times are whole milliseconds, of Redis' clock or of a group's own time (`counter_hash.py`). Pure: no I/O, no clock. The
+reference for `proxy/edges/redis/log.lua`.
 
 See docs/reference/limits.md#rolling-windows.
 """
@@ -77,7 +78,10 @@ class RollingLog:
         return RollingLog(tuple(entry for entry in self.entries if entry.last_ms + window_ms >= now_ms))
 
     def charged(self, count: int, granule_ms: int, now_ms: int) -> "RollingLog":
-        """Adds `count` events at `now_ms`, to the newest entry if it is in the same granule."""
+        """Adds `count` events at `now_ms`, to the newest entry if all of it is in the same granule.
+
+        An entry that was moved may reach over two.
+        """
         if count == 0:
             return self
         if not self.entries:
@@ -85,7 +89,7 @@ class RollingLog:
         newest = self.entries[-1]
         if newest.count == 0:
             return RollingLog((*self.entries[:-1], Entry(now_ms, now_ms, count)))
-        if newest.last_ms // granule_ms == now_ms // granule_ms:
+        if newest.first_ms // granule_ms == now_ms // granule_ms or newest.last_ms == now_ms:
             joined = Entry(newest.first_ms, now_ms, newest.count + count)
             return RollingLog((*self.entries[:-1], joined))
         return RollingLog((*self.entries, Entry(now_ms, now_ms, count)))
@@ -102,6 +106,11 @@ class RollingLog:
             if entry.count or index == len(self.entries) - 1:
                 kept.append(entry)
         return RollingLog(tuple(kept))
+
+    def moved(self, by_ms: int) -> "RollingLog":
+        """The same events, later by `by_ms`."""
+        later = (Entry(entry.first_ms + by_ms, entry.last_ms + by_ms, entry.count) for entry in self.entries)
+        return RollingLog(tuple(later))
 
     def merged(self, other: "RollingLog") -> "RollingLog":
         """The events of both logs, in the order in which they leave."""

@@ -121,6 +121,22 @@ async def test_processes_share_counts_through_redis(redis: RoutedRedis, monkeypa
     assert sum(not wait for wait in answers) == 7
 
 
+async def test_requests_keep_their_age_when_the_clock_steps_back(
+    redis: RoutedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle_windows, "_DEADLINE_S", 10)  # a late reply on a busy machine is counted locally
+    windows, slow, key = RedisWindows(redis), Allowance("slow", 3, 60_000), "tg:throttle:{k}:slow"
+    for _ in range(3):
+        assert await windows.admit("k", slow) == 0
+    before = await redis.at(key, lambda server: server.zrange(key, 0, -1, withscores=True))
+    later = {member: at_ms + 3_600_000 for member, at_ms in before}
+    await redis.at(key, lambda server: server.zadd(key, later))  # now the clock is back by an hour
+    assert 0 < await windows.admit("k", slow) <= 60_001
+    after = await redis.at(key, lambda server: server.zrange(key, 0, -1, withscores=True))
+    ages = [newer[1] - older[1] for newer, older in zip(after[1:], after, strict=False)]
+    assert ages == [newer[1] - older[1] for newer, older in zip(before[1:], before, strict=False)]
+
+
 async def test_an_unreachable_redis_is_replaced_by_local_counts() -> None:
     client = connect("unix:///nowhere/redis.sock")
     windows = RedisWindows(client)

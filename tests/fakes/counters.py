@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 
-from policy.limits.admission import CounterHash, Decision, Tightest, admit, settle
+from policy.limits.admission import Decision, Tightest, admit, settle
+from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType

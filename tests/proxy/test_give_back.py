@@ -35,7 +35,7 @@ def used(rig: PathRig) -> tuple[int, int]:
     """The day's requests and tokens, including reservations."""
     [counts] = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
     reserved = counts.used((LimitType.TOKEN, Unit.DAY))
-    return counts.day_requests, reserved
+    return counts.today.requests, reserved
 
 
 def journal_is_full(rig: PathRig) -> PathRig:

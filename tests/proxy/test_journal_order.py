@@ -55,7 +55,7 @@ def rig(journal: HeldJournal) -> PathRig:
 
 def requests_used(rig: PathRig) -> int:
     [counts] = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
-    return counts.day_requests
+    return counts.today.requests
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -15,11 +15,18 @@ _MAX_KEYS = 10_000
 _DEADLINE_S = 0.25
 _PAUSE_S = 1.0
 
-# One sorted set per API key and limit: a member per admitted request, scored by Redis' clock. Decides, then counts.
+# One sorted set per API key and limit: a member per admitted request, scored by Redis' clock. Decides, then counts. If
+# the clock stepped back, all scores are moved along, so that the requests keep their age.
 _ADMIT = RedisScript("""
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local window, allowed = tonumber(ARGV[1]), tonumber(ARGV[2])
+local newest = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
+local ahead = newest[2] and newest[2] - now or 0
+if ahead > 0 then
+  local scored = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+  for i = 1, #scored, 2 do redis.call('ZADD', KEYS[1], scored[i + 1] - ahead, scored[i]) end
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - window - 1)
 if redis.call('ZCARD', KEYS[1]) < allowed then
   redis.call('ZADD', KEYS[1], now, ARGV[3])

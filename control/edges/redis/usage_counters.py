@@ -20,11 +20,12 @@ from policy.limits.counter_layout import (
     KIND_NUMBER,
     MARKER_PREFIX,
     closed_field,
+    day_field,
     day_usage,
     fields_of,
-    last_time_ms,
     marker_time_ms,
     rate_usage,
+    time_ms,
 )
 from policy.limits.limit import LimitType, Unit
 from policy.limits.windows import until_midnight_ms
@@ -106,27 +107,29 @@ def _reading(meters: Sequence[Meter]) -> Keyed:
 
 def _fields(meters: Sequence[Meter]) -> list[str]:
     headers = dict.fromkeys(meter.bucket.group_id for meter in meters)
-    return [*headers, *(_closed(meter) for meter in meters if meter.unit is not Unit.DAY)]
+    return [*headers, *dict.fromkeys(map(_detail, meters))]
 
 
-def _closed(meter: Meter) -> str:
+def _detail(meter: Meter) -> str:
+    """What completes the header of this meter's group: the closed entries of a log, or the counts of another day."""
+    if meter.unit is Unit.DAY:
+        return day_field(meter.bucket.group_id)
     return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
 
 
 def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int) -> list[Used]:
-    """What a script would count now, by the clock of its own: never earlier than the last time stored."""
+    """What a script would count now."""
     fields = dict(zip(_fields(meters), values, strict=True))
-    now_ms = max(clock_ms, *(last_time_ms(fields[meter.bucket.group_id]) for meter in meters))
     found: list[Used] = []
     for meter in meters:
-        header = fields[meter.bucket.group_id]
+        header, detail = fields[meter.bucket.group_id], fields[_detail(meter)]
         if meter.unit is Unit.DAY:
-            requests, tokens = day_usage(header, now_ms)
+            requests, tokens = day_usage(header, clock_ms, detail)
             amount = requests if meter.type is LimitType.REQUEST else tokens
-            found.append(Used(amount, until_midnight_ms(now_ms)))
+            found.append(Used(amount, until_midnight_ms(clock_ms)))
         else:
             number = KIND_NUMBER[meter.type, meter.unit]
-            found.append(Used(*rate_usage(header, fields[_closed(meter)], number, now_ms)))
+            found.append(Used(*rate_usage(header, detail, number, time_ms(header, clock_ms))))
     return found
 
 

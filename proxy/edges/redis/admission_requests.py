@@ -142,7 +142,7 @@ class CompiledPlan:
         lines, tightest = self._lines_of(reply), partial(self.tightest, reply)
         taken: dict[Estimate, Taken] = {}
         for estimate in set(estimates):
-            everything = self.reservation(reply[0], estimate)
+            everything = self.reservation(reply[12], estimate)
             returnable: tuple[Reservation, ...] = (everything,)
             settled = returnable
             if self._token_buckets is not self._buckets:
@@ -152,7 +152,7 @@ class CompiledPlan:
 
     def _lines_of(self, reply: list[int]) -> str:
         """As `rate_limit_lines` of `tightest`."""
-        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
+        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms, _ = reply
         lines = ""
         if request_place:
             before, between = self._names[request_place - 1]
@@ -163,7 +163,7 @@ class CompiledPlan:
         return lines
 
     def tightest(self, reply: list[int]) -> Tightest:
-        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
+        _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms, _ = reply
         return self._status(request_place, requests, requests_ms), self._status(token_place, tokens, tokens_ms)
 
     def _status(self, place: int, remaining: int, reset_ms: int) -> LimitStatus | None:

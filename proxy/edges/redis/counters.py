@@ -99,7 +99,11 @@ class RedisCounters:
         """How many requests were decided without Redis since it was lost."""
 
     def _local_limits(self) -> LocalLimits:
-        return LocalLimits(self._lease_ms, lambda: self._roster.share, lambda: time.time_ns() // 1_000_000)
+        """By a clock that shows what the machine's showed at the start, and that does not step with it."""
+        started_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        return LocalLimits(
+            self._lease_ms, lambda: self._roster.share, lambda: started_ms + time.monotonic_ns() // 1_000_000
+        )
 
     async def start(self) -> None:
         """Connect. Returns within a second, connected or not."""

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from policy.limits.admission import CounterHash, Counts, Tightest, admit, charge, settle
+from policy.limits.admission import Tightest, admit, charge, settle
+from policy.limits.counter_hash import CounterHash, Counts
 from policy.limits.counter_layout import KIND_NUMBER, has_kind, kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
@@ -57,7 +58,7 @@ class _History:
 
 
 class LocalLimits:
-    """One worker's memory. `share`: its last known share, None while none is known. `clock_ms`: the wall clock."""
+    """One worker's memory. `share`: its last known share, None before that. `clock_ms`: a clock without steps."""
 
     def __init__(self, lease_ms: int, share: Callable[[], Share | None], clock_ms: Callable[[], int]) -> None:
         self._lease_ms = lease_ms
@@ -193,18 +194,19 @@ class LocalLimits:
         room = share.of(bound.limit.threshold) - counts.used((bound.limit.type, bound.limit.unit))
         used_by_others = room - share.of(tightest.remaining)
         if used_by_others > 0:
-            newest_ms = history.replied_at_ms + tightest.reset_ms - window_ms(bound.limit.unit, 0) - 1
-            charge(
-                counters, (bound,), used_by_others, Estimate(0), now_ms if bound.limit.unit is Unit.DAY else newest_ms
-            )
+            at_ms = now_ms
+            if bound.limit.is_rate:  # never before what was charged already: that would be a step back
+                newest_ms = history.replied_at_ms + tightest.reset_ms - window_ms(bound.limit.unit, 0) - 1
+                at_ms = max(newest_ms, counters.last_ms(bound.counting_group))
+            charge(counters, (bound,), used_by_others, Estimate(0), at_ms)
 
     def _charge_day(self, counters: CounterHash, history: _History, bound: Bound, now_ms: int) -> None:
         counts: Counts = counters.counts_at(bound.counting_group, now_ms)
         if bound.limit.type is LimitType.TOKEN:
             settled = self._day_tokens.get((history.plan.key, bound.counting_group), 0)
-            counts = replace(counts, day_tokens=settled)
-        elif history.day == counts.day:
-            counts = replace(counts, day_requests=counts.day_requests + history.day_requests)
+            counts = counts.with_day(tokens=settled - counts.today.tokens)
+        elif history.day == counts.today.day:
+            counts = counts.with_day(requests=history.day_requests)
         counters.groups[bound.counting_group] = counts
 
     def _roll_day(self) -> None:

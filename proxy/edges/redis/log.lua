@@ -6,6 +6,9 @@
 --   h[1] last time, h[2] day, h[3] requests of the day, h[4] settled tokens of the day, then six numbers per log,
 --   at i = 5, 11, ...: h[i] kind, h[i+1] total, h[i+2] last time of the oldest closed entry (0: no closed entries),
 --   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
+--   Once Redis' clock has stepped back, the first of these sixes is no log: h[5] AHEAD, h[6] how far the group's time is
+--   ahead of the clock, h[7] last time before entries were moved, h[8] last time before h[6] changed. 0: never.
+-- Field <group>:day: day, requests and settled tokens of the last other day that counted something.
 -- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
 -- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
 -- log), 6 TOKEN DAY (its log holds the reservations, each with a lease). A TOKEN kind plus MARGIN is the log of its
@@ -14,7 +17,7 @@
 -- Redis hashes every byte of every string that Lua sees, so cost depends on few calls and short strings.
 
 local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
-local DAY, MARGIN = 86400000, 64
+local DAY, AHEAD, MARGIN = 86400000, 63, 64
 local GRANULE = {20, 1000, 20, 1000, 0, 20000}
 local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- take.lua and settle.lua set the last one to the lease
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
@@ -33,10 +36,9 @@ local function format(bytes)
   return '<I6I3I7I7' .. string.rep('BI7I6I6I2I7', (bytes - 23) / 29)
 end
 
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + floor(time[2] / 1000)
-end
+local time = redis.call('TIME')
+local clock_ms = time[1] * 1000 + floor(time[2] / 1000)
+local day = floor(clock_ms / DAY)
 
 local function read(header)
   if not header then return {0, 0, 0, 0} end
@@ -78,10 +80,6 @@ local function closed_of(g, kind)
   return entries, field
 end
 
-local function write_closed(field, entries)
-  closed[field], changed[field] = entries, entries
-end
-
 -- Drops the entries that have left the window. An entry of exactly one window ago counts: times are truncated to the
 -- millisecond.
 local function expire(g, h, i, now)
@@ -101,25 +99,29 @@ local function expire(g, h, i, now)
       at = at + ENTRY_BYTES
     end
     h[i + 2] = oldest
-    write_closed(field, entries:sub(at))
+    entries = entries:sub(at)
+    closed[field], changed[field] = entries, entries
   end
 end
 
--- Counts events at `now`: in the open entry if it is in the same granule, else in a new one.
+-- Counts events at `now`: in the open entry if all of it is in the same granule, else in a new one. (Entries that were
+-- moved may reach over two.)
 local function charge(g, h, i, count, granule, now)
   if count == 0 then return end
   local last, open = h[i + 3], h[i + 5]
-  if open > 0 and last >= now - now % granule then
+  if open > 0 and (last - h[i + 4] >= now - now % granule or last == now) then
     h[i + 4], h[i + 5] = h[i + 4] + now - last, open + count
   else
     if open > 0 then
       local entry = pack(ENTRY, last, h[i + 4], open)
       if h[i + 2] == 0 then
         h[i + 2] = last
-        write_closed(ARGV[2 + g] .. ':' .. h[i], entry)
+        local field = ARGV[2 + g] .. ':' .. h[i]
+        closed[field], changed[field] = entry, entry
       else
         local entries, field = closed_of(g, h[i])
-        write_closed(field, entries .. entry)
+        entries = entries .. entry
+        closed[field], changed[field] = entries, entries
       end
     end
     h[i + 4], h[i + 5] = 0, count
@@ -127,9 +129,74 @@ local function charge(g, h, i, count, granule, now)
   h[i + 1], h[i + 3] = h[i + 1] + count, now
 end
 
-local function roll(h, now, day)
-  h[1] = now
-  if h[2] ~= day then h[2], h[3], h[4] = day, 0, 0 end
+-- Brings groups to one time and to the clock's day. Returns how far that time is ahead of the clock, and whether that is
+-- to be stored. Needed only where the clock has stepped back or the day changes, so what it needs itself is made inside.
+-- The time of a group is Redis' clock, and what that has stepped back since the group was first used (`ahead`). So it
+-- never goes back, and entries keep their age.
+local function catch_up(heads, first, last)
+  local DAY_COUNTS, ahead, has_stepped = '<I3I7I7', 0, false
+
+  local function ahead_of(h)
+    local stored = h[5] == AHEAD and h[6] or 0
+    if h[1] > clock_ms + stored then return h[1] - clock_ms end
+    return stored
+  end
+
+  -- Makes all entries later by so much, so that they keep their age where the group's time jumps.
+  local function move(g, h, by)
+    for i = 11, #h, 6 do
+      if h[i + 2] > 0 then
+        local entries, field = closed_of(g, h[i])
+        local moved = {}
+        for e = 1, #entries, ENTRY_BYTES do
+          local at, span, count = unpack_(ENTRY, entries, e)
+          moved[#moved + 1] = pack(ENTRY, at + by, span, count)
+        end
+        h[i + 2] = h[i + 2] + by
+        entries = table.concat(moved)
+        closed[field], changed[field] = entries, entries
+      end
+      if h[i + 3] > 0 then h[i + 3] = h[i + 3] + by end
+    end
+  end
+
+  local function set_ahead(g, h)
+    local by = ahead - ahead_of(h)
+    if h[5] ~= AHEAD then
+      for i = #h, 5, -1 do h[i + 6] = h[i] end
+      h[5], h[6], h[7], h[8], h[9], h[10] = AHEAD, 0, 0, 0, 0, 0
+    end
+    if by > 0 then
+      move(g, h, by)
+      h[7] = h[1]
+    end
+    h[6], h[8] = ahead, h[1]
+    has_stepped = true
+  end
+
+  -- Keeps what the day before counted: a clock that steps over midnight and back finds it again.
+  local function change_day(g, h)
+    local field = ARGV[2 + g] .. ':day'
+    local kept, requests, tokens = h[2] > 0 and redis.call('HGET', key, field), 0, 0
+    if kept then
+      local kept_day, kept_requests, kept_tokens = unpack_(DAY_COUNTS, kept)
+      if kept_day == day then requests, tokens = kept_requests, kept_tokens end
+    end
+    if h[3] > 0 or h[4] > 0 then changed[field] = pack(DAY_COUNTS, h[2], h[3], h[4]) end
+    h[2], h[3], h[4] = day, requests, tokens
+  end
+
+  for g = first, last do
+    local its_ahead = ahead_of(heads[g])
+    if its_ahead > ahead then ahead = its_ahead end
+  end
+  for g = first, last do
+    local h = heads[g]
+    if ahead > 0 and (h[5] ~= AHEAD or h[6] ~= ahead) then set_ahead(g, h) end
+    h[1] = clock_ms + ahead
+    if h[2] ~= day then change_day(g, h) end
+  end
+  return ahead, has_stepped
 end
 
 -- Writes everything with one HSET, and renews the key's expiry once an hour.
@@ -139,6 +206,6 @@ local function save(fields, last_written, now)
     fields[#fields + 1] = entries
   end
   redis.call('HSET', key, unpack(fields))
-  if floor(last_written / 3600000) ~= floor(now / 3600000) then redis.call('EXPIRE', key, 262800) end
+  if last_written < now - now % 3600000 then redis.call('EXPIRE', key, 262800) end
 end
 

@@ -10,16 +10,18 @@ local values = {unpack_(ARGV[1], ARGV[2])}
 WINDOW[6] = values[1]
 local groups, marker = #ARGV - 3, ARGV[#ARGV]
 
-local heads, now = redis.call('HMGET', key, unpack(ARGV, 3)), clock()
+local heads = redis.call('HMGET', key, unpack(ARGV, 3))
 local applied = heads[groups + 1] and unpack_('<I6', heads[groups + 1]) or 0
+local last_written = 0
 for g = 1, groups do
   local h = read(heads[g])
-  heads[g] = h
-  if h[1] > now then now = h[1] end
+  heads[g], last_written = h, h[1]
+  if last_written > clock_ms or h[2] ~= day or h[5] == AHEAD then
+    catch_up(heads, g, g)
+  else
+    h[1] = clock_ms
+  end
 end
-local last_written = heads[groups][1]
-local day = floor(now / DAY)
-for g = 1, groups do roll(heads[g], now, day) end
 
 -- The index of each log that this batch has used, by 128 * g + kind, so that each log is expired once. A new log may
 -- move the others.
@@ -32,14 +34,16 @@ local function live_log(g, kind)
     i, is_new = log_at(h, kind)
     if is_new then places = {} end
     places[128 * g + kind] = i
-    expire(g, h, i, now)
+    expire(g, h, i, h[1])
   end
   return h, i
 end
 
--- Takes up to count events out of the entry that holds the instant. Does nothing if that entry has left the window.
+-- Takes up to count events out of the entry that holds the instant. Does nothing if that entry has left the window, or
+-- was moved.
 local function refund(g, kind, count, instant)
   local h, i = live_log(g, kind)
+  if h[5] == AHEAD and instant <= h[7] then return end
   if h[i + 5] > 0 and instant >= h[i + 3] - h[i + 4] then
     if instant <= h[i + 3] then
       local back = math.min(count, h[i + 5])
@@ -58,7 +62,7 @@ local function refund(g, kind, count, instant)
       local left = back < open and pack(ENTRY, last, span, open - back) or ''
       entries = entries:sub(1, e - 1) .. left .. entries:sub(e + ENTRY_BYTES)
       h[i + 2] = entries == '' and 0 or (unpack_(ENTRY, entries))
-      write_closed(field, entries)
+      closed[field], changed[field] = entries, entries
       return
     end
   end
@@ -66,7 +70,7 @@ end
 
 local function charge_excess(g, kind, count, exact)
   local h, i = live_log(g, kind)
-  charge(g, h, i, count, exact and 1 or GRANULE[kind], now)
+  charge(g, h, i, count, exact and 1 or GRANULE[kind], h[1])
 end
 
 -- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and the bit EXACT times as high if its log is exact
@@ -78,22 +82,24 @@ local function has(mask, bit)
 end
 
 -- Returns the request of a call that was never dispatched. Charges one that was admitted without Redis, if its window
--- still lasts.
+-- still lasts. The time of such an admission is a machine's, to compare with the clock.
 local function correct_requests(g, mask, admitted_at, given_back)
   for kind = 1, 2 do
     local bit = 2 ^ (kind - 1)
     if has(mask, bit) then
       if given_back then
         refund(g, kind, 1, admitted_at)
-      elseif admitted_at + WINDOW[kind] >= now then
+      elseif admitted_at + WINDOW[kind] >= clock_ms then
         charge_excess(g, kind, 1, has(mask, EXACT * bit))
       end
     end
   end
   local h = heads[g]
-  if has(mask, 2 ^ 4) and floor(admitted_at / DAY) == h[2] then
-    h[3] = math.max(0, h[3] + (given_back and -1 or 1))
+  if not has(mask, 2 ^ 4) then return end
+  if given_back and h[5] == AHEAD then  -- the day on which it counted is known if the clock has not stepped since
+    admitted_at = admitted_at > h[8] and admitted_at - h[6] or 0
   end
+  if floor(admitted_at / DAY) == day then h[3] = math.max(0, h[3] + (given_back and -1 or 1)) end
 end
 
 local function correct_tokens(g, mask, admitted_at, reserved, margin, actual, without_redis)
@@ -103,7 +109,7 @@ local function correct_tokens(g, mask, admitted_at, reserved, margin, actual, wi
       if margin > 0 then refund(g, kind + MARGIN, margin, admitted_at) end
       if actual < reserved then
         refund(g, kind, reserved - actual, admitted_at)
-      elseif not without_redis or admitted_at + WINDOW[kind] >= now then
+      elseif not without_redis or admitted_at + WINDOW[kind] >= clock_ms then
         charge_excess(g, kind, actual - reserved, has(mask, EXACT * bit))
       end
     end
@@ -133,6 +139,7 @@ while v < #values do
 end
 
 if fresh > 0 then
+  local now = heads[groups][1]
   local fields = {marker, pack('<I6I6', highest, now)}
   for g = 1, groups do
     fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])

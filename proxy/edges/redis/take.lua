@@ -2,9 +2,10 @@
 -- ARGV: struct format | values: lease (ms), number of groups; per bound in the order of trial: number of its group,
 --       kind, threshold; then the stamp: deadline (ms), number, number up to which all takes are answered | the groups'
 --       names | the field of the incarnation's takes | per request: its expected tokens, its margin.
--- Reply: now, how many requests were admitted, number of the bound that refused the rest (0: none), retry after,
+-- Reply: Redis' clock, how many requests were admitted, number of the bound that refused the rest (0: none), retry after,
 --        counted retry after, hard retry after; then for REQUEST and for TOKEN limits: number (0: none), room, reset of
---        the tightest bound. None admitted and none refused: the take was late or revoked, and nothing was counted.
+--        the tightest bound; then the time of the groups, which is that of the admission. None admitted and none
+--        refused: the take was late or revoked, and nothing was counted.
 -- The reference in Python: policy/limits/admission.py, admit(); policy/limits/take_numbers.py.
 -- See docs/reference/limits.md#admission.
 
@@ -12,8 +13,8 @@ local max = math.max
 local bounds = {unpack_(ARGV[1], ARGV[2])}
 local last = #bounds  -- struct.unpack also returns the next position
 local last_bound, groups = last - 6, bounds[2]
-local number, now = bounds[last - 2], clock()
-if now > bounds[last - 3] then return {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
+local number = bounds[last - 2]
+if clock_ms > bounds[last - 3] then return {clock_ms, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
 WINDOW[6] = bounds[1]
 local requests = (#ARGV - 3 - groups) / 2
 
@@ -24,21 +25,26 @@ local takes, revoked, unanswered = heads[groups + 1], 0, ''
 if takes then
   local answered, _, newest = bounds[last - 1], nil, nil
   revoked, _, newest = unpack_('<I6I6I6', takes)
-  if number <= revoked then return {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
+  if number <= revoked then return {clock_ms, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
   if newest > answered then
     local at = 7
     repeat at = at + TAKE_BYTES until at > #takes or unpack_('<I6', takes, at + 6) <= answered
     unanswered = takes:sub(7, at - 1)
   end
 end
+
+-- All groups of the path get the time of the one that is most ahead, so that one number tells when this take was.
+local now, last_written, is_steady, has_stepped = clock_ms, 0, true, false
 for g = 1, groups do
   local h = read(heads[g])
-  heads[g] = h
-  if h[1] > now then now = h[1] end
+  heads[g], last_written = h, h[1]
+  if last_written > now or h[2] ~= day or h[5] == AHEAD then is_steady = false end
 end
-local last_written = heads[groups][1]
-local day = floor(now / DAY)
-for g = 1, groups do roll(heads[g], now, day) end
+if not is_steady then
+  local ahead
+  ahead, has_stepped = catch_up(heads, 1, groups)
+  now = now + ahead
+end
 
 -- The room of each bound. Kinds 1, 2 and 5 count requests, 3, 4 and 6 tokens. A request costs every bound of a type
 -- the same, so the least room of a type decides. most_room: what the calls in flight can cost at most is below twice
@@ -98,9 +104,18 @@ if admitted > 0 then
       if m then charge(g, h, m, margin, granule, now) end
     end
   end
-  local fields = {ARGV[3 + groups], pack(TAKES, revoked, now, number, admitted) .. unanswered}
+end
+
+if admitted > 0 or has_stepped then  -- a group whose limits are full must not wait for the clock to catch up
+  local fields = {}
   for g = 1, groups do
-    fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])
+    local h = heads[g]
+    h[1] = now
+    fields[2 * g - 1], fields[2 * g] = ARGV[2 + g], packed(h)
+  end
+  if admitted > 0 then
+    fields[2 * groups + 1] = ARGV[3 + groups]
+    fields[2 * groups + 2] = pack(TAKES, revoked, now, number, admitted) .. unanswered
   end
   save(fields, last_written, now)
 end
@@ -118,7 +133,7 @@ for b = 3, last_bound, 3 do
   end
 end
 
-local midnight = DAY - now % DAY
+local midnight = DAY - clock_ms % DAY
 
 local refused_by, retry_after, counted_retry_after, hard_retry_after = 0, 0, 0, 0
 if admitted < requests then
@@ -206,7 +221,7 @@ local function reset(b)
 end
 
 return {
-  now, admitted, refused_by / 3, retry_after, counted_retry_after, hard_retry_after,
+  clock_ms, admitted, refused_by / 3, retry_after, counted_retry_after, hard_retry_after,
   tight_request / 3, max(0, rooms[tight_request] or 0), reset(tight_request),
-  tight_token / 3, max(0, rooms[tight_token] or 0), reset(tight_token),
+  tight_token / 3, max(0, rooms[tight_token] or 0), reset(tight_token), now,
 }

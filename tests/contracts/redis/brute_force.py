@@ -1,10 +1,12 @@
 """Two brute-force models that bound the counters from both sides. Simple, so that they share no mistake with them.
 
 Each event is remembered by itself. The exact log forgets it when its window has passed: what it refuses must not be
-admitted. The late log forgets it a granule later: what it admits must not be refused.
+admitted. The late log forgets it a granule later, and does not know how long a group was idle after the clock stepped
+back: what it admits must not be refused.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from policy.limits.effective import Bound
 from policy.limits.limit import LimitType, Unit
@@ -18,12 +20,22 @@ EXACT_UP_TO = 64
 Kind = tuple[LimitType, Unit]
 
 
+class Moment(NamedTuple):
+    """`clock_ms`: what the clock shows. `passed_ms`: all that it went forward; its steps back are left out."""
+
+    clock_ms: int
+    passed_ms: int
+
+
 @dataclass
 class Event:
-    """A number of requests or tokens at one instant."""
+    """A number of requests or tokens that were counted at `at_ms`, as the counters name the time. `most`: how many are
+    left if what may be given back was not."""
 
     at_ms: int
+    passed_ms: int
     count: int
+    most: int
 
 
 @dataclass
@@ -35,24 +47,29 @@ class Bucket:
     was_merged: bool = False
     """Whether the log ever had a threshold that lets it merge events."""
 
-    def least(self, now_ms: int) -> int:
+    def add(self, at_ms: int, now: Moment, count: int) -> None:
+        self.events.append(Event(at_ms, now.passed_ms, count, count))
+
+    def least(self, now: Moment) -> int:
         """What the exact log counts."""
-        return sum(event.count for event in self.events if event.at_ms + self.window_ms >= now_ms)
+        return sum(event.count for event in self.events if event.passed_ms + self.window_ms >= now.passed_ms)
 
-    def most(self, now_ms: int, granule_ms: int) -> int:
-        """What the log that forgets a granule later counts."""
-        late_ms = granule_ms - 1 if self.was_merged else 0
-        return sum(event.count for event in self.events if event.at_ms + self.window_ms + late_ms >= now_ms)
+    def most(self, now: Moment, granule_ms: int, resumed_ms: int) -> int:
+        """What the log counts that forgets a granule later, and what came before `resumed_ms` as late as if it had come
+        then."""
+        oldest_ms = now.passed_ms - self.window_ms - (granule_ms - 1 if self.was_merged else 0)
+        return sum(event.most for event in self.events if max(event.passed_ms, resumed_ms) >= oldest_ms)
 
-    def take_back(self, at_ms: int, count: int, now_ms: int) -> None:
-        """Out of what happened at `at_ms`, if that still counts for certain."""
-        if at_ms + self.window_ms < now_ms:
-            return
+    def take_back(self, at_ms: int, count: int, now: Moment, stepped_ms: int) -> None:
+        """Out of what happened at `at_ms`, if that still counts for certain. `stepped_ms`: what came before the clock
+        last stepped back may be given back or not."""
         for event in self.events:
-            if event.at_ms == at_ms and count:
+            if event.at_ms == at_ms and event.passed_ms + self.window_ms >= now.passed_ms:
                 back = min(count, event.count)
                 event.count -= back
                 count -= back
+                if event.passed_ms > stepped_ms:
+                    event.most -= back
 
 
 class BruteForce:
@@ -63,59 +80,81 @@ class BruteForce:
         self._buckets: dict[tuple[str, Kind], Bucket] = {}
         self._margins: dict[tuple[str, Kind], Bucket] = {}
         self._day_requests: dict[tuple[str, int], int] = {}
+        self._most_day_requests: dict[tuple[str, int], int] = {}
         self._day_tokens: dict[tuple[str, int], int] = {}
         self._applied: dict[str, int] = {}
+        self._stepped_ms = -1
+        self._resumed_ms: dict[str, int] = {}
 
-    def least(self, bound: Bound, now_ms: int) -> int:
-        return self._of_the_day(bound, now_ms) + self._bucket(bound).least(now_ms)
+    def step_back(self, now: Moment) -> None:
+        self._stepped_ms = now.passed_ms
+        self._resumed_ms.clear()
 
-    def most(self, bound: Bound, now_ms: int) -> int:
-        granule_ms = GRANULE_MS[bound.limit.unit]
-        return self._of_the_day(bound, now_ms) + self._bucket(bound).most(now_ms, granule_ms)
+    def resume(self, groups: "set[str]", now: Moment) -> None:
+        """A script has counted in these groups: from here on it knows how much time passes."""
+        for group in groups:
+            self._resumed_ms.setdefault(group, now.passed_ms)
 
-    def least_margin(self, bound: Bound, now_ms: int) -> int:
-        return self._margin(bound).least(now_ms)
+    def least(self, bound: Bound, now: Moment) -> int:
+        return self._of_the_day(bound, now) + self._bucket(bound).least(now)
 
-    def most_margin(self, bound: Bound, now_ms: int) -> int:
-        return self._margin(bound).most(now_ms, GRANULE_MS[bound.limit.unit])
+    def most(self, bound: Bound, now: Moment) -> int:
+        return self._of_the_day(bound, now, most=True) + self._late(self._bucket(bound), bound, now)
 
-    def admitted(self, bounds: tuple[Bound, ...], estimate: Estimate, now_ms: int) -> None:
+    def least_margin(self, bound: Bound, now: Moment) -> int:
+        return self._margin(bound).least(now)
+
+    def most_margin(self, bound: Bound, now: Moment) -> int:
+        return self._late(self._margin(bound), bound, now)
+
+    def _late(self, bucket: Bucket, bound: Bound, now: Moment) -> int:
+        resumed_ms = -1 if self._stepped_ms < 0 else self._resumed_ms[bound.counting_group]
+        return bucket.most(now, GRANULE_MS[bound.limit.unit], resumed_ms)
+
+    def admitted(self, bounds: tuple[Bound, ...], estimate: Estimate, at_ms: int, now: Moment) -> None:
         for bound in bounds:
             cost = 1 if bound.limit.type is LimitType.REQUEST else estimate.expected
             if bound.limit.type is LimitType.TOKEN:
-                self._margin(bound).events.append(Event(now_ms, estimate.margin))
+                self._margin(bound).add(at_ms, now, estimate.margin)
             if (bound.limit.type, bound.limit.unit) == (LimitType.REQUEST, Unit.DAY):
-                self._count_day(self._day_requests, bound.counting_group, now_ms, 1)
+                self._count_day(self._day_requests, bound.counting_group, now, 1)
+                self._count_day(self._most_day_requests, bound.counting_group, now, 1)
             else:
-                self._bucket(bound).events.append(Event(now_ms, cost))
+                self._bucket(bound).add(at_ms, now, cost)
 
-    def settled(self, bounds: tuple[Bound, ...], incarnation: str, settlement: Settlement, now_ms: int) -> None:
+    def settled(
+        self, bounds: tuple[Bound, ...], incarnation: str, settlement: Settlement, admitted: Moment, now: Moment
+    ) -> None:
         """`bounds`: those that bound the call when it was admitted."""
         if settlement.number <= self._applied.get(incarnation, 0):
             return
         self._applied[incarnation] = settlement.number
         for bound in bounds:
             if bound.limit.type is LimitType.TOKEN:
-                self._settle_tokens(bound, settlement, now_ms)
+                self._settle_tokens(bound, settlement, now)
             elif settlement.given_back:
-                self._give_back(bound, settlement.reservation.admitted_at_ms, now_ms)
+                self._give_back(bound, settlement.reservation.admitted_at_ms, admitted, now)
 
-    def _settle_tokens(self, bound: Bound, settlement: Settlement, now_ms: int) -> None:
+    def _settle_tokens(self, bound: Bound, settlement: Settlement, now: Moment) -> None:
         reservation, bucket = settlement.reservation, self._bucket(bound)
-        self._margin(bound).take_back(reservation.admitted_at_ms, reservation.margin_tokens, now_ms)
+        at_ms, stepped_ms = reservation.admitted_at_ms, self._stepped_ms
+        self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, stepped_ms)
+        excess = settlement.actual_tokens - reservation.reserved_tokens
         if bound.limit.unit is Unit.DAY:
-            bucket.take_back(reservation.admitted_at_ms, reservation.reserved_tokens, now_ms)
-            self._count_day(self._day_tokens, bound.counting_group, now_ms, settlement.actual_tokens)
-        elif settlement.actual_tokens > reservation.reserved_tokens:
-            bucket.events.append(Event(now_ms, settlement.actual_tokens - reservation.reserved_tokens))
+            bucket.take_back(at_ms, reservation.reserved_tokens, now, stepped_ms)
+            self._count_day(self._day_tokens, bound.counting_group, now, settlement.actual_tokens)
+        elif excess > 0:
+            bucket.add(-1, now, excess)
         else:
-            bucket.take_back(reservation.admitted_at_ms, reservation.reserved_tokens - settlement.actual_tokens, now_ms)
+            bucket.take_back(at_ms, -excess, now, stepped_ms)
 
-    def _give_back(self, bound: Bound, admitted_at_ms: int, now_ms: int) -> None:
+    def _give_back(self, bound: Bound, at_ms: int, admitted: Moment, now: Moment) -> None:
         if bound.limit.unit is not Unit.DAY:
-            self._bucket(bound).take_back(admitted_at_ms, 1, now_ms)
-        elif admitted_at_ms // DAY_MS == now_ms // DAY_MS:
-            self._count_day(self._day_requests, bound.counting_group, now_ms, -1)
+            self._bucket(bound).take_back(at_ms, 1, now, self._stepped_ms)
+        elif admitted.clock_ms // DAY_MS == now.clock_ms // DAY_MS:
+            self._count_day(self._day_requests, bound.counting_group, now, -1)
+            if admitted.passed_ms > self._stepped_ms:
+                self._count_day(self._most_day_requests, bound.counting_group, now, -1)
 
     def _bucket(self, bound: Bound) -> Bucket:
         return self._of(self._buckets, bound)
@@ -130,12 +169,13 @@ class BruteForce:
         bucket.was_merged = bucket.was_merged or unit is Unit.DAY or threshold > EXACT_UP_TO
         return bucket
 
-    def _of_the_day(self, bound: Bound, now_ms: int) -> int:
+    def _of_the_day(self, bound: Bound, now: Moment, *, most: bool = False) -> int:
         if bound.limit.unit is not Unit.DAY:
             return 0
-        days = self._day_requests if bound.limit.type is LimitType.REQUEST else self._day_tokens
-        return days.get((bound.counting_group, now_ms // DAY_MS), 0)
+        requests = self._most_day_requests if most else self._day_requests
+        days = requests if bound.limit.type is LimitType.REQUEST else self._day_tokens
+        return days.get((bound.counting_group, now.clock_ms // DAY_MS), 0)
 
-    def _count_day(self, days: dict[tuple[str, int], int], group: str, now_ms: int, count: int) -> None:
-        day = (group, now_ms // DAY_MS)
+    def _count_day(self, days: dict[tuple[str, int], int], group: str, now: Moment, count: int) -> None:
+        day = (group, now.clock_ms // DAY_MS)
         days[day] = days.get(day, 0) + count

@@ -1,8 +1,8 @@
 """The real scripts, with the test's own clock, compared with the reference and with two brute-force models.
 
 Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
-come late or whose answers are lost, changing thresholds, midnight, clocks that step back, and steps that aim at the
-edges of windows.
+come late or whose answers are lost, changing thresholds, midnight, clocks that step back by any size and forward again,
+and steps that aim at the edges of windows.
 """
 
 from collections.abc import Iterator
@@ -23,18 +23,29 @@ from hypothesis.stateful import (
 )
 
 from policy.groups import Group
-from policy.limits.admission import CounterHash, Decision, Tightest, admit, revoke_takes, settle
-from policy.limits.counter_layout import KIND_NUMBER, KINDS, closed_field, kind_mask, rate_usage
+from policy.limits.admission import Decision, Tightest, admit, revoke_takes, settle
+from policy.limits.counter_hash import CounterHash
+from policy.limits.counter_layout import (
+    KIND_NUMBER,
+    KINDS,
+    closed_field,
+    day_field,
+    day_usage,
+    kind_mask,
+    rate_usage,
+    time_ms,
+)
 from policy.limits.effective import Bound, Plan
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, window_ms
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
-from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce
+from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce, Moment
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 LEASE_MS = 130_000
+HOUR_MS = 3_600_000
 THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
 LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
 COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
@@ -46,10 +57,11 @@ NAMES = ("root", "child", "leaf", "twig", "bud")
 
 @dataclass(frozen=True)
 class Admission:
-    """An admitted call: its reservation, and the limits that bound it."""
+    """An admitted call: its reservation, the limits that bound it, and when it was."""
 
     reservation: Reservation
     bounds: tuple[Bound, ...]
+    moment: Moment
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Machine(RuleBasedStateMachine):
     def plant(self, limits: list[dict[tuple[str, str], int]], cascading: bool, before_midnight: int) -> None:
         self.client.flushdb()
         self.now_ms = START_MS - START_MS % DAY_MS + DAY_MS - before_midnight
-        self.latest_ms = 0
+        self.passed_ms = 0
         self.cascading = cascading
         self.groups: list[Group] = []
         for name, its in zip(NAMES, limits, strict=False):
@@ -94,9 +106,16 @@ class Machine(RuleBasedStateMachine):
         self.under_way: list[Sent] = []
         self.revoked: list[Sent] = []
 
-    @rule(step_ms=st.one_of(st.integers(0, 30), st.integers(0, 1_100), st.integers(0, 61_000), st.just(-7)))
+    @rule(step_ms=st.one_of(st.integers(0, 30), st.integers(0, 1_100), st.integers(0, 61_000), st.just(HOUR_MS)))
     def wait(self, step_ms: int) -> None:
+        """Or the clock steps forward, which is the same to the counters."""
         self._set_clock(self.now_ms + step_ms)
+
+    @rule(step_ms=st.one_of(st.integers(1, 30), st.integers(1, 70_000), st.just(HOUR_MS)))
+    def step_back(self, step_ms: int) -> None:
+        self.now_ms -= step_ms
+        for model in self.models.values():
+            model.step_back(self._moment())
 
     @rule(data=st.data(), off_by=st.integers(-1, 1))
     @precondition(lambda self: bool(self.edges))
@@ -175,9 +194,9 @@ class Machine(RuleBasedStateMachine):
         """`retry_after` is tight: refused one millisecond before, admitted at it."""
         plan = self._plan(caller)
         decision = self._take(plan, [SOME])
-        if decision is None or decision.refused_by is None:
+        if decision is None or decision.refused_by is None or self._tomorrow_has_counted(plan):
             return
-        self._set_clock(decision.now_ms + decision.retry_after_ms - 1)
+        self._set_clock(decision.clock_ms + decision.retry_after_ms - 1)
         early = self._take(plan, [SOME])
         assert early is not None
         assert early.refused_by is not None, "admitted before retry_after"
@@ -197,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         for admission in [admission for admission in self.open if admission.reservation.key == plan.key]:
             self.open.remove(admission)
             self._settle("a", [(admission, 0, True)])
-        self._set_clock(decision.now_ms + decision.hard_retry_after_ms - 1)
+        self._set_clock(decision.clock_ms + decision.hard_retry_after_ms - 1)
         still = self._take(plan, [SOME])
         assert still is not None
         assert still.refused_by is not None, "a hard refusal was lifted"
@@ -233,28 +252,37 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def control_reads_what_the_scripts_count(self) -> None:
-        """Of each rate limit, from the stored fields alone, at times when no script has dropped what left."""
+        """Of each limit, from the stored fields alone, at times when no script has dropped what left."""
         plan = self._plan(len(self.groups) - 1)
-        rates = [bound for bound in plan.bounds if bound.limit.is_rate]
-        if not rates:
-            return
-        numbers = [KIND_NUMBER[bound.limit.type, bound.limit.unit] for bound in rates]
-        fields = [bound.counting_group for bound in rates]
-        fields += [closed_field(bound.counting_group, number) for bound, number in zip(rates, numbers, strict=True)]
-        values: Any = self.client.hmget(plan.key, fields)
-        book = self.books[plan.key]
-        now_ms = book.now_ms({bound.counting_group for bound in rates}, self.now_ms)
-        for place, bound in enumerate(rates):
-            log = book.counts_at(bound.counting_group, now_ms).log((bound.limit.type, bound.limit.unit))
+        for bound in plan.bounds:
+            group, number = bound.counting_group, KIND_NUMBER[bound.limit.type, bound.limit.unit]
+            counts = self.books[plan.key].counts_at(group, self.now_ms)
+            values: Any = self.client.hmget(plan.key, [group, day_field(group), closed_field(group, number)])
+            header, other_day, closed = values
+            if not bound.limit.is_rate:
+                assert day_usage(header, self.now_ms, other_day) == (counts.today.requests, counts.today.tokens)
+                continue
+            now_ms = time_ms(header, self.now_ms)
+            log = counts.log((bound.limit.type, bound.limit.unit))
             counted = log.total, max(0, log.empty_at_ms(window_ms(bound.limit.unit, 0)) - now_ms)
-            assert rate_usage(values[place], values[len(rates) + place], numbers[place], now_ms) == counted
+            assert rate_usage(header, closed, number, now_ms) == counted
+
+    def _tomorrow_has_counted(self, plan: Plan) -> bool:
+        """Whether the clock has stepped back over midnight."""
+        tomorrow = self.now_ms // DAY_MS + 1
+        counts = self.books[plan.key].groups.values()
+        return any(tomorrow in (one.today.day, one.other_day.day) for one in counts)
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)
         return plan_of(*reversed(self.groups[: depth + 1]))
 
     def _set_clock(self, now_ms: int) -> None:
+        self.passed_ms += max(0, now_ms - self.now_ms)
         self.now_ms = now_ms
+
+    def _moment(self) -> Moment:
+        return Moment(self.now_ms, self.passed_ms)
 
     def _run(self, script: bytes, key: str, arguments: list[bytes]) -> "int | list[int]":
         pipeline: Any = self.client.pipeline(transaction=False)
@@ -293,40 +321,42 @@ class Machine(RuleBasedStateMachine):
         reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.bounds, LEASE_MS, stamp), *texts])
         decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)
+        if not decision.too_late:
+            self.models[plan.key].resume({bound.counting_group for bound in plan.bounds}, self._moment())
         self._check_between_the_models(plan, estimates, decision)
-        self.now_ms = decision.now_ms
         return decision
 
     def _check_between_the_models(self, plan: Plan, estimates: list[Estimate], decision: Decision) -> None:
-        model, now_ms = self.models[plan.key], decision.now_ms
+        model, now = self.models[plan.key], self._moment()
         for estimate in estimates[: decision.admitted]:
             for bound in plan.bounds:
-                least, threshold = model.least(bound, now_ms), bound.limit.threshold
+                least, threshold = model.least(bound, now), bound.limit.threshold
                 assert least < threshold, f"one too many: {bound}"
-                assert least + model.least_margin(bound, now_ms) < 2 * threshold, f"one may cost too much: {bound}"
-            model.admitted(plan.bounds, estimate, now_ms)
+                assert least + model.least_margin(bound, now) < 2 * threshold, f"one may cost too much: {bound}"
+            model.admitted(plan.bounds, estimate, decision.now_ms, now)
             buckets = _parts(plan.bounds)
             self.open.append(
                 Admission(
                     Reservation(
                         key=plan.key,
                         buckets=buckets,
-                        admitted_at_ms=now_ms,
+                        admitted_at_ms=decision.now_ms,
                         reserved_tokens=estimate.expected,
                         margin_tokens=estimate.margin,
                     ),
                     plan.bounds,
+                    now,
                 )
             )
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
-            most, threshold = model.most(refusing, now_ms), refusing.limit.threshold
-            most_in_all = most + model.most_margin(refusing, now_ms)
+            most, threshold = model.most(refusing, now), refusing.limit.threshold
+            most_in_all = most + model.most_margin(refusing, now)
             assert most >= threshold or most_in_all >= 2 * threshold, f"refused for nothing: {refusing}"
             for earlier in plan.bounds[: decision.refused_by]:
-                assert model.least(earlier, now_ms) < earlier.limit.threshold, f"not the first to refuse: {refusing}"
+                assert model.least(earlier, now) < earlier.limit.threshold, f"not the first to refuse: {refusing}"
         if decision.admitted:
-            self._remember_edges(plan, now_ms)
+            self._remember_edges(plan, decision.clock_ms)
 
     def _remember_edges(self, plan: Plan, now_ms: int) -> None:
         """Instants at which something may leave: steps aim at them."""
@@ -357,11 +387,12 @@ class Machine(RuleBasedStateMachine):
     def _apply(self, key: str, incarnation: str, batch: list[tuple[Admission, Settlement]]) -> None:
         settlements = [settlement for _, settlement in batch]
         reply = self._run(self.scripts.settle.sha, key, settle_arguments(settlements, incarnation, LEASE_MS))
-        book = self.books[key]
-        now_ms = book.now_ms({name for one in settlements for name, _ in one.reservation.buckets}, self.now_ms)
-        assert reply == settle(book, incarnation, settlements, self.now_ms)
+        assert reply == settle(self.books[key], incarnation, settlements, self.now_ms)
+        model, now = self.models[key], self._moment()
+        if reply:
+            model.resume({name for one in settlements for name, _ in one.reservation.buckets}, now)
         for admission, settlement in batch:
-            self.models[key].settled(admission.bounds, incarnation, settlement, now_ms)
+            model.settled(admission.bounds, incarnation, settlement, admission.moment, now)
 
 
 def _parts(bounds: tuple[Bound, ...]) -> tuple[tuple[str, int], ...]:
@@ -375,8 +406,8 @@ def _as_reply(decision: Decision) -> list[int]:
 
     refused_by = 0 if decision.refused_by is None else decision.refused_by + 1
     waits = [decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms]
-    counts = [decision.now_ms, decision.admitted, refused_by, *waits]
-    return [*counts, *place(decision.requests), *place(decision.tokens)]
+    counts = [decision.clock_ms, decision.admitted, refused_by, *waits]
+    return [*counts, *place(decision.requests), *place(decision.tokens), decision.now_ms]
 
 
 @pytest.fixture(params=REDIS_BINARIES)

@@ -5,7 +5,7 @@ See docs/reference/limits.md#counter-layout. That the scripts write and count th
 
 from collections.abc import Sequence
 
-from policy.limits.counter_layout import day_usage, last_time_ms, rate_usage
+from policy.limits.counter_layout import AHEAD, day_usage, rate_usage, time_ms
 
 RPS, RPM, TPM = 1, 2, 4
 NOW_MS = 1_700_000_000_000
@@ -71,8 +71,18 @@ def test_a_limit_that_has_never_counted_is_unused() -> None:
     assert rate_usage(header(log(RPS, 2, 0, entry(NOW_MS, 2))), None, RPM, NOW_MS) == (0, 0)
 
 
-def test_time_and_day_of_a_header() -> None:
-    assert last_time_ms(None) == 0
-    assert last_time_ms(header()) == NOW_MS
-    assert day_usage(header(), NOW_MS) == (7, 99)
-    assert day_usage(header(), NOW_MS + 86_400_000) == (0, 0)
+def test_time_of_a_group_never_goes_back() -> None:
+    assert time_ms(None, NOW_MS) == NOW_MS
+    assert time_ms(header(), NOW_MS + 5) == NOW_MS + 5
+    assert time_ms(header(), NOW_MS - 5) == NOW_MS
+    ahead = header(log(AHEAD, 3_600_000, 0, entry(0, 0)), log(RPS, 2, 0, entry(NOW_MS, 2)))
+    assert time_ms(ahead, NOW_MS - 3_600_000 + 5) == NOW_MS + 5
+    assert rate_usage(ahead, None, RPS, NOW_MS + 5) == (2, 996)
+
+
+def test_a_day_is_read_from_the_header_or_from_beside_it() -> None:
+    yesterday = number(NOW_MS // 86_400_000 - 1, 3) + number(5, 7) + number(60, 7)
+    assert day_usage(header(), NOW_MS, yesterday) == (7, 99)
+    assert day_usage(header(), NOW_MS - 86_400_000, yesterday) == (5, 60)
+    assert day_usage(header(), NOW_MS - 86_400_000) == (0, 0)
+    assert day_usage(header(), NOW_MS + 86_400_000, yesterday) == (0, 0)

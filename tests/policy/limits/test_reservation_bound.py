@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.limits.admission import CounterHash, admit, settle
+from policy.limits.admission import admit, settle
+from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit

@@ -126,7 +126,8 @@ def rows() -> Iterator[Row]:
 
 def take_reply(admitted: int) -> bytes:
     """take.lua's reply: admitted now, tightest limits of the first level, a minute to reset."""
-    values = (int(time() * 1000), admitted, 0, 0, 0, 0, 1, 10**9 - 1, 60_000, 2, 10**12 - 90, 60_000)
+    now_ms = int(time() * 1000)
+    values = (now_ms, admitted, 0, 0, 0, 0, 1, 10**9 - 1, 60_000, 2, 10**12 - 90, 60_000, now_ms)
     return b"*%d\r\n%b" % (len(values), b"".join(b":%d\r\n" % value for value in values))
 
 

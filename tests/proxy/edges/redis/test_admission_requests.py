@@ -86,7 +86,7 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     above = Bound(Limit(LimitType.TOKEN, Unit.MINUTE, 1000), "root", "root")
     plan = replace(PLAN, bounds=(BOUND, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
-    reply = [7000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000]
+    reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
     requests, tokens = LimitStatus(5, 2, 60_000), LimitStatus(1000, 900, 59_000)
     assert taken.keys() == {Estimate(5), Estimate(90, 30)}
