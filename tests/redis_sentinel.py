@@ -4,7 +4,7 @@ The sentinels replace a primary that has been silent for three seconds. A busy m
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,14 @@ class SentinelSet:
 
 
 @contextmanager
-def running_sentinels(options: Sequence[str] = (), password: str = "") -> Iterator[SentinelSet]:
+def running_sentinels(
+    options: Sequence[str] = (), password: str = "", primary_environment: Mapping[str, str] | None = None
+) -> Iterator[SentinelSet]:
     """`options`: further options of the three servers, and if they are TLS ones, of the sentinels. `password`: of the
-    default user everywhere."""
+    default user everywhere. `primary_environment`: of the first primary, such as a `SteppedClock`'s."""
     with ExitStack() as stack:
         primary = own_port()
-        servers = {primary: _started(stack, primary, options, password)}
+        servers = {primary: _started(stack, primary, options, password, primary_environment)}
         for _ in range(2):
             port = own_port()
             servers[port] = _started(stack, port, [*options, "--replicaof", HOST, str(primary)], password)
@@ -98,11 +100,18 @@ def lone_sentinel(primary_port: int) -> Iterator[str]:
         yield f"{HOST}:{port}"
 
 
-def _started(stack: ExitStack, port: int, options: Sequence[str], password: str) -> RedisServer:
+def _started(
+    stack: ExitStack,
+    port: int,
+    options: Sequence[str],
+    password: str,
+    environment: Mapping[str, str] | None = None,
+) -> RedisServer:
     login = ["--requirepass", password, "--masterauth", password] if password else []
     tls = "--tls-replication" in options
     listens = ["--tls-port" if tls else "--port", str(port), "--bind", HOST, "--repl-diskless-sync-delay", "0"]
     server = RedisServer(_folder(stack), [*listens, *login, *options], password=password)
+    server.environment = environment or {}
     server.start()
     stack.callback(server.kill)
     return server

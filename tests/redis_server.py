@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class RedisServer:
         self.password = password
         self.configuration: Path | None = None
         """Sentinels need a file, which they write to. Options win over it."""
+        self.environment: Mapping[str, str] = {}
+        """Added to that of the tests, such as a `SteppedClock`'s."""
         self._binary = binary or REDIS_BINARIES[0]
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,7 +75,10 @@ class RedisServer:
         file = [str(self.configuration)] if self.configuration else []
         own = [*file, "--port", "0", "--unixsocket", str(self.socket_path), "--dir", str(self.folder), "--save", ""]
         self._process = subprocess.Popen(
-            [self._binary, *own, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [self._binary, *own, *self._options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self.environment},
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
@@ -132,10 +137,13 @@ def tls_options(ca: ThrowawayCa) -> list[str]:
 
 
 @contextmanager
-def private_redis(options: Sequence[str] = (), binary: str | None = None) -> Iterator[RedisServer]:
+def private_redis(
+    options: Sequence[str] = (), binary: str | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[RedisServer]:
     """A running server. The directory's name is short: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="tg-redis-") as folder:
         server = RedisServer(Path(folder), options, binary)
+        server.environment = environment or {}
         server.start()
         try:
             yield server

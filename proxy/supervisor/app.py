@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
@@ -43,6 +44,7 @@ from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.replicas.supervisor.control_reports import TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
+from proxy.edges.telemetry.supervisor.clock_steps import RedisClockSteps
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.metrics_keys import MetricsKeys
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
@@ -95,6 +97,8 @@ class Supervisor:
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
+        self._clock_steps = RedisClockSteps()
+        self._totals.include(self._clock_steps)
         self._models = ModelRows()
         self._replicas = ReplicaAnswers(self._models, self._send_to_worker)
         self._models.listen(self._replicas.models_changed)
@@ -223,6 +227,7 @@ class Supervisor:
             on_loss="closed",
             call_timeout_s=settings.call_timeout_s,
             client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
+            on_clock_step=partial(self._clock_steps.noticed, None),
         )
         counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)
         await counters.start()
@@ -277,6 +282,7 @@ class Supervisor:
             "journal": self._journal_check,
             "capacity": self._capacity_check,
             "redis": self._redis_check,
+            "redis_clock": self._clock_steps.finding,
             "control": self._control_check,
             "hints": self._hints_check,
         }
@@ -376,6 +382,7 @@ class Supervisor:
     def _counted(self, slot: int, counts: Message) -> None:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
+        self._clock_steps.add(slot, counts["clock_steps"])
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._async_worker_died(slot, incarnation)

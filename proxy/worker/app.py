@@ -241,6 +241,7 @@ async def _counters(
         client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
         on_round_trip=meters.redis_round_trip,
         on_local_decision=meters.decided_alone,
+        on_clock_step=meters.redis_clock_stepped,
         before_settling=journal.write_now,
     )
     counters = RedisCounters(settings.redis_url, incarnation, options=options)

@@ -24,6 +24,7 @@ from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
+from proxy.edges.redis.nodes.clock import ClockSteps
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.nodes.topology import nodes_of
@@ -53,7 +54,8 @@ class CountersOptions:
 
     `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
     seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.
-    `before_settling`: called before settlements are sent; it writes to the journal what they settle.
+    `on_clock_step`: called with a server's name and by how many ms its clock stepped. `before_settling`: called before
+    settlements are sent; it writes to the journal what they settle.
     """
 
     on_loss: str = "closed"
@@ -64,6 +66,7 @@ class CountersOptions:
     scripts: Scripts = field(default_factory=Scripts.load)
     on_round_trip: Callable[[float], None] | None = None
     on_local_decision: Callable[[], None] | None = None
+    on_clock_step: Callable[[str, int], None] = lambda _server, _by_ms: None
     before_settling: Callable[[], None] = lambda: None
 
 
@@ -86,6 +89,7 @@ class RedisCounters:
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}
         self._takes_to_send: list[Take] = []
+        self._clock_steps = ClockSteps(self._options.client.deadline_s, self._options.on_clock_step)
         self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
         self.settle = self._settle_here_too if self._local is not None else partial(self._settlements.add, incarnation)
@@ -284,7 +288,9 @@ class RedisCounters:
         self._takes.answered(take)
         elapsed_s = self._loop.time() - take.sent_at
         if elapsed_s <= self._options.client.deadline_s:
-            take.node.clock.learn(redis_ms, take.sent_at)
+            change = take.node.clock.learn(redis_ms, take.sent_at)
+            if change is not None:
+                self._clock_steps.check(take.node.client.name, take.node.clock, change)
         if self._on_round_trip is not None:
             self._on_round_trip(elapsed_s)
 

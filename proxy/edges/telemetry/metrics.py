@@ -83,6 +83,7 @@ class WorkerMetrics:
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
         self._overrun_tokens = 0
+        self._clock_steps: list[tuple[str, int]] = []
         self._histograms = {
             "duration": HistogramCounts(DURATION_BOUNDS_S),
             "overhead": HistogramCounts(OVERHEAD_BOUNDS_S),
@@ -108,6 +109,10 @@ class WorkerMetrics:
     def reservation_overrun(self, tokens: int) -> None:
         """A call cost so many tokens more than it was taken to cost at most."""
         self._overrun_tokens += tokens
+
+    def redis_clock_stepped(self, server: str, by_ms: int) -> None:
+        """The clock of a Redis server stepped. It is told with the round trip in which that was noticed."""
+        self._clock_steps.append((server, by_ms))
 
     def decided_alone(self) -> None:
         """A limit check was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
@@ -178,6 +183,8 @@ class WorkerMetrics:
             self._histograms["first_byte"].add(buckets)
         alone, self._decided_alone = self._decided_alone, 0
         overrun, self._overrun_tokens = self._overrun_tokens, 0
+        clock_steps = self._clock_steps.copy()
+        self._clock_steps.clear()
         capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
         if capacity is not None:
             sheds = capacity.taken_sheds()
@@ -194,6 +201,7 @@ class WorkerMetrics:
             "unreported": self._unreported.copy(),
             "decided_alone": alone,
             "overrun_tokens": overrun,
+            "clock_steps": clock_steps,
             "histograms": {name: one.take() for name, one in self._histograms.items() if any(one.counts)},
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,

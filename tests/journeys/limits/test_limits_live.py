@@ -18,10 +18,10 @@ import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.product import Product, models
-from tests.journeys.stepped_clock import COMPILER, SteppedClock
-from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.ports import own_port
 from tests.redis_server import REDIS_BINARIES
+from tests.stepped_clock import COMPILER, SteppedClock
+from tests.stepped_clock import MISSING as NO_COMPILER
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 

@@ -23,10 +23,10 @@ from tests.journeys.billing_faults import Event, faults_of_events
 from tests.journeys.callers import CallRecord
 from tests.journeys.chaos import HOLDBACK_S, WORKERS, Rig, running_rig, verdict
 from tests.journeys.product import METRICS_TOKEN, kill
-from tests.journeys.stepped_clock import COMPILER, SteppedClock
-from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.postgres_server import MISSING as NO_POSTGRES
 from tests.postgres_server import find_binaries, running_postgres
+from tests.stepped_clock import COMPILER, SteppedClock
+from tests.stepped_clock import MISSING as NO_COMPILER
 from tests.upstream.questions import Question
 
 SEGMENT_BYTES = 8 * 1024 * 1024

@@ -1,8 +1,23 @@
-"""An estimate of Redis' clock, learnt from the replies of takes. It turns local deadlines into Redis' time."""
+"""An estimate of Redis' clock, learnt from the replies of takes. It turns local deadlines into Redis' time, and tells
+when the clock has stepped."""
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 from policy.limits.take_numbers import NO_DEADLINE_MS
+
+STEP_MS = 1000
+"""An estimate that changes by less is no step, however soon."""
+DRIFT = 0.1
+"""How much faster or slower a clock can run while it is being corrected: chrony's limit is a twelfth."""
+
+
+class Change(NamedTuple):
+    """An estimate differs by `by_ms` from the one made `after_s` before. Both are NaN for the first estimate."""
+
+    by_ms: float
+    after_s: float
 
 
 class RedisClock:
@@ -12,14 +27,25 @@ class RedisClock:
     Redis ran the script, and never too low. A stepped clock, or another server's, is corrected by the next reply.
     """
 
-    __slots__ = ("_ahead_ms",)
+    __slots__ = ("_ahead_ms", "learnt_at_s", "learnt_ms")
 
     def __init__(self) -> None:
         self._ahead_ms: int | None = None
+        self.learnt_ms: float = math.nan
+        """The last estimate, also after `forget`."""
+        self.learnt_at_s = math.nan
 
-    def learn(self, redis_ms: int, sent_at_s: float) -> None:
-        """`redis_ms`: the truncated time in the reply to a request sent at `sent_at_s` of the monotonic clock."""
-        self._ahead_ms = redis_ms + 1 - math.floor(sent_at_s * 1000)
+    def learn(self, redis_ms: int, sent_at_s: float) -> Change | None:
+        """`redis_ms`: the truncated time in the reply to a request sent at `sent_at_s` of the monotonic clock.
+
+        Returns a change that may be a step; `ClockSteps` tells.
+        """
+        ahead_ms = redis_ms + 1 - math.floor(sent_at_s * 1000)
+        by_ms = ahead_ms - self.learnt_ms
+        after_s = sent_at_s - self.learnt_at_s
+        self._ahead_ms = self.learnt_ms = ahead_ms
+        self.learnt_at_s = sent_at_s
+        return None if -STEP_MS < by_ms < STEP_MS else Change(by_ms, after_s)
 
     def forget(self) -> None:
         """Drop the estimate: the next connection may reach another server."""
@@ -28,3 +54,27 @@ class RedisClock:
     def at_most(self, local_s: float) -> int:
         """The latest time, in ms, that Redis' clock can show at `local_s`. `NO_DEADLINE_MS` while nothing is known."""
         return NO_DEADLINE_MS if self._ahead_ms is None else math.ceil(local_s * 1000) + self._ahead_ms
+
+
+class ClockSteps:
+    """Tells steps of servers' clocks from drift and slow replies. `on_step`: called with the server's name, and by how
+    many ms its clock stepped.
+
+    The first estimate of a server is compared with the latest of another: after a fail-over its clock is the limits'.
+    """
+
+    def __init__(self, slowest_reply_s: float, on_step: Callable[[str, int], None]) -> None:
+        self._slowest_reply_s = slowest_reply_s
+        self._on_step = on_step
+        self._clocks: dict[str, RedisClock] = {}
+
+    def check(self, server: str, clock: RedisClock, change: Change) -> None:
+        if math.isnan(change.by_ms):
+            latest = max(self._clocks.values(), key=lambda one: one.learnt_at_s, default=None)
+            known = self._clocks.get(server, latest)
+            self._clocks[server] = clock
+            if known is None:
+                return
+            change = Change(clock.learnt_ms - known.learnt_ms, clock.learnt_at_s - known.learnt_at_s)
+        if abs(change.by_ms) > STEP_MS + 1000 * (self._slowest_reply_s + DRIFT * change.after_s):
+            self._on_step(server, round(change.by_ms))

@@ -79,6 +79,11 @@ class RedisClient:
         self._on_trouble = on_trouble
 
     @property
+    def name(self) -> str:
+        """The server's, as in log lines."""
+        return self._server.name
+
+    @property
     def available(self) -> bool:
         """Whether the circuit breaker is closed. While it is open, commands fail at once."""
         return not self._breaker_open

@@ -214,7 +214,7 @@ def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """What a worker sends for one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
     nothing: dict[str, Any] = {"decisions": [], "sheds": [], "unreported": {}, "async": {}}
-    nothing |= {"decided_alone": 0, "overrun_tokens": 0}
+    nothing |= {"decided_alone": 0, "overrun_tokens": 0, "clock_steps": []}
     return {"calls": told, "histograms": {}, "gauges": {}} | nothing
 
 
