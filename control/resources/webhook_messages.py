@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
-from control.edges.sql.events.ingest import NewEvent
+from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.resources.ids import new_id
 from control.resources.records import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
@@ -49,19 +49,20 @@ class Attempt:
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
-async def outbox(tx: WriteTx, rows: Sequence[NewEvent]) -> None:
+async def outbox(tx: WriteTx, rows: Sequence[NewEvent], receivers: Receivers) -> None:
     """Write the messages that carry these new events to their webhooks, in the transaction that writes the events."""
-    receivers = await webhook_rows.enabled_webhooks(tx, sorted({row.workspace_id for row in rows}))
-    if not receivers:
-        return
     by_workspace: dict[str, list[NewEvent]] = {}
     for row in rows:
-        by_workspace.setdefault(row.workspace_id, []).append(row)
+        if row.workspace_id in receivers:
+            by_workspace.setdefault(row.workspace_id, []).append(row)
+    if not by_workspace:
+        return
     now_ms = await database_ms(tx.conn)
     messages = [
         new_delivery(webhook_id, EVENT_TYPE, keys, now_ms)
-        for workspace_id, webhook_id in receivers
-        for keys in _messages_of(by_workspace[workspace_id])
+        for workspace_id, theirs in by_workspace.items()
+        for webhook_id in receivers[workspace_id]
+        for keys in _messages_of(theirs)
     ]
     await webhook_rows.insert_deliveries(tx, messages)
 

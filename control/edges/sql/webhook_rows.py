@@ -82,11 +82,14 @@ async def lock_all_webhooks(tx: WriteTx) -> list[WebhookRecord]:
 # --- deliveries ------------------------------------------------------------------------------------------------------
 
 
-async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(workspace, webhook) of all enabled webhooks of these workspaces."""
+async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The enabled webhooks of each of these workspaces that has any."""
     theirs = one_of(webhooks.c.workspace_id, workspace_ids)
     query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
-    return [(row.workspace_id, row.id) for row in await tx.conn.execute(query.order_by(webhooks.c.id))]
+    found: dict[str, list[str]] = {}
+    for workspace_id, id in await tx.conn.execute(query.order_by(webhooks.c.id)):
+        found.setdefault(workspace_id, []).append(id)
+    return found
 
 
 async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> None:

@@ -8,7 +8,7 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from control.edges.sql.events.clock import EventClock
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import api_keys, events
+from control.edges.sql.webhook_rows import enabled_webhooks
 from control.resources.errors import EventsLostError, IngestTooSlowError
 from control.time_slices import each
 from policy.billing import BillingEvent
@@ -55,7 +56,9 @@ class NewEvent(NamedTuple):
 
 
 _COLUMNS = NewEvent._fields
-Outbox = Callable[[WriteTx, Sequence[NewEvent]], Awaitable[None]]
+Receivers = Mapping[str, Sequence[str]]
+"""The enabled webhooks of each workspace that has any."""
+Outbox = Callable[[WriteTx, Sequence[NewEvent], Receivers], Awaitable[None]]
 """Called with new events, inside the transaction that stores them."""
 
 
@@ -109,15 +112,16 @@ class Ingest:
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
         now_ms = (await self.clock.read_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
+        receivers = await enabled_webhooks(tx, sorted({event.workspace_id for event in batch}))
         portions = (batch[start : start + _PORTION] for start in range(0, len(batch), _PORTION))
-        made = await each(portions, lambda portion: _stamped(portion, earliest_ms, now_ms))
+        made = await each(portions, lambda portion: _stamped(portion, earliest_ms, now_ms, receivers))
         rows = {row.idempotency_key: row for row in chain.from_iterable(made)}
         # Ordered by key, so that two transactions with the same events cannot deadlock.
         new = await _INSERTS[tx.conn.dialect.name](tx.conn, [rows[key] for key in sorted(rows)])
         if new:
             await _mark_keys_used(tx, new)
             if self.outbox is not None:
-                await self.outbox(tx, new)
+                await self.outbox(tx, new, receivers)
         return len(new)
 
 
@@ -130,8 +134,8 @@ async def _find(conn: Connection, key: str | None) -> None:
         raise EventsLostError
 
 
-def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int) -> list[NewEvent]:
-    """The rows of these events, column by column."""
+def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int, receivers: Container[str]) -> list[NewEvent]:
+    """The rows of these events, column by column. Metadata is for webhooks alone: without a receiver none is stored."""
     columns: dict[str, Iterable[Any]] = dict(zip(BillingEvent._fields, zip(*batch, strict=True), strict=True))
     tokens = [event.tokens for event in batch]
     columns |= {
@@ -139,7 +143,9 @@ def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int) -> li
         "input_tokens": [counts.input for counts in tokens],
         "output_tokens": [counts.output for counts in tokens],
         "cached_input_tokens": [counts.cached_input for counts in tokens],
-        "request_metadata": [_text_of(event.request_metadata) for event in batch],
+        "request_metadata": [
+            _text_of(event.request_metadata) if event.workspace_id in receivers else None for event in batch
+        ],
         "ingested_at_ms": [now_ms] * len(batch),
     }
     return list(map(NewEvent._make, zip(*(columns[name] for name in _COLUMNS), strict=True)))

@@ -232,7 +232,7 @@ async def test_a_day_that_gets_an_event_while_it_is_to_be_dropped_stays(server_s
     assert (await where(server_store))[late.idempotency_key] == day.name
 
 
-async def _wait_for_a_waiter(store: Store, tx: WriteTx, rows: object) -> None:
+async def _wait_for_a_waiter(store: Store, tx: WriteTx, rows: object, receivers: object) -> None:
     """Keep the transaction open until another one waits for its locks."""
     while not await _is_locked(store, granted=False):
         await asyncio.sleep(0.01)

@@ -37,7 +37,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
     chance = random.Random(4)
     clock = ShiftedClock()
 
-    async def dawdle(tx: WriteTx, rows: object) -> None:
+    async def dawdle(tx: WriteTx, rows: object, receivers: object) -> None:
         if chance.random() < 0.4:
             await asyncio.sleep(chance.uniform(0, HOLDBACK_S / 3))
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.tables import api_keys, events
+from control.edges.sql.tables import api_keys, events, webhooks, workspaces
 from control.resources.errors import IngestTooSlowError
 from control.resources.records import Window
 from policy.billing import Tokens
@@ -22,7 +22,18 @@ async def rows_of(store: Store) -> dict[str, Any]:
         return {row.idempotency_key: row for row in await conn.execute(select(events))}
 
 
+async def add_webhook(store: Store, workspace_id: str, enabled: bool = True) -> None:
+    workspace = {"name": workspace_id, "tier": "basic", "billing": "active", "onboarded": True, "created_at_ms": 1}
+    webhook = {"url": "https://hooks.example.com", "enabled": enabled, "secret": "", "created_at_ms": 1}
+    async with store.write() as tx:
+        await tx.conn.execute(insert(workspaces).values(id=workspace_id, **workspace))
+        await tx.conn.execute(
+            insert(webhooks).values(id=f"wh_{workspace_id}", workspace_id=workspace_id, updated_at_ms=1, **webhook)
+        )
+
+
 async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
+    await add_webhook(store, "ws_1")
     ingest, _ = ingest_and_reader(store)
     now_ms = await clock_ms(store)
     told = event(
@@ -37,6 +48,20 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
     assert (row.input_tokens, row.output_tokens, row.cached_input_tokens, row.status) == (2**53, 7, 5, 200)
     assert row.timestamp_ms == now_ms
     assert orjson.loads(row.request_metadata) == told.request_metadata
+
+
+async def test_metadata_that_no_webhook_is_sent_is_not_stored(store: Store) -> None:
+    await add_webhook(store, "ws_on")
+    await add_webhook(store, "ws_off", enabled=False)
+    ingest, _ = ingest_and_reader(store)
+    of = {"ws_on": 1, "ws_off": 2, "ws_none": 3}
+    await ingest.take([event(n, workspace_id=id, request_metadata={"n": n}) for id, n in of.items()])
+    rows = await rows_of(store)
+    assert {row.workspace_id: row.request_metadata for row in rows.values()} == {
+        "ws_on": '{"n":1}',
+        "ws_off": None,
+        "ws_none": None,
+    }
 
 
 async def test_the_same_events_again_change_nothing_and_new_ones_among_them_count(store: Store) -> None:
@@ -75,7 +100,7 @@ async def test_a_late_event_is_stamped_no_earlier_than_half_the_holdback_ago(sto
 async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tried_again(store: Store) -> None:
     stamps: list[int] = []
 
-    async def slow_at_first(tx: WriteTx, rows: Any) -> None:
+    async def slow_at_first(tx: WriteTx, rows: Any, receivers: object) -> None:
         stamps.append(rows[0].timestamp_ms)
         if len(stamps) == 1:
             await asyncio.sleep(1.1)
@@ -87,7 +112,7 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
 
 
 async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) -> None:
-    async def slow(tx: WriteTx, rows: Any) -> None:
+    async def slow(tx: WriteTx, rows: Any, receivers: object) -> None:
         await asyncio.sleep(0.2)
 
     ingest, _ = ingest_and_reader(store, 0.4, outbox=slow)
@@ -99,7 +124,7 @@ async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) ->
 async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(store: Store) -> None:
     told: list[list[str]] = []
 
-    async def outbox(tx: WriteTx, rows: Any) -> None:
+    async def outbox(tx: WriteTx, rows: Any, receivers: object) -> None:
         told.append(sorted(row.idempotency_key for row in rows))
         if len(told) == 2:
             raise ZeroDivisionError
@@ -174,8 +199,9 @@ async def test_a_batch_may_be_larger_than_what_the_management_api_takes(sqlite_p
 
 
 async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane) -> None:
+    (await plane.post("/v1/gateway/webhooks", {"url": "https://hooks.example.com/"})).ok()
     exact = '{"id":340282366920938463463374607431768211456,"deep":[{"x":0.1234567890123456789,"e":1e-400}]}'
-    wires = [orjson.dumps(event(n).to_wire()).decode() for n in range(2)]
+    wires = [orjson.dumps(event(n, workspace_id=plane.workspace_id).to_wire()).decode() for n in range(2)]
     exact_one = wires[1].replace('"request_metadata":null', f'"request_metadata": {exact}')
     status, said = await post(plane, f'{{"events":[{wires[0]},{exact_one}]}}'.encode())
     assert (status, said) == (200, {"accepted": 2})
