@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Cell = Callable[[Mapping[str, Any]], Any]
-_OTHER_THAN_ASCII = re.compile("[^\n -~]")
+_MAY_NEED_ESCAPE = re.compile("[^\n -~\U00010000-\U0010ffff]")
+"""Not those beyond 16 bits: no terminal obeys them, and JSON escapes them as two surrogates, which YAML cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Column:
 
 def json_text(answer: Any) -> str:
     """The API's answer, as a script parses it and a person can read it: what a terminal may obey is escaped."""
-    return _OTHER_THAN_ASCII.sub(_escaped, json.dumps(answer, indent=2, ensure_ascii=False))
+    return _MAY_NEED_ESCAPE.sub(_escaped, json.dumps(answer, indent=2, ensure_ascii=False))
 
 
 def _escaped(found: re.Match[str]) -> str:

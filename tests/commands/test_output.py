@@ -17,8 +17,15 @@ def test_text_is_cut_to_columns_of_a_terminal() -> None:
 
 
 def test_json_shows_letters_and_escapes_what_a_terminal_obeys() -> None:
-    answer = {"name": "\u9867 \x1b[8m \x9b31m \u202e \U000e0001"}
+    answer = {"name": "\u9867 \U0001f600 \x1b[8m \x9b31m \u202e"}
     text = json_text(answer)
     assert json.loads(text) == answer
-    assert "\u9867" in text
+    assert "\u9867 \U0001f600" in text
     assert text.replace("\n", "").isprintable()
+
+
+def test_json_has_no_surrogates_which_yaml_cannot_read() -> None:
+    answer = {"name": "\U0001f600 \U000e0001 \U000f0000 \U0010fffd"}
+    text = json_text(answer)
+    assert json.loads(text) == answer
+    assert "\\u" not in text

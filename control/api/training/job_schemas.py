@@ -52,7 +52,7 @@ class TrainingUserV1(ResponseV1):
 
 
 class TrainingJobV1(ResponseV1):
-    """A training job. `user` is null: workspace keys belong to no person."""
+    """A training job. `user.email` is null: workspace keys belong to no person."""
 
     id: str
     created_at: TimeText
@@ -69,7 +69,7 @@ class TrainingJobV1(ResponseV1):
     )
     priority: int
     availability_model: AvailabilityModel
-    user: TrainingUserV1 | None
+    user: TrainingUserV1
 
 
 class TrainingJobResponseV1(ResponseV1):
@@ -112,7 +112,7 @@ def job_response(job: JobSummary) -> TrainingJobV1:
             "checkpoint_sync_status": record.checkpoint_sync_status,
             "priority": record.priority,
             "availability_model": record.availability_model,
-            "user": None,
+            "user": {"email": None},
         }
     )
 

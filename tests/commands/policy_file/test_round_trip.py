@@ -7,12 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commands.errors import AwayError
+from commands.output import json_text
 from commands.policy_file.applying import StoppedError
 from commands.policy_file.document import read_document
 from commands.policy_file.export import export_text
 from commands.policy_file.planning import Consent
 from commands.policy_file.reading import read_workspace
 from commands.policy_file.values import Found, Group, Workspace
+from commands.policy_file.yaml_text import parse_yaml
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
 from tests.fakes.workspace_api import WorkspaceApi
 
@@ -84,10 +86,12 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40))
 @example("\x85 next line")
 @example("a\r\nb  \u2028 ")
+@example("\U0001f600 \U000e0001 \U000f0000 \U0010fffd")
 def test_any_name_is_the_same_after_an_export(name: str) -> None:
     group = Group(name, name)
     text, _ = export_text(Workspace(groups={name: Found("grp_1", group)}), MINE)
     assert read_document(text).groups == (group,)
+    assert read_document(json_text(parse_yaml(text).value)).groups == (group,), "the same file as JSON"
 
 
 @settings(max_examples=12, deadline=None)

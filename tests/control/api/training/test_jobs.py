@@ -27,7 +27,7 @@ FIELDS = {
     *("error_message", "node_count", "name", "checkpoint_sync_status", "priority", "availability_model", "user"),
 }
 INSTANCE = {"id", "name", "memory_limit_mib", "millicpu_limit", "gpu_count", "gpu_type", "gpu_memory_limit_mib"}
-NULLABLE = {"error_message", "name", "checkpoint_sync_status", "user"}
+NULLABLE = {"error_message", "name", "checkpoint_sync_status"}
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ async def test_a_job_has_the_documented_fields(sqlite_plane: ControlPlane, sqlit
     made = await create(sqlite_plane, sqlite_place)
     assert made.keys() == FIELDS
     assert {name for name, value in made.items() if value is None} == NULLABLE
+    assert made["user"] == {"email": None}
     assert made["instance_type"].keys() == INSTANCE
     assert made["training_project"] == {"id": made["training_project_id"], "name": "llama"}
     assert (made["current_status"], made["node_count"], made["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
