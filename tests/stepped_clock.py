@@ -4,6 +4,7 @@ Only `CLOCK_REALTIME` moves, as when an operator or NTP sets the clock. Monotoni
 """
 
 import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -72,6 +73,16 @@ class SteppedClock:
         self._file.write_bytes(bytes(mmap.PAGESIZE))
         self.offset_s = 0
         self.environment = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(self._file)}
+
+    def of_redis_alone(self, binary: str) -> dict[str, str]:
+        """Settings of a product whose Redis has this clock, and nothing else."""
+        shims = self._file.parent / "bin"
+        shims.mkdir()
+        shim = shims / "redis-server"
+        given = " ".join(f"{name}={value}" for name, value in self.environment.items())
+        shim.write_text(f'#!/bin/sh\nexec env {given} {binary} "$@"\n')
+        shim.chmod(0o755)
+        return {"PATH": f"{shims}:{os.environ['PATH']}"}
 
     def keep_from_midnight(self, for_s: int) -> None:
         """If the UTC day ends within this time, begin the next one: a day's counters end with it."""

@@ -5,7 +5,6 @@ The whole product over two workers. Window boundaries: tests/contracts/redis/tes
 
 import asyncio
 import math
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -176,13 +175,8 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(
     tmp_path: Path, question_upstream: ScriptedUpstream
 ) -> None:
     """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
-    clock, shims = SteppedClock(tmp_path), tmp_path / "bin"
-    shims.mkdir()
-    shim = shims / "redis-server"
-    given = " ".join(f"{name}={value}" for name, value in clock.environment.items())
-    shim.write_text(f'#!/bin/sh\nexec env {given} {REDIS_BINARIES[0]} "$@"\n')
-    shim.chmod(0o755)
-    async with own_product(tmp_path, {"PATH": f"{shims}:{os.environ['PATH']}"}) as stage:
+    clock = SteppedClock(tmp_path)
+    async with own_product(tmp_path, clock.of_redis_alone(REDIS_BINARIES[0])) as stage:
         await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
         group = await stage.operator.group("own", models(stage.slug, ("REQUEST", "DAY", 2), ("TOKEN", "DAY", 10_000)))
         key = await stage.operator.key(group)
@@ -202,6 +196,83 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(
         assert await statuses(stage, key, 3) == [200, 200, 429]
         after = await usage(stage, group)
         assert [item["reset_at"] < later["reset_at"] for item, later in zip(before, after, strict=True)] == [True] * 2
+
+
+@pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+async def test_second_on_a_wrong_redis_clock_freezes_no_limit_and_is_told(
+    tmp_path: Path, question_upstream: ScriptedUpstream
+) -> None:
+    clock = SteppedClock(tmp_path)
+    async with own_product(tmp_path, clock.of_redis_alone(REDIS_BINARIES[0])) as stage:
+        clock.keep_from_midnight(2 * 3600)  # the day's count is read at the end
+        await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
+        group = await stage.operator.group("own", models(stage.slug, (*REQUESTS, 3), ("REQUEST", "DAY", 100)))
+        key = await stage.operator.key(group)
+        assert await statuses(stage, key, 5) == [200] * 3 + [429] * 2
+        before = await jumps(stage)
+        clock.step(3600)
+        assert await allowed(stage, key, 5) == 3
+        clock.step(-3600)
+        await stage.until(lambda: has_jumped(stage, key, before + 2), "both steps are counted")
+        refused = await ask(stage, key)
+        assert (refused.status, int(refused.headers["retry-after"]) <= 61) == (429, True)
+        async with stage.session.get(stage.product.admin + "/readyz") as answer:
+            degraded = (await answer.json())["degraded"]
+        assert [text.partition(": ")[0] for text in degraded] == ["redis_clock"]
+        assert "stepped back by 3600" in degraded[0]
+        done = await asyncio.to_thread(stage.product.run, "doctor", "--data", str(stage.product.data))
+        assert "redis_clock: Redis: its clock stepped back by 3600" in " ".join(done.stdout.split())
+        await stage.until(lambda: logs(stage, "Degraded: redis_clock"), "it is logged")
+        clock.step(61)
+        assert await allowed(stage, key, 5) == 3
+        await stage.until(lambda: used(stage, group, {"REQUEST": 9}), "the day has counted all of it")
+
+
+@pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+async def test_machine_set_back_by_an_hour_freezes_no_limit(
+    tmp_path: Path, question_upstream: ScriptedUpstream
+) -> None:
+    """Limits of groups and of the management API; all processes have the stepped clock."""
+    clock = SteppedClock(tmp_path)
+    async with own_product(tmp_path, clock.environment) as stage:
+        await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
+        minutely = await stage.operator.key(await stage.operator.group("a", models(stage.slug, (*REQUESTS, 3))))
+        secondly = await stage.operator.key(
+            await stage.operator.group("b", models(stage.slug, ("REQUEST", "SECOND", 1)))
+        )
+        assert await statuses(stage, minutely, 5) == [200] * 3 + [429] * 2
+        assert 200 in await statuses(stage, secondly, 3)
+        clock.step(-3600)
+        await asyncio.sleep(1.01)  # a worker may refuse without Redis for up to a second
+        refused = await ask(stage, minutely)
+        assert (refused.status, int(refused.headers["retry-after"]) <= 61) == (429, True)
+        await stage.until(lambda: passes(stage, secondly), "the next second admits again")
+        assert (await stage.operator.ask("GET", "/v1/gateway/groups"))[0] == 200
+        clock.step(61)
+        assert await allowed(stage, minutely, 5) == 3
+
+
+async def allowed(stage: Stage, key: str, calls: int) -> int:
+    """How many of the calls pass, made when workers, which may refuse by themselves for up to a second, ask again."""
+    await asyncio.sleep(1.01)
+    return (await statuses(stage, key, calls)).count(200)
+
+
+async def logs(stage: Stage, text: str) -> bool:
+    return text in stage.product.log.read_text()
+
+
+async def jumps(stage: Stage) -> int:
+    """How many steps of Redis' clock the machine has counted."""
+    async with stage.session.get(stage.product.admin + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return int(float(next(line.split()[1] for line in lines if line.startswith("tollgate_redis_clock_jumps_total"))))
+
+
+async def has_jumped(stage: Stage, key: str, times: int) -> bool:
+    """Makes a call: a process notices a step when it asks Redis."""
+    await ask(stage, key)
+    return await jumps(stage) >= times
 
 
 async def usage(stage: Stage, group: str) -> list[Any]:
