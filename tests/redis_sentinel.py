@@ -17,9 +17,10 @@ from tests.redis_server import RedisServer
 
 SERVICE = "gateway"
 _QUORUM = 2
+DOWN_AFTER_MS = 3_000
 _SENTINEL = f"""
 sentinel monitor {SERVICE} {HOST} {{primary}} {_QUORUM}
-sentinel down-after-milliseconds {SERVICE} 3000
+sentinel down-after-milliseconds {SERVICE} {{down_after_ms}}
 sentinel failover-timeout {SERVICE} 3000
 """
 
@@ -72,7 +73,10 @@ class SentinelSet:
 
 @contextmanager
 def running_sentinels(
-    options: Sequence[str] = (), password: str = "", primary_environment: Mapping[str, str] | None = None
+    options: Sequence[str] = (),
+    password: str = "",
+    primary_environment: Mapping[str, str] | None = None,
+    down_after_ms: int = DOWN_AFTER_MS,
 ) -> Iterator[SentinelSet]:
     """`options`: further options of the three servers, and if they are TLS ones, of the sentinels. `password`: of the
     default user everywhere. `primary_environment`: of the first primary, such as a `SteppedClock`'s."""
@@ -86,7 +90,7 @@ def running_sentinels(
         sentinels = {}
         for _ in range(3):
             port = own_port()
-            sentinels[port] = _started_sentinel(stack, port, primary, options, password)
+            sentinels[port] = _started_sentinel(stack, port, primary, options, password, down_after_ms)
         wait_for(lambda: all(_is_informed(one) for one in sentinels.values()), "the sentinels do not find each other")
         yield SentinelSet(servers, sentinels)
 
@@ -117,14 +121,21 @@ def _started(
     return server
 
 
-def _started_sentinel(stack: ExitStack, port: int, primary: int, options: Sequence[str], password: str) -> RedisServer:
+def _started_sentinel(
+    stack: ExitStack,
+    port: int,
+    primary: int,
+    options: Sequence[str],
+    password: str,
+    down_after_ms: int = DOWN_AFTER_MS,
+) -> RedisServer:
     folder = _folder(stack)
     tls = "--tls-replication" in options
     listens = ["--tls-port" if tls else "--port", str(port), "--bind", HOST, *(options if tls else ())]
     login = f"sentinel auth-pass {SERVICE} {password}\nrequirepass {password}\n" if password else ""
     sentinel = RedisServer(folder, ["--sentinel", *listens], password=password)
     sentinel.configuration = folder / "sentinel.conf"
-    sentinel.configuration.write_text(_SENTINEL.format(primary=primary) + login, "utf-8")
+    sentinel.configuration.write_text(_SENTINEL.format(primary=primary, down_after_ms=down_after_ms) + login, "utf-8")
     sentinel.start()
     stack.callback(sentinel.kill)
     return sentinel

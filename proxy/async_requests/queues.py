@@ -21,8 +21,10 @@ from proxy.async_requests.requests import (
     Work,
 )
 
-LEASE_S = 7.0
-"""An attempt, or a delivery, that its holder has not renewed for so long is taken back."""
+HELD_S = 60.0
+"""A holder goes on for so long after it has last renewed an attempt or a delivery."""
+LEASE_S = HELD_S + 2.0
+"""What has not been renewed for so long is taken back: its holder has given it up."""
 RENEW_INTERVAL_S = 2.0
 STANDING_S = 3.0
 """How long the mark of `report_standing` holds."""
@@ -33,6 +35,10 @@ DELIVERY_TRIES = 5
 
 class QueueUnavailableError(Exception):
     """The queue of asynchronous requests does not answer."""
+
+
+class RequestUnknownError(QueueUnavailableError):
+    """The queue answers, and does not know a request that it had accepted."""
 
 
 class ParkedRequestError(Exception):
@@ -91,11 +97,15 @@ class AttemptQueue(Protocol):
         ...
 
     async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
-        """Keep the attempts for another `LEASE_S`. Returns those that are no longer held: their work is in vain."""
+        """Keep the attempts for another `LEASE_S`. Returns those that are no longer held: their work is in vain.
+
+        One whose request is not known is held still: who accepted it may be about to submit it again.
+        """
         ...
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
         """Store part of the model's answer. Numbers begin with 0. Stored chunks of a lost attempt are removed.
+        Raises `RequestUnknownError`.
 
         False: not now, because the workspace's answers have reached their bound and another one is to be completed
         first. May take its time, so that answers leave the queue's Redis free for others.
@@ -103,7 +113,10 @@ class AttemptQueue(Protocol):
         ...
 
     async def finish(self, attempt: AttemptRef, outcome: Outcome) -> bool:
-        """End the attempt. False if it is no longer held; then nothing changes."""
+        """End the attempt. False if it is no longer held; then nothing changes. True again for the same final outcome.
+
+        A success whose answer was lost meanwhile becomes another attempt. Raises `RequestUnknownError`.
+        """
         ...
 
     async def fail_deployment(self, deployment: DeploymentRef) -> int:

@@ -28,7 +28,7 @@ from proxy.async_requests.outcomes import (
     is_success,
     outcome_of,
 )
-from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
+from proxy.async_requests.queues import HELD_S, AttemptQueue, QueueUnavailableError, RequestUnknownError
 from proxy.async_requests.requests import Again, Attempt, AttemptRef, Failed, Outcome, Succeeded
 from proxy.async_requests.states import Status
 from proxy.async_worker.answer_reading import RETRY_S, AnswerStore, discard, error_text
@@ -92,6 +92,8 @@ class _Run:
     began: float = field(default_factory=perf_counter)
     status: int = 0
     url: str = ""
+    sent: bool = False
+    """The exchange with the replica is over."""
     lost: bool = False
 
     @property
@@ -123,6 +125,7 @@ class Attempts:
         try:
             outcome = await self._outcome(run, held_since)
         finally:
+            run.sent = True
             payload.release()
             if outcome is None or outcome is handed_back:
                 run.status = CUT_OFF
@@ -146,14 +149,13 @@ class Attempts:
 
                 def lose() -> None:
                     run.lost = True
-                    scope.reschedule(asyncio.get_running_loop().time())
+                    if not run.sent:
+                        scope.reschedule(asyncio.get_running_loop().time())
 
                 self._parts.leases.hold(run.attempt.ref, held_since, lose)
                 result = await self._answer(run)
         except TimeoutError:
             result = TIMED_OUT
-        finally:
-            self._parts.leases.release(run.attempt.ref)
         if run.lost:
             return None
         if isinstance(result, Fault):
@@ -221,9 +223,12 @@ class Attempts:
         return task
 
     async def _finish(self, run: _Run, outcome: Outcome | None) -> None:
-        deployment, meters = run.attempt.ref.deployment, self._parts.meters
         duration_s = perf_counter() - run.began
-        held = outcome is not None and await self._record(run.attempt.ref, outcome)
+        try:
+            held = outcome is not None and await self._record(run.attempt.ref, outcome)
+        finally:
+            self._parts.leases.release(run.attempt.ref)
+        deployment, meters = run.attempt.ref.deployment, self._parts.meters
         if not held:
             log.warning(
                 "Attempt %d of asynchronous request %s was taken back, because its lease was not renewed in time. If it"
@@ -239,12 +244,18 @@ class Attempts:
             meters.request_ended(deployment, status)
 
     async def _record(self, ref: AttemptRef, outcome: Outcome) -> bool:
-        """Tell the queue, however long it is away: nobody can take the attempt back meanwhile."""
+        """Tell the queue, however long it is away; the lease is renewed meanwhile. False if the attempt was lost."""
+        unknown_until: float | None = None
         while True:
             try:
                 return await self._parts.queue.finish(ref, outcome)
+            except RequestUnknownError:
+                unknown_until = unknown_until or perf_counter() + HELD_S
+                if perf_counter() >= unknown_until:
+                    return False
             except QueueUnavailableError:
-                await asyncio.sleep(RETRY_S)
+                unknown_until = None
+            await asyncio.sleep(RETRY_S)
 
 
 def _name(outcome: Outcome | None) -> str:

@@ -61,7 +61,7 @@ class DeliveryParts:
     counts: DeliveryCounts
     again_in_ms: Callable[[Delivery], int | None]
     clock: Callable[[], float] = monotonic
-    lost_after_s: float = 5.0
+    lost_after_s: float = 15.0
 
 
 class Deliveries:

@@ -6,11 +6,9 @@ from collections.abc import Awaitable, Callable, Collection
 from time import monotonic
 from typing import Generic, TypeVar
 
-from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError
+from proxy.async_requests.queues import HELD_S, RENEW_INTERVAL_S, QueueUnavailableError
 
 Held = TypeVar("Held")
-GIVE_UP_S = 5.0
-"""What could not be renewed for so long is given up, before another process may take it."""
 RETRY_S = 0.25
 """Time between two attempts to renew while the queue does not answer."""
 log = logging.getLogger(__name__)
@@ -59,7 +57,7 @@ class Leases(Generic[Held]):
         return True
 
     def _is_overdue(self, one: Held) -> bool:
-        return one in self._held and self._clock() - self._held[one][0] >= GIVE_UP_S
+        return one in self._held and self._clock() - self._held[one][0] >= HELD_S
 
     def _give_up(self, lost: Collection[Held]) -> None:
         for one in lost:

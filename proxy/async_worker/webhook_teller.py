@@ -28,6 +28,8 @@ SMALL_BYTES = 256 << 10
 READ_BYTES = 4096
 """Most bytes of a receiver's answer that are read, so that its connection can be used again."""
 READ_TIMEOUT_S = 1.0
+FIRST_SECRET_S = 3.0
+"""How long a result waits for control to confirm that its workspace has no signing secret."""
 BUFFERED_BYTES = 16 << 20
 """So much of a body may still be on its way, or unread by the receiver, when its last piece has been handed over."""
 USER_AGENT = "Tollgate-Webhooks/1"
@@ -44,6 +46,10 @@ class Directory(Protocol):
 
     def workspace(self, id: str) -> WorkspaceRow | None:
         """Raises `PolicyUnavailableError`."""
+        ...
+
+    async def confirm_unknown(self) -> None:
+        """Return when control has confirmed the policy after this call. Raises `PolicyUnavailableError`."""
         ...
 
 
@@ -94,7 +100,7 @@ class WebhookTeller:
         """Why the webhook has not accepted the delivery; empty if it has. Raises `AnswerLostError`."""
         try:
             check_base_url(delivery.webhook_endpoint, self._parts.egress)
-            return await self._post(delivery, self._secrets(delivery.deployment.workspace_id))
+            return await self._post(delivery, await self._secrets(delivery.deployment.workspace_id))
         except HostRuleError:
             return "the URL may not be called"
         except SealedWithUnknownKeyError:
@@ -163,8 +169,19 @@ class WebhookTeller:
                 raise AnswerLostError
         yield body.end()
 
-    def _secrets(self, workspace_id: str) -> list[str]:
-        """The secrets that sign now. Raises `PolicyUnavailableError` or `SealedWithUnknownKeyError`."""
+    async def _secrets(self, workspace_id: str) -> list[str]:
+        """The secrets that sign now. Raises `PolicyUnavailableError` or `SealedWithUnknownKeyError`.
+
+        A workspace's first one may be younger than this machine's policy.
+        """
+        if found := self._known_secrets(workspace_id):
+            return found
+        with contextlib.suppress(PolicyUnavailableError, TimeoutError):  # then what is known here counts
+            async with asyncio.timeout(FIRST_SECRET_S):
+                await self._parts.directory.confirm_unknown()
+        return self._known_secrets(workspace_id)
+
+    def _known_secrets(self, workspace_id: str) -> list[str]:
         workspace = self._parts.directory.workspace(workspace_id)
         sealed = workspace.signing_secrets if workspace is not None else None
         if sealed is None:

@@ -40,6 +40,7 @@ from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.supervisor.dead_holders import DeadHolders
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.replicas.supervisor.control_reports import TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
@@ -94,6 +95,7 @@ class Supervisor:
         self._slots: list[WorkerSlot] = []
         """Of proxy workers. The slots of async workers are numbered behind them."""
         self._async_slots: list[WorkerSlot] = []
+        self._dead_holders: DeadHolders | None = None
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
@@ -115,6 +117,8 @@ class Supervisor:
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
             await stack.enter_async_context(running(*services))
+            if self._dead_holders is not None:
+                await stack.enter_async_context(running(self._dead_holders.run))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -199,6 +203,7 @@ class Supervisor:
             queue = QueueClient(settings.async_requests.redis_url)
             stack.push_async_callback(queue.close)
             figures.queue = RedisQueueOverview(queue)
+            self._dead_holders = DeadHolders(queue)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
         self._all_slots[slot].send(message)
@@ -385,11 +390,15 @@ class Supervisor:
         self._clock_steps.add(slot, counts["clock_steps"])
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
-        self._async_worker_died(slot, incarnation)
+        self._slot_emptied(slot)
         self._shipper.worker_died(incarnation)
 
     def _async_worker_died(self, slot: int, incarnation: str) -> None:
-        """It had no journal."""
+        self._slot_emptied(slot)
+        if self._dead_holders is not None:
+            self._dead_holders.died(incarnation)
+
+    def _slot_emptied(self, slot: int) -> None:
         self._totals.forget_gauges(slot)
         self._replicas.switchboard.worker_died(slot)
 

@@ -28,6 +28,8 @@ class CurrentMap:
         self._error: RedisError | None = None
         self._asked_at_s = float("-inf")
         self._finding: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._primaries = frozenset(found.primaries if found is not None else ())
 
     async def get(self) -> SlotMap:
         """At once, unless none was found yet. Raises redis-py's error if none can be found."""
@@ -41,6 +43,24 @@ class CurrentMap:
                 raise self._error
         return self._map
 
+    def has_primary(self, host: Place) -> bool:
+        """Whether the server holds data, as far as is known."""
+        return host in self._primaries
+
+    async def find_anew(self) -> None:
+        """Find it again from now on. Raises redis-py's error if none can be found."""
+        if self._finding is not None:
+            await asyncio.shield(self._finding)
+        self.doubt()
+        if self._finding is not None:
+            await asyncio.shield(self._finding)
+        if self._error is not None:
+            raise self._error
+
+    async def changed(self) -> None:
+        """Wait until other servers hold the data than now."""
+        await self._changed.wait()
+
     def doubt(self) -> None:
         """Find it again soon: something went wrong that a wrong map would explain."""
         if self._discovery is not None and (self._finding is None or self._finding.done()):
@@ -50,6 +70,7 @@ class CurrentMap:
         """A server said that another one has this slot."""
         if self._map is not None:
             self._map.move(slot, owner)
+            self._note_primaries(self._map)
         self.doubt()
 
     async def close(self) -> None:
@@ -65,6 +86,15 @@ class CurrentMap:
         if self._map is not None:  # by now, commands to servers that the last map left out have ended
             await self._clients.close(but=self._map.nodes)
         try:
-            self._map, self._error = await discovery.find(self._map), None
+            found = await discovery.find(self._map)
         except RedisError as error:
             self._error = error
+            return
+        self._map, self._error = found, None
+        self._note_primaries(found)
+
+    def _note_primaries(self, found: SlotMap) -> None:
+        known, self._primaries = self._primaries, frozenset(found.primaries)
+        if known not in (frozenset(), self._primaries):
+            self._changed.set()
+            self._changed = asyncio.Event()

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -56,6 +57,19 @@ class RedisNode:
         return "" if self.host == ONLY else f"{self.host[0]}:{self.host[1]}"
 
 
+_Send = Callable[[RedisNode, bool], Awaitable[Any]]
+"""The flag: ask the server for a key that moves to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A write's result, the server that took it, and how many replicas had it in time; None if that was not asked."""
+
+    result: Any
+    node: RedisNode
+    replicas: int | None
+
+
 class RoutedRedis:
     """Connects on use. Its commands raise redis-py's errors and OSError, and have no deadline but `options`'."""
 
@@ -75,7 +89,30 @@ class RoutedRedis:
     async def at(self, key: str, command: Command) -> Any:
         """The command's result, from the server that has the key."""
         async with self._doubting():
-            return await self._redirected(key, command)
+            return await self._redirected(key, partial(_send, command))
+
+    async def write(self, key: str, command: Command, wait_ms: int | None) -> Written:
+        """As `at`. `wait_ms`: how long to wait for a replica; None: not at all."""
+        async with self._doubting():
+            written: Written = await self._redirected(key, partial(_send_write, command, wait_ms))
+        return written
+
+    async def owner(self, key: str) -> RedisNode:
+        """The server that has the key, as far as is known."""
+        host = (await self._map.get()).owner(key)
+        return RedisNode(host, self._clients.at(host))
+
+    def has_primary(self, node: RedisNode) -> bool:
+        """Whether the server holds data, as far as is known."""
+        return self._map.has_primary(node.host)
+
+    async def find_primaries(self) -> None:
+        """Find out which servers hold data now. Raises redis-py's error if nobody tells."""
+        await self._map.find_anew()
+
+    async def changed(self) -> None:
+        """Wait until other servers hold the data than now."""
+        await self._map.changed()
 
     async def each(self, commands: Sequence[Keyed]) -> list[Any]:
         """The results in order, after a round trip to each server. Raises the first error when all have answered."""
@@ -83,7 +120,8 @@ class RoutedRedis:
             results = await self._by_server(commands)
             for place, result in enumerate(results):
                 if isinstance(result, AskError | TryAgainError):
-                    results[place] = await self._redirected(*commands[place])
+                    key, command = commands[place]
+                    results[place] = await self._redirected(key, partial(_send, command))
                 elif isinstance(result, BaseException):
                     raise result
         return results
@@ -107,12 +145,12 @@ class RoutedRedis:
         """Find out again which server holds what: a node was used that fails."""
         self._map.doubt()
 
-    async def _redirected(self, key: str, command: Command) -> Any:
+    async def _redirected(self, key: str, send: _Send) -> Any:
         """Follow redirects. While a slot is moved, wait for the keys of a command that are on both sides."""
         host, is_asking, redirects = (await self._map.get()).owner(key), False, 0
         while True:
             try:
-                return await _send(self._clients.at(host), command, is_asking)
+                return await send(RedisNode(host, self._clients.at(host)), is_asking)
             except TryAgainError:
                 await asyncio.sleep(_TRY_AGAIN_S)
                 host, is_asking, redirects = (await self._map.get()).owner(key), False, 0
@@ -151,12 +189,28 @@ class RoutedRedis:
             raise
 
 
-async def _send(redis: Redis, command: Command, is_asking: bool) -> Any:
+async def _send(command: Command, node: RedisNode, is_asking: bool) -> Any:
     if not is_asking:
-        return await command(redis)
-    async with redis.client() as one_connection:
+        return await command(node.redis)
+    async with node.redis.client() as one_connection:
         await ask(one_connection, "ASKING")
         return await command(one_connection)
+
+
+async def _send_write(command: Command, wait_ms: int | None, node: RedisNode, is_asking: bool) -> Written:
+    """In one round trip and on one connection: WAIT counts what its own connection wrote."""
+    if wait_ms is None:
+        return Written(await _send(command, node, is_asking), node, None)
+    pipeline = node.redis.pipeline(transaction=False)
+    if is_asking:
+        pipeline.execute_command("ASKING")
+    command(pipeline)
+    pipeline.wait(1, wait_ms)
+    *_, result, replicas = await pipeline.execute(raise_on_error=False)
+    for reply in (result, replicas):
+        if isinstance(reply, BaseException):
+            raise reply
+    return Written(result, node, replicas)
 
 
 async def _pipelined(redis: Redis, commands: Sequence[Keyed]) -> Sequence[Any]:

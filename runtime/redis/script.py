@@ -1,13 +1,13 @@
 """A Lua script that Redis keeps by its SHA-1. It is sent where Redis does not know it: after a start or a fail-over."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from runtime.redis.routed import RoutedRedis
+from runtime.redis.routed import RoutedRedis, Written
 
 Argument = str | bytes | int
 
@@ -22,6 +22,20 @@ class RedisScript:
     async def run(self, redis: RoutedRedis, keys: Sequence[str], *arguments: Argument) -> Any:
         """The script's reply, decoded no further than redis-py does."""
         return await redis.at(keys[0], lambda server: self._run(server, keys, arguments))
+
+    async def write(
+        self, redis: RoutedRedis, keys: Sequence[str], arguments: Sequence[Argument], wait_ms: int | None
+    ) -> Written:
+        """`wait_ms`: how long to wait for a replica; None: not at all."""
+
+        def evalsha(server: Redis) -> Awaitable[Any]:
+            return server.evalsha(self._sha1, len(keys), *keys, *arguments)
+
+        try:
+            return await redis.write(keys[0], evalsha, wait_ms)
+        except NoScriptError:
+            await redis.at(keys[0], lambda server: server.script_load(self._text))
+            return await redis.write(keys[0], evalsha, wait_ms)
 
     async def _run(self, server: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         try:

@@ -26,6 +26,7 @@ from proxy.async_requests.queues import (
     ParkedRequestError,
     QueueFullError,
     QueueUnavailableError,
+    RequestUnknownError,
 )
 from proxy.async_requests.requests import (
     PRIORITIES,
@@ -239,14 +240,15 @@ class FakeAsyncQueue:
         self._check_available()
         lost = []
         for ref in attempts:
-            if (entry := self._held(ref)) is None:
-                lost.append(ref)
-            else:
+            if (entry := self._held(ref)) is not None:
                 entry.held_until_ms = self.now_ms() + LEASE_MS
+            elif self._entry(ref.deployment.workspace_id, ref.request_id) is not None:
+                lost.append(ref)
         return lost
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
         self._check_available()
+        self._known(attempt)
         if (entry := self._held(attempt)) is not None:
             more = len(chunk) - len(entry.chunks.get(number, b""))
             workspace_id = entry.request.deployment.workspace_id
@@ -264,11 +266,15 @@ class FakeAsyncQueue:
 
     async def finish(self, attempt: AttemptRef, outcome: Outcome) -> bool:
         self._check_available()
+        known = self._known(attempt)
         entry = self._held(attempt)
         if entry is None:
-            return False
+            ends = {Succeeded: Status.SUCCEEDED, Failed: Status.FAILED}
+            return known.attempt == attempt.attempt and known.outcome is ends.get(type(outcome), Status.QUEUED)
         now_ms = self.now_ms()
         place = self._next_place()
+        if isinstance(outcome, Succeeded) and entry.has_webhook and entry.stored_bytes < outcome.size_bytes:
+            outcome = Again(0, ANSWER_LOST)
         match outcome:
             case Succeeded():
                 entry.answer = outcome
@@ -430,6 +436,12 @@ class FakeAsyncQueue:
                 return entry.deadline_ms if entry.due_ms is None else entry.due_ms
             case _:
                 return entry.due_ms
+
+    def _known(self, ref: AttemptRef) -> Entry:
+        entry = self._entry(ref.deployment.workspace_id, ref.request_id)
+        if entry is None:
+            raise RequestUnknownError
+        return entry
 
     def _held(self, ref: AttemptRef) -> Entry | None:
         entry = self._entry(ref.deployment.workspace_id, ref.request_id)

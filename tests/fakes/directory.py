@@ -1,5 +1,6 @@
 """Policy in memory: a fake of `proxy/edges/policy/directory.py`, filled row by row."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,9 @@ class FakeDirectory:
     on_models: Callable[[], None] = lambda: None
     """Called when models change."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
+    workspaces_on_confirmation: dict[str, WorkspaceRow] = field(default_factory=dict)
+    confirms: asyncio.Event | None = None
+    """Control answers once it is set. None: at once."""
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         self._check()
@@ -61,7 +65,10 @@ class FakeDirectory:
         self.confirmations += 1
         if self.unconfirmable:
             raise PolicyUnavailableError
+        if self.confirms is not None:
+            await self.confirms.wait()
         self.keys.update(self.arrives_on_confirmation)
+        self.workspaces.update(self.workspaces_on_confirmation)
 
     def endpoint(self, slug: str) -> EndpointRow | None:
         self._check()

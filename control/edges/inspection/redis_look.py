@@ -19,12 +19,14 @@ class RedisLook:
     """`trouble`: why it cannot be used, or "". `info`: the fields of INFO; empty if its user may not run that.
 
     `ahead_s`: how far its clock is ahead of ours. `node`: host and port, if a cluster or sentinels named it.
+    `may_wait`: whether its user may run WAIT.
     """
 
     trouble: str
     info: dict[str, Any]
     ahead_s: float = 0.0
     node: str = ""
+    may_wait: bool = True
 
 
 async def look_at_redis(url: str) -> list[RedisLook]:
@@ -64,7 +66,12 @@ async def _ask(node: RedisNode) -> RedisLook:
         info = await node.redis.info()
     except NoPermissionError:
         info = {}
-    return RedisLook("", info, ahead_s, node.name)
+    try:
+        await node.redis.wait(0, 0)
+        may_wait = True
+    except NoPermissionError:
+        may_wait = False
+    return RedisLook("", info, ahead_s, node.name, may_wait)
 
 
 def _cause(error: Exception) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 from control.edges.inspection.database_look import DatabaseLook, has_file, look_at_database
 from control.edges.inspection.disk_look import look_at_disk
 from control.edges.inspection.process_look import look_at_readyz, proxy_settings_trouble
-from control.edges.inspection.redis_look import look_at_redis
+from control.edges.inspection.redis_look import RedisLook, look_at_redis
 from control.edges.inspection.upstream_look import Origin, UpstreamLooks
 from control.edges.process.redis_binary import RedisServerError, choose
 from control.edges.sql.database_url import DatabaseUrlError
 from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
 from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
-from control.operator.doctor.server_rules import OWN_REDIS, database_findings, redis_findings
+from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.endpoints import Target
 from policy.hosts import EgressRules, Reach, platform_hosts
 from runtime.environment import http_url
@@ -45,7 +45,7 @@ async def examine(installation: Installation) -> list[Finding]:
 
 async def _redis(installation: Installation) -> list[Finding]:
     given, socket = installation.given, installation.own_redis_socket
-    found: list[Finding] = []
+    found, looks = list[Finding](), list[RedisLook]()
     if socket is None:
         looks = await look_at_redis(installation.redis_url or "")
         found += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
@@ -56,8 +56,12 @@ async def _redis(installation: Installation) -> list[Finding]:
             found.append(ok("redis", f"`tollgate up` will run {choose(installation.directory.path, given)}"))
         except RedisServerError as error:
             found.append(fault("redis", str(error), "Then run this again"))
+    setting = "TOLLGATE_REDIS_URL"
     if url := given.get("TOLLGATE_ASYNC_REDIS_URL"):
-        found += redis_findings(await look_at_redis(url), "async", "TOLLGATE_ASYNC_REDIS_URL")
+        setting, looks = "TOLLGATE_ASYNC_REDIS_URL", await look_at_redis(url)
+        found += redis_findings(looks, "async", setting)
+    if given.get("TOLLGATE_ASYNC") != "off":
+        found += queue_findings(looks, setting)
     return found
 
 

@@ -33,6 +33,16 @@ def redis_findings(looks: Sequence[RedisLook], check: str, setting: str) -> Iter
         yield ok(check, f"{len(nodes)} in use: {', '.join(look.node for look in nodes)}")
 
 
+def queue_findings(looks: Sequence[RedisLook], setting: str) -> Iterator[Finding]:
+    """What the queue of asynchronous requests needs besides. `setting`: the one that names its Redis."""
+    for look in looks:
+        if look.trouble or (look.info and look.may_wait):
+            continue
+        where = f"{look.node}: " if look.node else ""
+        text = f"{where}its user may not run {'WAIT' if look.info else 'INFO'}: asynchronous requests are refused"
+        yield fault("async", text, f"ACL SETUSER … +info +wait for the user in {setting}")
+
+
 def _findings_of_one(look: RedisLook, check: str, setting: str) -> Iterator[Finding]:
     if look.trouble:
         remedy = f"Start Redis, or mend {setting}, the network, or the password"

@@ -6,7 +6,7 @@ Redis keeps no message for an absent subscriber, so a reader must learn of each 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
@@ -91,10 +91,11 @@ async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"
         async with asyncio.TaskGroup() as group:
             for subscription in every:
                 group.create_task(subscription.next_text())
-            while True:
-                await asyncio.sleep(QUIET_S)
-                if {node.host for node in await redis.nodes()} != {one.node.host for one in every}:
-                    raise TimeoutError("other servers hold the data now")
+            while {node.host for node in await redis.nodes()} == {one.node.host for one in every}:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET_S):
+                        await redis.changed()
+            raise TimeoutError("other servers hold the data now")
     except* (RedisError, OSError, TimeoutError) as errors:
         raise errors.exceptions[0] from None
 

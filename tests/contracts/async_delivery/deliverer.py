@@ -3,11 +3,11 @@
 import asyncio
 import sys
 
-from tests.contracts.async_delivery.delivery_world import Place, delivering
+from tests.contracts.async_delivery.delivery_world import PROCESS, Place, delivering
 
 
 async def main(redis_url: str, links: str, ca_file: str) -> None:
-    async with delivering(Place(redis_url, links, ca_file)):
+    async with delivering(Place(redis_url, links, ca_file), holder=PROCESS):
         print("delivering", flush=True)
         await asyncio.Event().wait()
 

@@ -43,7 +43,11 @@ SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 KEYS = (b"k" * 32,)
 ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "The model answered 500: no")
 CHUNK_BYTES = 256 << 10
+PROCESS = "process"
+"""The holder that `deliverer.py` is."""
 SWEEP_S = 0.02
+SHORT_LEASE_S = 7.0
+"""For tests that wait for the end of a lease, in place of the scripts' own."""
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_TIMEOUTS = TellerTimeouts()
 _numbers = itertools.count()
@@ -103,6 +107,7 @@ async def delivering(
     timeouts: TellerTimeouts = DEFAULT_TIMEOUTS,
     again_in_ms: Callable[[Delivery], int | None] = lambda delivery: 50,
     workspaces: tuple[str, ...] = (WS,),
+    holder: str = "",
 ) -> AsyncIterator[Deliverer]:
     """A worker that delivers until the block ends."""
     client = QueueClient(place.redis_url)
@@ -115,7 +120,9 @@ async def delivering(
     teller, counts = NotingTeller(parts), AsyncCounts()
     teller.troubles = []
     held = DeliveryParts(queue=queue, teller=teller, counts=counts, again_in_ms=again_in_ms)
-    deliverer = Deliverer(client, Deliveries(held, f"worker-{next(_numbers)}"), counts, teller.troubles, workspaces)
+    deliverer = Deliverer(
+        client, Deliveries(held, holder or f"worker-{next(_numbers)}"), counts, teller.troubles, workspaces
+    )
     task = asyncio.create_task(deliverer.run())
     try:
         yield deliverer

@@ -11,14 +11,15 @@ import pytest
 from standardwebhooks import Webhook
 
 from policy.hosts import Address
-from proxy.async_requests.queues import LEASE_S
 from proxy.async_requests.states import Status, WebhookStatus
 from proxy.async_worker.webhook_teller import TellerTimeouts
+from proxy.edges.redis.async_queue import scripts
 from proxy.edges.redis.async_queue.client import QueueClient
 from tests import upstream as script
 from tests.contracts.async_delivery.delivery_world import (
     CHUNK_BYTES,
     SECRET,
+    SHORT_LEASE_S,
     WS,
     Place,
     Requests,
@@ -291,14 +292,15 @@ async def test_a_certificate_for_another_name_is_refused(world: World) -> None:
 # --- several workers, crashes ----------------------------------------------------------------------------------------
 
 
-async def test_a_slow_delivery_keeps_its_lease(world: World) -> None:
+async def test_a_slow_delivery_keeps_its_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another worker looks for what it could take over all the time."""
+    monkeypatch.setattr(scripts, "LEASE_S", SHORT_LEASE_S)
     slow = asyncio.Event()
     world.receiver.default = script.held(slow, after=script.head(204))
     id = await world.requests.ended(URL)
     async with delivering(world.place), delivering(world.place):
         await eventually(lambda: world.told(id))
-        await asyncio.sleep(LEASE_S + 3)
+        await asyncio.sleep(SHORT_LEASE_S + 3)
         slow.set()
         await world.requests.until(id, Status.SUCCEEDED)
     assert len(world.told(id)) == 1

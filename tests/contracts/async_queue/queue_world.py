@@ -6,7 +6,7 @@ The real scripts take their time from a Redis key instead of from TIME; all else
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from proxy.async_requests.queues import AttemptQueue, DeliveryQueue, QueueOverview, RequestQueue
+from proxy.async_requests.queues import LEASE_S, AttemptQueue, DeliveryQueue, QueueOverview, RequestQueue
 from proxy.async_requests.requests import (
     Again,
     Attempt,
@@ -30,6 +30,7 @@ from proxy.edges.redis.async_queue.workspaces import INDEX, WorkspaceIndex
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.redis_topologies import Admin
 
+LEASE_MS = int(LEASE_S * 1000)
 START_MS = 1_700_000_000_000
 """In the past, as `XCLAIM` accepts no later time than Redis' own."""
 STEP_MS = 100
@@ -72,6 +73,7 @@ class World:
     redis: Admin | None = None
     client: QueueClient | None = None
     _ids: int = field(default=0)
+    _last: NewRequest | None = None
 
     def advance(self, milliseconds: int) -> None:
         assert milliseconds % STEP_MS == 0
@@ -100,8 +102,14 @@ class World:
         deployment: DeploymentRef = DEP,
     ) -> str:
         request = self.new_request(Submission(model_input, hook, priority, max_time_in_queue_s, retries), deployment)
+        self._last = request
         await self.queue.submit(request, parks=False)
         return request.id
+
+    async def submit_again(self) -> None:
+        """The last one."""
+        assert self._last is not None
+        await self.queue.submit(self._last, parks=False)
 
     async def start(self, holder: str = "a", deployment: DeploymentRef = DEP) -> Attempt:
         attempt = await self.queue.start(deployment, holder)

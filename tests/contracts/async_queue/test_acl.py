@@ -10,12 +10,14 @@ from redis.asyncio import Redis
 from proxy.async_requests.requests import Again, DeploymentRef, NewRequest, RequestError, Submission, Succeeded
 from proxy.async_requests.states import ErrorCode, Status
 from proxy.edges.redis.async_queue.client import QueueClient
+from proxy.edges.redis.async_queue.commands import remedy_for
 from tests.contracts.async_queue.queue_world import RedisQueue
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.redis_cluster import PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis, tls_options
 from tests.redis_topologies import SEVERAL, documented_rules
+from tests.waiting import eventually
 
 OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 DEPLOYMENT = DeploymentRef("ws", "mdl", "dep")
@@ -66,6 +68,19 @@ async def queue(server: RedisServer) -> AsyncIterator[RedisQueue]:
 async def test_documented_acl_rules_suffice_for_the_whole_queue(queue: RedisQueue, server: RedisServer) -> None:
     await use_everything(queue)
     server.kill()  # ends the subscription
+
+
+@pytest.mark.parametrize("missing", ["+info", "+wait"])
+async def test_missing_right_is_told_before_a_write_needs_it(server: RedisServer, missing: str) -> None:
+    server.run("ACL", "SETUSER", USER, *(rule for rule in documented_rules(USER) if rule != missing))
+    client = QueueClient(server.url.replace("unix://", "unix://tollgate-async:PASSWORD@"))
+    queue = RedisQueue(client)
+    await queue.sweep("ws")
+    await eventually(lambda: client.trouble)
+    await queue.sweep("ws")
+    assert "NoPermission" in client.trouble
+    assert remedy_for(client.trouble).startswith("Give its ACL user")
+    await client.close()
 
 
 async def test_they_suffice_on_several_servers_over_tls(several: str) -> None:

@@ -24,6 +24,7 @@ from tests.contracts.async_queue.queue_world import (
     DEP,
     ERROR,
     HOOK,
+    LEASE_MS,
     START_MS,
     TIMEOUT_S,
     WS,
@@ -295,7 +296,7 @@ async def test_attempt_that_is_not_renewed_is_taken_back(world: World) -> None:
     id = await world.submit()
     lost = await world.start("a")
     await world.queue.store(lost.ref, 0, b"half")
-    world.advance(6900)
+    world.advance(LEASE_MS - 100)
     await world.queue.sweep(WS)
     assert await world.queue.start(DEP, "b") is None
     world.advance(100)
@@ -323,7 +324,7 @@ async def test_renewed_attempt_is_kept(world: World) -> None:
     await world.submit()
     kept, lost = await world.start("a"), await world.start("b")
     for _ in range(4):
-        world.advance(2000)
+        world.advance(20_000)
         assert await world.queue.renew([kept.ref]) == []
         await world.queue.sweep(WS)
     assert await world.queue.renew([kept.ref, lost.ref]) == [lost.ref]
@@ -334,7 +335,7 @@ async def test_last_attempt_of_a_dead_worker_fails(world: World) -> None:
     id = await world.submit(hook=None, retries=RetryRules(1, 0, 0))
     world.advance(500)
     await world.start()
-    world.advance(7000)
+    world.advance(LEASE_MS)
     work = await world.queue.sweep(WS)
     assert list(work.ended) == [(DEP, Status.FAILED, 500)]
     state = await world.state(id)
@@ -450,7 +451,7 @@ async def test_lost_answer_is_told_as_failure(world: World) -> None:
     id = await world.submit()
     attempt = await world.start()
     await world.queue.store(attempt.ref, 0, b"one")
-    assert await world.queue.finish(attempt.ref, Succeeded(6, 2))
+    assert await world.queue.finish(attempt.ref, Succeeded(3, 1))
     delivery = await world.next_delivery("b")
     assert not await world.queue.answer_lost(replace(delivery, holder="c"))
     assert await world.queue.answer_lost(delivery)
@@ -518,7 +519,7 @@ async def test_delivery_of_a_dead_worker_is_taken_back_until_its_tries_are_used_
         assert delivery.attempt == attempt
         world.advance(5000)
         assert await world.queue.renew_deliveries([delivery]) == []
-        world.advance(5000)
+        world.advance(LEASE_MS - 2000)
         await world.queue.sweep(WS)
         world.advance(2000)
         await world.queue.sweep(WS)

@@ -7,39 +7,43 @@ simulated: Redis starts again from a copy of its append-only file that is up to 
 import asyncio
 import random
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import (
     Attempt,
     AttemptRef,
-    Delivery,
-    DeploymentRef,
     NewRequest,
-    RequestState,
-    RetryRules,
     Submission,
     Succeeded,
 )
 from proxy.async_requests.states import Status
-from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
-from proxy.edges.redis.async_queue.client import QueueClient
-from proxy.edges.redis.async_queue.delivery_queue import RedisDeliveryQueue
-from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
+from proxy.edges.redis.async_queue import scripts
 from runtime.redis.script import Argument
+from tests.contracts.async_queue.queue_load import (
+    Ledger,
+    Load,
+    Process,
+    check,
+    eventually,
+    new_request,
+    process,
+    state_after,
+)
+from tests.contracts.async_queue.queue_world import DEP, WS
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
-WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
-FINAL = (Status.SUCCEEDED, Status.FAILED, Status.CANCELED, Status.WEBHOOK_FAILED)
+
+
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some workers die here, and no supervisor gives back what they held."""
+    monkeypatch.setattr(scripts, "LEASE_S", 7.0)
 
 
 class Files:
@@ -69,36 +73,10 @@ class Files:
         return list(self._server.folder.glob("appendonly*"))
 
 
-@dataclass
-class Process:
-    """A process with its own connection to the queue."""
-
-    name: str
-    client: QueueClient
-
-    def __post_init__(self) -> None:
-        self.requests = RedisRequestQueue(self.client, 10_000_000)
-        self.attempts = RedisAttemptQueue(self.client, 600, 10_000_000)
-        self.deliveries = RedisDeliveryQueue(self.client)
-
-
-@asynccontextmanager
-async def process(server: RedisServer, name: str) -> AsyncIterator[Process]:
-    client = QueueClient(server.url)
-    try:
-        yield Process(name, client)
-    finally:
-        await client.close()
-
-
 @pytest.fixture(params=REDIS_BINARIES[:1])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     with private_redis(DURABLE, request.param) as found:
         yield found
-
-
-def new_request(id: str, hook: str | None = "https://hooks.example/") -> NewRequest:
-    return NewRequest(id, DEP, "/predict", Submission(b'"' + id.encode() + b'"', hook, retries=RetryRules(5, 0, 0)))
 
 
 async def lose_since_copy(server: RedisServer) -> None:
@@ -106,27 +84,6 @@ async def lose_since_copy(server: RedisServer) -> None:
     server.kill()
     Files(server).restore()
     await asyncio.to_thread(server.start)
-
-
-async def eventually(work, deadline_s: float = 60.0):  # type: ignore[no-untyped-def]
-    """The first result of `work` that is true, or that is not an outage."""
-    async with asyncio.timeout(deadline_s):
-        while True:
-            try:
-                if found := await work():
-                    return found
-            except QueueUnavailableError:
-                pass
-            await asyncio.sleep(0.05)
-
-
-async def state_after(caller: Process, id: str, statuses: tuple[Status, ...] = FINAL) -> RequestState:
-    async def find() -> RequestState | None:
-        state = await caller.requests.state(WS, id)
-        return state if state is not None and state.status in statuses else None
-
-    found: RequestState = await eventually(find)
-    return found
 
 
 async def flushed(server: RedisServer) -> None:
@@ -139,7 +96,7 @@ async def flushed(server: RedisServer) -> None:
 
 
 async def test_lost_submission_is_submitted_again(server: RedisServer) -> None:
-    async with process(server, "caller") as caller:
+    async with process(server.url, "caller") as caller:
         await flushed(server)
         for id in ("r0", "r1", "r2", "r3"):
             await caller.requests.submit(new_request(id), parks=False)
@@ -154,7 +111,7 @@ async def test_lost_submission_is_submitted_again(server: RedisServer) -> None:
 
 async def test_lost_submission_of_a_large_input_is_submitted_again(server: RedisServer) -> None:
     body = b'"' + b"0123456789" * 100_000 + b'"'
-    async with process(server, "caller") as caller, process(server, "worker") as worker:
+    async with process(server.url, "caller") as caller, process(server.url, "worker") as worker:
         await flushed(server)
         await caller.requests.submit(NewRequest("r1", DEP, "/predict", Submission(body)), parks=False)
         await lose_since_copy(server)
@@ -163,7 +120,7 @@ async def test_lost_submission_of_a_large_input_is_submitted_again(server: Redis
 
 
 async def test_lost_end_of_an_attempt_is_repeated_with_its_answer(server: RedisServer) -> None:
-    async with process(server, "caller") as caller, process(server, "worker") as worker:
+    async with process(server.url, "caller") as caller, process(server.url, "worker") as worker:
         await caller.requests.submit(new_request("r1"), parks=False)
         await flushed(server)
         attempt = await worker.attempts.start(DEP, "a")
@@ -180,7 +137,7 @@ async def test_lost_end_of_an_attempt_is_repeated_with_its_answer(server: RedisS
 
 async def test_end_waits_for_its_answer_when_the_request_becomes_known_between_them(server: RedisServer) -> None:
     """The caller submits it again after the worker has tried in vain to repeat the answer, and before its end."""
-    async with process(server, "caller") as caller, process(server, "worker") as worker:
+    async with process(server.url, "caller") as caller, process(server.url, "worker") as worker:
         await caller.requests.submit(new_request("r1"), parks=False)
         attempt = await worker.attempts.start(DEP, "a")
         assert attempt is not None
@@ -209,7 +166,7 @@ async def test_end_waits_for_its_answer_when_the_request_becomes_known_between_t
 
 async def test_end_is_repeated_though_its_request_was_lost_too(server: RedisServer) -> None:
     """Whichever process connects first: the worker's end waits for the caller's submission."""
-    async with process(server, "caller") as caller, process(server, "worker") as worker:
+    async with process(server.url, "caller") as caller, process(server.url, "worker") as worker:
         await caller.requests.submit(new_request("r0"), parks=False)
         await flushed(server)
         await caller.requests.submit(new_request("r1", hook=None), parks=False)
@@ -225,7 +182,7 @@ async def test_end_is_repeated_though_its_request_was_lost_too(server: RedisServ
 
 
 async def test_lost_delivery_is_not_repeated_to_the_webhook(server: RedisServer) -> None:
-    async with process(server, "worker") as worker:
+    async with process(server.url, "worker") as worker:
         await worker.requests.submit(new_request("r1"), parks=False)
         await flushed(server)
         attempt = await worker.attempts.start(DEP, "a")
@@ -239,7 +196,7 @@ async def test_lost_delivery_is_not_repeated_to_the_webhook(server: RedisServer)
 
 
 async def test_attempt_goes_on_when_only_its_start_was_lost(server: RedisServer) -> None:
-    async with process(server, "worker") as worker:
+    async with process(server.url, "worker") as worker:
         await worker.requests.submit(new_request("r1", hook=None), parks=False)
         await flushed(server)
         attempt = await worker.attempts.start(DEP, "a")
@@ -269,112 +226,16 @@ NOTHING = _Nothing()
 # --- under load ---
 
 
-@dataclass
-class Ledger:
-    """What the processes were told."""
-
-    accepted: set[str] = field(default_factory=set)
-    canceled: set[str] = field(default_factory=set)
-    finals: dict[str, set[Status]] = field(default_factory=dict)
-    delivered: Counter[str] = field(default_factory=Counter)
-    wrong_answers: list[str] = field(default_factory=list)
-
-    def saw(self, state: RequestState | None) -> None:
-        if state is not None and state.status in FINAL:
-            self.finals.setdefault(state.request_id, set()).add(state.status)
-
-
-class Load:
-    """Callers, workers and deliverers, until `stop`."""
-
-    def __init__(self, random_: random.Random, ledger: Ledger) -> None:
-        self.random = random_
-        self.ledger = ledger
-        self.accepting = True
-        self.running = True
-
-    async def call(self, caller: Process) -> None:
-        number = 0
-        while self.accepting:
-            number += 1
-            id = f"{caller.name}-{number}"
-            try:
-                await caller.requests.submit(new_request(id, self.random.choice(["https://h.example/", None])), False)
-                self.ledger.accepted.add(id)
-                if self.random.random() < 0.1:
-                    canceled = await caller.requests.cancel(WS, id)
-                    if canceled is not None and canceled.canceled:
-                        self.ledger.canceled.add(id)
-                if self.ledger.accepted:
-                    asked = self.random.choice(sorted(self.ledger.accepted))
-                    self.ledger.saw(await caller.requests.state(WS, asked))
-            except QueueUnavailableError:
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(self.random.uniform(0, 0.02))
-
-    async def work(self, worker: Process) -> None:
-        while self.running:
-            try:
-                await worker.attempts.sweep(WS)
-                attempt = await worker.attempts.start(DEP, worker.name)
-                if attempt is not None:
-                    await self.attempt(worker, attempt)
-                    continue
-            except QueueUnavailableError:
-                pass
-            await asyncio.sleep(0.05)
-
-    async def attempt(self, worker: Process, attempt: Attempt) -> None:
-        if self.random.random() < 0.02:
-            return  # as if the worker had died
-        for number, chunk in enumerate((b"answer to ", attempt.model_input)):
-            await self.insist(lambda number=number, chunk=chunk: worker.attempts.store(attempt.ref, number, chunk))
-        size = 10 + len(attempt.model_input)
-        await self.insist(lambda: worker.attempts.finish(attempt.ref, Succeeded(size, 2)))
-
-    async def insist(self, write) -> object:  # type: ignore[no-untyped-def]
-        """As a worker does that holds an attempt."""
-        for _ in range(200):
-            try:
-                return await write()
-            except QueueUnavailableError:
-                await asyncio.sleep(0.05)
-        raise AssertionError("Redis does not come back")
-
-    async def deliver(self, worker: Process) -> None:
-        while self.running:
-            try:
-                delivery = await worker.deliveries.next_delivery(WS, worker.name)
-                if delivery is not None:
-                    await self.tell(worker, delivery)
-                    continue
-            except QueueUnavailableError:
-                pass
-            await asyncio.sleep(0.05)
-
-    async def tell(self, worker: Process, delivery: Delivery) -> None:
-        if delivery.status is Status.SUCCEEDED:
-            chunks = [await self.insist(lambda n=n: worker.deliveries.chunk(delivery, n)) for n in range(2)]
-            if None not in chunks and chunks != [b"answer to ", b'"' + delivery.request_id.encode() + b'"']:
-                self.ledger.wrong_answers.append(delivery.request_id)
-            if None in chunks:
-                current = await self.insist(lambda: worker.deliveries.renew_deliveries([delivery]))
-                if not current:
-                    self.ledger.wrong_answers.append(f"{delivery.request_id} is incomplete")
-        self.ledger.delivered[delivery.request_id] += 1
-        await self.insist(lambda: worker.deliveries.delivered(delivery))
-
-
 async def crash_under_load(server: RedisServer, crashes: int, loses: bool) -> Ledger:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     random_, ledger = random.Random(seed), Ledger()
     load = Load(random_, ledger)
     async with (
-        process(server, "c1") as one,
-        process(server, "c2") as two,
-        process(server, "w1") as first,
-        process(server, "w2") as second,
+        process(server.url, "c1") as one,
+        process(server.url, "c2") as two,
+        process(server.url, "w1") as first,
+        process(server.url, "w2") as second,
         asyncio.TaskGroup() as group,
     ):
         callers = [group.create_task(load.call(caller)) for caller in (one, two)]
@@ -397,14 +258,6 @@ async def crash_under_load(server: RedisServer, crashes: int, loses: bool) -> Le
             ledger.saw(await state_after(one, id))
         load.running = False
     return ledger
-
-
-def check(ledger: Ledger) -> None:
-    assert len(ledger.accepted) > 50
-    assert not {id: seen for id, seen in ledger.finals.items() if len(seen) > 1}, "two final states"
-    assert ledger.accepted <= set(ledger.finals)
-    assert all(ledger.finals[id] == {Status.CANCELED} for id in ledger.canceled)
-    assert not ledger.wrong_answers
 
 
 @pytest.mark.parametrize(

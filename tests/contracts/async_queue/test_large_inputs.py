@@ -18,6 +18,7 @@ from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from tests.contracts.async_queue.queue_world import (
     DEP,
     ERROR,
+    LEASE_MS,
     PIECE_BYTES,
     WS,
     World,
@@ -183,7 +184,7 @@ async def test_attempt_that_is_lost_while_its_input_is_read_is_not_run(
 
     async def slow(key: str, request_id: str, number: int) -> bytes | None:
         if number == 2:
-            world.advance(7000)
+            world.advance(LEASE_MS)
             await world.queue.sweep(WS)
         return await read(key, request_id, number)
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import redis
 
+from proxy.async_requests.queues import RequestUnknownError
 from proxy.async_requests.requests import AttemptRef, Delivery, Failed, Outcome, Succeeded
 from proxy.async_requests.states import Status
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
-from tests.contracts.async_queue.queue_world import DEP, ERROR, WS, World, again, redis_world, test_client
+from proxy.edges.redis.async_queue.repeats import Repeats
+from tests.contracts.async_queue.queue_world import DEP, ERROR, LEASE_MS, WS, World, again, redis_world, test_client
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 TIMEOUT_MS = 600_000
@@ -37,6 +39,10 @@ class Losing:
     def keep(self) -> None:
         keys: Any = self._own.keys("tga:*")
         self._kept = {key: self._own.dump(key) for key in keys}
+
+    def forget(self) -> None:
+        """As a process does some seconds after its writes."""
+        self._client.repeats = Repeats(self._client.commands, self._client.index)
 
     def lose(self) -> None:
         """What happened since `keep`."""
@@ -106,7 +112,7 @@ async def test_attempt_whose_start_was_lost_is_renewed(losing: Losing) -> None:
     assert await world.queue.renew([attempt.ref]) == []
     assert (await world.state(id)).status is Status.IN_PROGRESS
     assert await world.queue.start(DEP, "b") is None
-    world.advance(7000)
+    world.advance(LEASE_MS)
     assert (await world.queue.sweep(WS)).startable == {DEP: 1}
     assert (await world.start("b")).ref.attempt == 2
 
@@ -167,6 +173,50 @@ async def test_write_to_a_request_that_is_not_there_is_unknown(losing: Losing) -
     losing.lose()
     assert await losing.finish_again(attempt.ref, Succeeded()) == -1
     assert await losing.store_again(attempt.ref, 0, b"x") == -1
+    assert await world.queue.renew([attempt.ref]) == [], "who accepted it may submit it again"
+    with pytest.raises(RequestUnknownError):
+        await world.queue.store(attempt.ref, 0, b"x")
+    with pytest.raises(RequestUnknownError):
+        await world.queue.finish(attempt.ref, Succeeded())
+    await world.submit_again()
+    assert await world.queue.renew([attempt.ref]) == []
+    assert await world.queue.finish(attempt.ref, Succeeded())
+
+
+async def test_end_stores_the_part_of_its_answer_that_was_lost(losing: Losing) -> None:
+    world = losing.world
+    await world.submit()
+    attempt = await world.start("a")
+    await world.queue.store(attempt.ref, 0, b"one")
+    losing.keep()
+    await world.queue.store(attempt.ref, 1, b"two")
+    losing.lose()
+    assert await world.queue.finish(attempt.ref, Succeeded(6, 2))
+    delivery = await world.next_delivery()
+    assert [await world.queue.chunk(delivery, number) for number in range(2)] == [b"one", b"two"]
+
+
+async def test_request_is_attempted_again_if_nobody_has_its_answer_any_more(losing: Losing) -> None:
+    world = losing.world
+    id = await world.submit()
+    attempt = await world.start("a")
+    losing.keep()
+    await world.queue.store(attempt.ref, 0, b"one")
+    losing.lose()
+    losing.forget()
+    assert await world.queue.finish(attempt.ref, Succeeded(3, 1))
+    assert (await world.state(id)).status is Status.IN_PROGRESS
+    assert (await world.start("b")).ref.attempt == 2
+
+
+async def test_same_end_is_told_as_recorded_again(losing: Losing) -> None:
+    """The first reply may have been lost."""
+    world = losing.world
+    await world.submit(hook=None)
+    attempt = await world.start()
+    for _ in range(2):
+        assert await world.queue.finish(attempt.ref, Succeeded())
+    assert not await world.queue.finish(attempt.ref, Failed(ERROR))
 
 
 async def test_known_end_stays(losing: Losing) -> None:

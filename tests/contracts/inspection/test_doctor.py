@@ -140,6 +140,14 @@ async def test_redis_user_without_info_is_still_looked_at() -> None:
         (look,) = await look_at_redis(server.url.replace("unix://", "unix://plain:pw@"))
     assert (look.trouble, look.info) == ("", {})
     assert abs(look.ahead_s) < 1
+    assert look.may_wait
+
+
+async def test_redis_user_without_wait_is_noticed() -> None:
+    with private_redis() as server:
+        server.run("ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-wait")
+        (look,) = await look_at_redis(server.url.replace("unix://", "unix://plain:pw@"))
+    assert not look.may_wait
 
 
 @pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING_CLUSTER)

@@ -11,6 +11,7 @@ from pathlib import Path
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import ACTIVE, Deployment
 from policy.snapshot import KeyRow, ModelRow
+from proxy.async_requests.queues import LEASE_S
 from proxy.async_requests.requests import DeploymentRef, NewRequest, RequestState, RetryRules, Submission
 from proxy.async_requests.states import Status
 from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
@@ -67,6 +68,15 @@ class AsyncWorld:
         found = await eventually(look, lambda: self.proxy.log.read_text()[-3000:], within_s=within_s, every_s=0.02)
         assert isinstance(found, RequestState)
         return found
+
+    def end_leases(self) -> None:
+        """Let as much time pass for Redis as leases last."""
+        with self.redis.client() as redis:
+            for stream in redis.zrange(keys_of("ws") + "held", 0, -1):
+                for pending in redis.xpending_range(stream, "w", "-", "+", 100):
+                    entry, holder = [pending["message_id"]], pending["consumer"]
+                    redis.xclaim(stream, "w", holder, 0, entry, idle=int(LEASE_S * 1000), justid=True)
+                redis.zadd(keys_of("ws") + "held", {stream: 0})
 
     async def another_machine_sweeps(self) -> bool:
         """Whether it has found something to start."""

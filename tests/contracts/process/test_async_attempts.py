@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from policy.deployments import SCALED_TO_ZERO
+from proxy.async_requests.queues import LEASE_S
 from proxy.async_requests.states import ErrorCode, Status
 from tests.contracts.process.async_world import AsyncWorld, an_async_world, put_workspace_key
 from tests.redis_server import REDIS_BINARIES
@@ -104,6 +105,7 @@ async def test_worker_that_hangs_loses_its_work_and_closes_its_connection_when_i
     await eventually(lambda: len(world.attempts) == 1)
     (pid,) = world.async_workers()
     os.kill(pid, signal.SIGSTOP)
+    world.end_leases()
     await eventually(world.another_machine_sweeps, every_s=0.2)
     os.kill(pid, signal.SIGCONT)
     await asyncio.wait_for(closed.wait(), 5)
@@ -141,6 +143,7 @@ async def test_attempts_that_outlast_the_drain_are_handed_back_at_once(world: As
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(200)
 async def test_killed_supervisor_loses_nothing(world: AsyncWorld) -> None:
     await world.proxy.start()
     world.replica.gate.close()
@@ -150,7 +153,7 @@ async def test_killed_supervisor_loses_nothing(world: AsyncWorld) -> None:
     world.replica.gate.open()
     await world.proxy.start()
     for id in ids:
-        assert (await world.ended(id)).status is Status.SUCCEEDED
+        assert (await world.ended(id, LEASE_S + 30)).status is Status.SUCCEEDED
     assert sorted(world.attempts[5:]) == sorted((id, "2") for id in ids)
 
 
@@ -168,6 +171,29 @@ async def test_attempt_outlasts_a_short_restart_of_redis(world: AsyncWorld) -> N
     world.replica.gate.open()
     assert (await world.ended(id)).status is Status.SUCCEEDED
     assert len(world.attempts) == 1
+
+
+@pytest.mark.parametrize("how", ["stands still", "is killed"])
+async def test_no_attempt_runs_twice_while_redis_is_away_for_twenty_seconds(world: AsyncWorld, how: str) -> None:
+    await world.proxy.start(TOLLGATE_ASYNC_WORKERS="2")
+    world.replica.gate.close()
+    ids = [await world.submit() for _ in range(4)]
+    await eventually(lambda: len(world.attempts) == 4)
+    if how == "is killed":
+        await asyncio.sleep(1.2)  # the starts are on disk
+        world.redis.kill()
+    else:
+        world.redis.pause()
+    await asyncio.sleep(10)
+    world.replica.gate.open()  # their answers wait
+    await asyncio.sleep(10)
+    if how == "is killed":
+        world.redis.start()
+    else:
+        world.redis.resume()
+    for id in ids:
+        assert (await world.ended(id)).status is Status.SUCCEEDED
+    assert sorted(world.attempts) == sorted((id, "1") for id in ids)
 
 
 async def test_worker_without_redis_is_degraded_and_waits_quietly(world: AsyncWorld) -> None:

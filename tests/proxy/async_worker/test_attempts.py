@@ -217,7 +217,12 @@ async def test_end_of_an_attempt_is_recorded_when_the_queue_is_back(rig: Rig) ->
     await rig.eventually(lambda: rig.figures() == (0, 0, 0), "the replica is free meanwhile")
     assert rig.places.taken == 1
     rig.queue.unavailable = False
+    rig.skew_ms = int(LEASE_S * 1000) - 5000
+    assert await rig.leases.renew(), "its lease is renewed until then"
+    rig.skew_ms += 10_000
     await rig.until(Status.SUCCEEDED, id)
+    await rig.eventually(lambda: not rig.places.taken)
+    rig.check_nothing_is_held()
 
 
 async def test_chunk_is_stored_when_the_queue_is_back(rig: Rig) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from proxy.async_requests import deliveries
-from proxy.async_requests.queues import DELIVERY_TRIES
+from proxy.async_requests.queues import DELIVERY_TRIES, LEASE_S
 from proxy.async_requests.requests import Delivery, RequestState
 from proxy.async_requests.states import Status, WebhookStatus
 from proxy.async_worker.delivery import AnswerLostError, Deliveries, DeliveryParts
@@ -195,7 +195,7 @@ async def test_a_delivery_that_another_process_has_taken_over_is_abandoned(world
     await end_request(world.queue)
     await world.sweep()
     await eventually(lambda: world.teller.told)
-    world.clock.move(20)  # this process stood still
+    world.clock.move(LEASE_S + 1)  # this process stood still
     await world.queue.sweep("ws_1")
     second = await world.queue.next_delivery("ws_1", "two")
     assert second is not None
@@ -238,7 +238,7 @@ async def test_a_bug_in_one_delivery_stops_no_other(world: World, caplog: pytest
     await eventually(lambda: "KeyError" in caplog.text)
     assert (await world.state("broken")).status is Status.IN_PROGRESS
     del world.teller.trouble[HANGS]
-    world.clock.move(8)  # its lease ends
+    world.clock.move(LEASE_S + 1)  # its lease ends
     await world.sweep()
     await world.until(Status.FAILED, "broken")
 

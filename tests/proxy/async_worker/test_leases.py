@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Collection
 
-from proxy.async_requests.queues import LEASE_S, QueueUnavailableError
-from proxy.async_worker.leases import GIVE_UP_S, Leases
+from proxy.async_requests.queues import HELD_S, LEASE_S, QueueUnavailableError
+from proxy.async_worker.leases import Leases
 
 
 class Renewals:
@@ -46,13 +46,13 @@ async def test_all_that_is_held_is_renewed_at_once_and_what_is_lost_is_told() ->
 
 
 async def test_what_cannot_be_renewed_is_given_up_before_another_process_may_take_it() -> None:
-    assert GIVE_UP_S < LEASE_S
+    assert HELD_S < LEASE_S
     queue = Renewals()
     queue.hold("a")
     queue.now += 3
     await queue.leases.renew()
     queue.unavailable = True
-    queue.now += GIVE_UP_S - 1
+    queue.now += HELD_S - 1
     queue.hold("later")
     assert not await queue.leases.renew()
     assert queue.given_up == []
@@ -65,6 +65,6 @@ async def test_a_queue_that_hangs_counts_as_one_that_does_not_answer() -> None:
     queue = Renewals()
     queue.hold("a")
     queue.hangs = True
-    queue.now += GIVE_UP_S
+    queue.now += HELD_S
     assert not await asyncio.wait_for(queue.leases.renew(), 20)
     assert queue.given_up == ["a"]

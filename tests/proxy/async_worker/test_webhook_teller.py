@@ -15,6 +15,7 @@ from policy.sealing import seal
 from policy.snapshot import SigningSecrets, WorkspaceRow
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import Delivery
+from proxy.async_worker import webhook_teller
 from proxy.async_worker.delivery import AnswerLostError
 from proxy.async_worker.webhook_teller import SMALL_BYTES, TellerParts, TellerTimeouts, WebhookTeller
 from proxy.exchange import (
@@ -125,6 +126,28 @@ async def test_a_failure_is_told_with_null_and_its_error() -> None:
         None,
         [{"code": "MODEL_PREDICT_ERROR", "message": "The model answered 500: no"}],
     )
+
+
+async def test_result_waits_for_a_first_secret_that_only_control_knows_yet() -> None:
+    world = World()
+    world.sign(None)
+    signed = WorkspaceRow("ws_1", "active", "basic", True, None, SigningSecrets(world.sealed(NEW)))
+    world.directory.workspaces_on_confirmation = {"ws_1": signed}
+    assert await world.tell(world.delivery(b"1")) == ""
+    assert world.verified()["data"] == 1
+
+
+@pytest.mark.parametrize("control", ["silent", "away"])
+async def test_result_is_told_unsigned_when_control_does_not_say_whether_there_is_a_secret(
+    control: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_teller, "FIRST_SECRET_S", 0.01)
+    world = World()
+    world.sign(None)
+    world.directory.unconfirmable = control == "away"
+    world.directory.confirms = asyncio.Event()
+    assert await world.tell(world.delivery(b"1")) == ""
+    assert "webhook-signature" not in dict(world.call.headers)
 
 
 async def test_text_is_told_as_a_string() -> None:

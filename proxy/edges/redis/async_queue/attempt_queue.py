@@ -5,14 +5,18 @@ import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
+from typing import Any
 
-from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError
-from proxy.async_requests.requests import Attempt, AttemptRef, DeploymentRef, Outcome, Work
+from proxy.async_requests.endings import ANSWER_LOST
+from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError, RequestUnknownError
+from proxy.async_requests.requests import Again, Attempt, AttemptRef, DeploymentRef, Outcome, Work
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+from proxy.edges.redis.async_queue.inputs import INCOMPLETE
 from proxy.edges.redis.async_queue.leases import by_workspace
-from proxy.edges.redis.async_queue.repeats import Write
+from proxy.edges.redis.async_queue.repeats import UNKNOWN, Write
 from runtime.redis.script import Argument
 
 _CHANNEL = "tga:hints"
@@ -98,11 +102,15 @@ class RedisAttemptQueue:
             await self._client.pace.turn(len(chunk))
         arguments = *records.attempt_arguments(attempt), number, chunk
         once, again = (*arguments, self._max_answer_bytes), (*arguments, "")
-        return await self._write("store", attempt, once, again) != _NO_ROOM
+        reply: int = await self._write("store", attempt, once, again)
+        return reply != _NO_ROOM
 
     async def finish(self, attempt: AttemptRef, outcome: Outcome) -> bool:
         arguments = *records.attempt_arguments(attempt), *records.outcome_arguments(outcome)
-        return await self._write("finish", attempt, arguments) > 0
+        reply: int | bytes = await self._write("finish", attempt, arguments)
+        if reply == INCOMPLETE:
+            return await self.finish(attempt, Again(0, ANSWER_LOST))
+        return reply == 1
 
     async def fail_deployment(self, deployment: DeploymentRef) -> int:
         await self._client.repeats.quiet_is_over()
@@ -123,10 +131,15 @@ class RedisAttemptQueue:
 
     async def _write(
         self, name: str, attempt: AttemptRef, once: Sequence[Argument], again: Sequence[Argument] | None = None
-    ) -> int:
+    ) -> Any:
         """`again`: the script's own arguments when it is sent again, if they are others."""
+        key, id = keys_of(attempt.deployment.workspace_id), attempt.request_id
         arguments = self._timeout_ms, 0, *once
         repeated = self._timeout_ms, 1, *(once if again is None else again)
-        write = Write(name, keys_of(attempt.deployment.workspace_id), attempt.request_id, arguments, repeated)
-        reply: int = await self._client.repeats.write(write, lambda reply: reply == 1)
+        supply = partial(self._client.repeats.store_again, key, id)
+        reply = await self._client.repeats.write(
+            Write(name, key, id, arguments, repeated, supply=supply), lambda reply: reply == 1
+        )
+        if reply == UNKNOWN:
+            raise RequestUnknownError("Redis does not know the request, which may be about to be submitted again")
         return reply

@@ -8,5 +8,7 @@ if queued == 1 then
   frees_memory()
   move(r, 'cancel')
   close(r)
+else
+  touch(r)
 end
 return {queued, r.phase, r.outcome or ''}

@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.edges.redis.async_queue.scripts import load_scripts
-from proxy.edges.redis.subscription import connect, subscribed, watched
+from proxy.edges.redis.subscription import subscribed, watched
 from runtime.redis.node_clients import RedisOptions
+from runtime.redis.replicated_writes import ReplicatedWrites
 from runtime.redis.routed import Command, RoutedRedis
 from runtime.redis.script import Argument, RedisScript
 
@@ -28,7 +29,9 @@ _REMEDIES = {
     "READONLY": "TOLLGATE_ASYNC_REDIS_URL must name a primary. A cluster or sentinels name a new one: wait.",
     "CLUSTERDOWN": "Its cluster has lost nodes: start them, or wait until replicas have replaced them.",
     "SLOTNOTCOVERED": "Its cluster has lost nodes: start them, or wait until replicas have replaced them.",
-    "NOPERM": "Check the permissions of its ACL user.",
+    "NOPERM": "Give its ACL user the permissions that docs/operating.md names.",
+    "UNCONFIRMED": "Check the replicas of its primary, and the network between them.",
+    "UNBLOCKED": "Its primary was replaced: wait.",
     "AUTHENTICATION": "Check the user and the password in TOLLGATE_ASYNC_REDIS_URL.",
     "WRONGTYPE": "Another program uses keys that begin with tga: in the same database.",
     "LOADING": "It is reading its data after a start; wait.",
@@ -66,24 +69,43 @@ class QueueCommands:
             connect_timeout_s=options.connect_timeout_s, connections=options.connections, wait_s=options.timeout_s
         )
         self._redis = RoutedRedis(url, bounds)
-        self._subscriber = connect(url, options.connect_timeout_s)
+        self._writes = ReplicatedWrites(self._redis)
         self._scripts = {name: RedisScript(text) for name, text in options.scripts.items()}
-        self._trouble = ""
+        self._trouble = self._denied = ""
         self._logged_at = float("-inf")
 
     async def close(self) -> None:
+        await self._writes.close()
         await self._redis.aclose()
-        await self._subscriber.aclose()
 
     @property
     def trouble(self) -> str:
-        """What was wrong with the last command. "" if nothing."""
-        return self._trouble
+        """What was wrong with the last command, or which right is missing. "" if nothing."""
+        return self._trouble or self._denied
+
+    async def check_rights(self) -> None:
+        """Report a right that the user of Redis lacks, before the first write needs it."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._writes.check_rights()
+            self._denied = ""
+        except NoPermissionError as error:
+            self.report(error)
+            self._denied = self._trouble
+        except (RedisError, OSError, TimeoutError) as error:
+            self.report(error)
 
     async def run(self, name: str, key: str, *arguments: Argument) -> Any:
         """Run a script. `key`: what it calls KEYS[1]: a key, or the prefix of a workspace's."""
-        keys = [key, key + _MISSING] if key.endswith(":") else [key]
-        return await self._guarded(lambda: self._scripts[name].run(self._redis, keys, *arguments))
+        return await self._guarded(lambda: self._scripts[name].run(self._redis, _keys(key), *arguments))
+
+    async def write(self, name: str, key: str, *arguments: Argument) -> Any:
+        """As `run`, and the reply counts: a replica has what was written, if there is one."""
+        return await self._guarded(lambda: self._writes.run(self._scripts[name], _keys(key), *arguments))
+
+    def doubt(self) -> None:
+        """Find out again which servers hold the data."""
+        self._redis.doubt()
 
     async def call(self, key: str, command: Command) -> Any:
         """The result of one command of redis-py with this key."""
@@ -91,11 +113,11 @@ class QueueCommands:
 
     def subscribed(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[str, None]:
         """The channel's messages, on a connection of their own. See `proxy.edges.redis.subscription`."""
-        return subscribed(self._subscriber, channel, on_lost, _BACKOFF_S)
+        return subscribed(self._redis, channel, on_lost, _BACKOFF_S)
 
     def watched(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[None, None]:
         """Whenever all servers of the queue are subscribed to. See `proxy.edges.redis.subscription`."""
-        return watched(self._subscriber, channel, on_lost, _BACKOFF_S)
+        return watched(self._redis, channel, on_lost, _BACKOFF_S)
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -118,6 +140,10 @@ class QueueCommands:
             self._logged_at = time.monotonic()
             log.error("Redis does not serve asynchronous requests (%s): they are refused, and none begins. %s",
                       trouble, remedy_for(trouble))  # fmt: skip
+
+
+def _keys(key: str) -> list[str]:
+    return [key, key + _MISSING] if key.endswith(":") else [key]
 
 
 def remedy_for(trouble: str) -> str:

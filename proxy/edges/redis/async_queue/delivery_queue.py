@@ -43,6 +43,7 @@ class RedisDeliveryQueue:
     async def answer_lost(self, delivery: Delivery) -> bool:
         arguments = *records.delivery_arguments(delivery), ANSWER_LOST.code, ANSWER_LOST.message
         key = keys_of(delivery.deployment.workspace_id)
+        await self._client.repeats.quiet_is_over()
         held: int = await self._client.commands.run("answer_lost", key, *arguments)
         return held > 0
 

@@ -66,6 +66,12 @@ local function save(r)
   r.changes = {}
 end
 
+-- Writes r anew, as it is. A client that then waits for a replica on its connection waits for what others wrote, too.
+local function touch(r)
+  frees_memory()
+  call('HSET', r.key, 'phase', r.phase)
+end
+
 -- Counts r in the figures of its deployment, or takes it out of them.
 local function tally(r, by)
   if r.phase ~= 'ended' then add(P .. 'd:' .. r.dep, r.phase == 'queued' and r.prio or r.phase, by) end
@@ -168,7 +174,7 @@ local function close(r)
   forget_answer(r)
   call('UNLINK', P .. 'i:' .. r.id, P .. 'b:' .. r.id, r.key)
   call('HSET', r.key, 'phase', r.phase, 'dep', r.dep, 'model', r.model, 'hook', r.hook, 'created', r.created,
-    'outcome', r.outcome, 'code', r.code or '', 'text', r.text or '', 'at', r.at)
+    'attempt', r.attempt, 'outcome', r.outcome, 'code', r.code or '', 'text', r.text or '', 'at', r.at)
   call('PEXPIRE', r.key, KEPT)
   if add(DEPLOYMENTS, r.model .. ' ' .. r.dep, -1) == 0 then call('PEXPIRE', P .. 'd:' .. r.dep, STANDING) end
 end
@@ -235,6 +241,28 @@ local function decided_late(r)
   end
   count_end(r)
   return true
+end
+
+-- Takes r from its holder. Returns whether that has decided its outcome.
+local function take_back(r)
+  if r.phase == 'running' then
+    if r.attempt < r.max and now < r.deadline then
+      pause(r, 0)
+      return false
+    end
+    decide(r, 'fail', unpack(r.attempt < r.max and ENDINGS.out_of_time or ENDINGS.worker_lost))
+    count_end(r)
+    return true
+  elseif r.tries < TRIES then
+    drop(r)
+    put(r, 'hooks')
+    save(r)
+  else
+    move(r, 'give up')
+    close(r)
+    count_end(r)
+  end
+  return false
 end
 
 -- The request if the holder has this attempt of it. Redis may have lost the start of an attempt in a crash: then the

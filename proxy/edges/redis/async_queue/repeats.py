@@ -1,8 +1,10 @@
-"""Sends again what a crash of Redis may have lost: with `appendfsync everysec` the last writes that it acknowledged.
+"""Sends again what a crash or a change of primary may have lost: the last writes that Redis acknowledged.
 
-Each process remembers its acknowledged writes of `REMEMBERED_S`, and notices a lost connection at once, because it
-holds a subscription. When Redis serves again, those writes go first; all of them may be repeated. For `QUIET_S` nothing
-new is decided (no start, expiry or cancel), so that nothing is decided twice before others have repeated theirs.
+With `appendfsync everysec` it may lose a second of them; at a change of primary those that no replica had, or one that
+was not chosen. Each process remembers its writes of `REMEMBERED_S`. It notices a lost connection at once, because it
+holds a subscription, and other primaries when it asks for them. When Redis serves again, those writes go first; all of
+them may be repeated. For `QUIET_S` nothing new is decided (no start, expiry or cancel), so that nothing is decided
+twice before others have repeated theirs.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from proxy.async_requests.queues import QueueUnavailableError
@@ -20,18 +23,25 @@ from proxy.edges.redis.async_queue.workspaces import WorkspaceIndex
 from runtime.background import cancelled
 from runtime.redis.script import Argument
 
-REMEMBERED_S = 3.0
+REMEMBERED_S = 10.0
+"""Longer than a primary that was replaced goes unnoticed: sentinels demote one that comes back within about 8 s."""
 REMEMBERED_BYTES = 32 << 20
-QUIET_S = 2.0
-"""Longer than any process takes to connect again."""
+TICK_S = 2.0
+"""How often old writes are forgotten, and while there are others, primaries are asked for."""
+QUIET_S = 3.0
+"""Longer than any process takes to connect again, and to renew its leases."""
 PATIENCE_S = 2.0
 """How long a write waits for the connection before it fails."""
-UNKNOWN_FOR_S = 5.0
+UNKNOWN_FOR_S = 10.0
 """How long a write is repeated whose request is not known yet: another process has to submit it again."""
+UNKNOWN = -1
+"""What a script says that changes a request, if there is no such request."""
 _AGAIN_S = 0.2
+_AT_ONCE = 16
+"""Requests whose writes are repeated at the same time."""
 _CHANNEL = "tga:watch"
 """Nobody publishes on it."""
-_UNKNOWN = (None, -1)
+_LATER = (None, UNKNOWN, INCOMPLETE)
 log = logging.getLogger(__name__)
 
 
@@ -67,36 +77,35 @@ class Repeats:
         self._quiet_until = float("-inf")
         self._watching: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        for task in (self._watching, self._repeating):
+        for task in (self._watching, self._repeating, self._forgetting):
             if task is not None:
                 await cancelled(task)
 
     async def write(self, write: Write, is_new: Callable[[Any], bool]) -> Any:
-        """Run it, and remember it if its reply says that it is new. Before it goes what has to be repeated."""
+        """Run it, and remember it if its reply says that it is new. Before it goes what has to be repeated.
+
+        The reply counts: a replica has the write, if there is one. `INCOMPLETE` if Redis has lost what it needs.
+        """
         await self.ready()
-        reply = await self._supplied(write, write.arguments)
+        reply = await _supplied(write, partial(self._commands.write, write.script, write.key, *write.arguments))
         if is_new(reply):
             self._remember(write)
         return reply
 
-    async def _supplied(self, write: Write, arguments: Sequence[Argument]) -> Any:
-        """The reply. What it lacks is stored, and once more in case Redis was lost meanwhile."""
-        for _ in range(2):
-            reply = await self._commands.run(write.script, write.key, *arguments)
-            if reply != INCOMPLETE or write.supply is None:
-                return reply
-            await write.supply()
-        reply = await self._commands.run(write.script, write.key, *arguments)
-        if reply == INCOMPLETE:
-            raise QueueUnavailableError("Redis loses what it acknowledges")
-        return reply
+    async def store_again(self, key: str, request_id: str) -> None:
+        """Store what is remembered of a request's answer."""
+        for write in list(self._remembered):
+            if (write.script, write.key, write.request_id) == ("store", key, request_id):
+                await self._commands.run(write.script, key, *write.repeated)
 
     async def ready(self) -> None:
         """Until Redis serves and has all that this process remembers. Raises `QueueUnavailableError`."""
         if self._watching is None or self._watching.done():
             self._watching = _task(self._watch())
+            self._forgetting = _task(self._forget())
         if not self._serves.is_set():
             try:
                 async with asyncio.timeout(PATIENCE_S):
@@ -116,6 +125,7 @@ class Repeats:
     async def _watch(self) -> None:
         async for _ in self._commands.watched(_CHANNEL, self._on_lost):
             self._repeating = _task(self._repeat())
+            await self._commands.check_rights()
 
     def _on_lost(self, error: Exception) -> None:
         """The subscription failed, or could not be made."""
@@ -149,39 +159,71 @@ class Repeats:
                       len(unknown))  # fmt: skip
 
     async def _send(self, writes: Sequence[Write]) -> list[Write]:
-        """In order. Returns those whose request Redis does not know, and what follows them for the same request: it may
-        become known meanwhile, and an end must not come before the answer that it refers to."""
-        unknown, requests = list[Write](), set[tuple[str, str]]()
+        """Returns those that Redis cannot take yet: their request is not known, or an answer is not complete.
+
+        Submissions first, one by one: older requests go first.
+        """
+        for key in {write.key for write in writes if write.script == "submit"}:
+            await _until_sent(partial(self._index.add_again, key[len("tga:{") : -len("}:")]))
+        others: dict[tuple[str, str], list[Write]] = {}
         for write in writes or [_PROBE]:
-            request = write.key, write.request_id
-            if request in requests:
-                unknown.append(write)
-                continue
-            while True:
-                try:
-                    if write.script == "submit":
-                        await self._index.add_again(write.key[len("tga:{") : -len("}:")])
-                    reply = await self._supplied(write, write.repeated)
-                    break
-                except QueueUnavailableError:
-                    await asyncio.sleep(_AGAIN_S)
-            if reply in _UNKNOWN and write is not _PROBE:
-                unknown.append(write)
-                requests.add(request)
-        return unknown
+            if write.script == "submit":
+                await self._send_one(write)
+            else:
+                others.setdefault((write.key, write.request_id), []).append(write)
+        places = asyncio.Semaphore(_AT_ONCE)
+        left = await asyncio.gather(*(self._send_request(of_one, places) for of_one in others.values()))
+        return [write for of_one in left for write in of_one]
+
+    async def _send_request(self, writes: Sequence[Write], places: asyncio.Semaphore) -> Sequence[Write]:
+        """In order: an end must not come before the answer that it refers to."""
+        async with places:
+            for place, write in enumerate(writes):
+                if await self._send_one(write) in _LATER and write is not _PROBE:
+                    return writes[place:]
+        return ()
+
+    async def _send_one(self, write: Write) -> Any:
+        run = partial(self._commands.run, write.script, write.key, *write.repeated)
+        return await _until_sent(partial(_supplied, write, run))
 
     def _remember(self, write: Write) -> None:
         self._remembered.append(replace(write, acknowledged_at=time.monotonic()))
         self._bytes += write.size
         while self._bytes > REMEMBERED_BYTES:
             self._bytes -= self._remembered.popleft().size
-        asyncio.get_running_loop().call_later(REMEMBERED_S, self._forget_old)
+
+    async def _forget(self) -> None:
+        """Until cancelled. While something is remembered, a change of primary must not go unnoticed."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._forget_old()
+            if self._remembered:
+                self._commands.doubt()
 
     def _forget_old(self) -> None:
         """While Redis is lost nothing is forgotten: what counts is the time before the loss."""
         old = time.monotonic() - REMEMBERED_S
         while self._lost_at is None and self._remembered and self._remembered[0].acknowledged_at <= old:
             self._bytes -= self._remembered.popleft().size
+
+
+async def _until_sent(send: Callable[[], Awaitable[Any]]) -> Any:
+    while True:
+        try:
+            return await send()
+        except QueueUnavailableError:
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _supplied(write: Write, run: Callable[[], Awaitable[Any]]) -> Any:
+    """The reply. What it lacks is stored, and once more in case Redis was lost meanwhile."""
+    for _ in range(2):
+        reply = await run()
+        if reply != INCOMPLETE or write.supply is None:
+            return reply
+        await write.supply()
+    return await run()
 
 
 def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from proxy.async_requests.queues import ParkedRequestError, QueueFullError
+from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import (
     PRIORITIES,
     Cancellation,
@@ -16,6 +16,7 @@ from proxy.async_requests.requests import (
 )
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+from proxy.edges.redis.async_queue.inputs import INCOMPLETE
 from proxy.edges.redis.async_queue.repeats import Write
 
 _IN_PROGRESS = ("running", "paused", "delivering")
@@ -35,11 +36,13 @@ class RedisRequestQueue:
         await self._client.index.add(workspace_id)
         write = self._submission(request, parks)
         with self._counted(workspace_id, write.supply_bytes):
-            reply = await self._client.repeats.write(write, lambda reply: reply == b"queued")
+            reply = await self._client.repeats.write(write, lambda reply: reply in (b"queued", b"known"))
         if reply == b"parked":
             raise ParkedRequestError
         if reply == b"full":
             raise QueueFullError
+        if reply == INCOMPLETE:
+            raise QueueUnavailableError("Redis loses what it acknowledges")
 
     def _submission(self, request: NewRequest, parks: bool) -> Write:
         """The submission, whose first reply is "incomplete" if the input goes in pieces."""
@@ -66,6 +69,8 @@ class RedisRequestQueue:
 
     async def state(self, workspace_id: str, request_id: str) -> RequestState | None:
         reply = await self._client.commands.run("state", keys_of(workspace_id), request_id)
+        if reply is None and not await self._client.repeats.may_decide():
+            raise QueueUnavailableError("the process that accepted the request may be about to repeat it")
         return None if reply is None else records.state_of(workspace_id, request_id, reply)
 
     async def cancel(self, workspace_id: str, request_id: str) -> Cancellation | None:

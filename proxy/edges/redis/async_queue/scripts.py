@@ -17,7 +17,7 @@ _CLOCK = "redis.call('TIME')"
 _SKEW = "local SKEW = 0"
 _NAMES = (
     *("put", "submit", "state", "cancel", "start", "renew", "store", "finish", "fail_deployment", "standing", "sweep"),
-    *("next_delivery", "renew_deliveries", "end_delivery", "answer_lost", "overview"),
+    *("next_delivery", "renew_deliveries", "end_delivery", "answer_lost", "give_back", "overview"),
 )
 _OF_THE_INDEX = ("add_workspace", "forget_workspace")
 _ENDINGS: Mapping[str, RequestError] = {

@@ -5,7 +5,7 @@
 -- Reply: 1, or 2 if there is no room now, or 0 if it is no longer held, or -1 if there is no such request.
 
 local r = held_attempt(ARGV[3], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[1]), ARGV[2] == '1')
-if not r then return call('EXISTS', P .. 'r:' .. ARGV[3]) - 1 end
+if not r then return request(ARGV[3]) and 0 or -1 end
 local key, more = P .. 'a:' .. r.id, #ARGV[7] - call('HSTRLEN', P .. 'a:' .. r.id, ARGV[6])
 if ARGV[8] ~= '' and more > 0 and (call('HGET', TOTALS, 'answers') or 0) + more > tonumber(ARGV[8]) then
   local grows = call('HGET', TOTALS, 'grows') or r.id

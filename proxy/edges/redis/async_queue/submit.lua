@@ -10,7 +10,11 @@ local function refuse(why)
   return why
 end
 size, pieces = tonumber(size), tonumber(pieces)
-if request(id) then return 'known' end
+local known = request(id)
+if known then
+  touch(known)
+  return 'known'
+end
 local counts = call('HMGET', P .. 'd:' .. dep, '0', '1', '2', 'ready', 'parked')
 local function holds(mark)
   return mark and now < mark + STANDING

@@ -28,28 +28,12 @@ for _, id in ipairs(call('ZRANGEBYSCORE', LATER, '-inf', now, 'LIMIT', 0, left))
   end
 end
 
-local function take_back(r)
-  if r.phase == 'running' then
-    if r.attempt < r.max and now < r.deadline then return pause(r, 0) end
-    decide(r, 'fail', unpack(r.attempt < r.max and ENDINGS.out_of_time or ENDINGS.worker_lost))
-    count_end(r)
-    report(r)
-  elseif r.tries < TRIES then
-    drop(r)
-    put(r, 'hooks')
-    save(r)
-  else
-    move(r, 'give up')
-    close(r)
-    count_end(r)
-  end
-end
-
 for _, key in ipairs(left > 0 and call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, left) or {}) do
   if left <= 0 then break end
   left = left - 1
   for _, pending in ipairs(call('XPENDING', key, GROUP, 'IDLE', LEASE + SKEW, '-', '+', left + 1)) do
-    take_back(request(call('XRANGE', key, pending[1], pending[1])[1][2][2]))
+    local r = request(call('XRANGE', key, pending[1], pending[1])[1][2][2])
+    if take_back(r) then report(r) end
     left = left - 1
   end
   local rest = call('EXISTS', key) == 1 and call('XPENDING', key, GROUP, '-', '+', 1000) or {}

@@ -14,7 +14,7 @@ from control.edges.inspection.upstream_look import Origin, UpstreamLook
 from control.operator.doctor.examination import VENDORS
 from control.operator.doctor.findings import Finding, Level, as_json, as_lines, fault, is_healthy, ok, warning
 from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
-from control.operator.doctor.server_rules import OWN_REDIS, database_findings, redis_findings
+from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.hosts import Reach
 from proxy.settings import settings_from
 
@@ -69,6 +69,21 @@ def test_redis_is_judged_by_what_it_says_of_itself(changes: dict[str, Any], leve
 )
 def test_clock_of_redis_is_compared_with_ours(ahead_s: float, level: Level) -> None:
     assert redis_level({}, ahead_s) is level
+
+
+def test_queue_whose_redis_refuses_info_or_wait_is_a_fault() -> None:
+    looks = [
+        RedisLook("", {"role": "master"}, 0.0, "one"),
+        RedisLook("", {}, 0.0, "two"),
+        RedisLook("", {"role": "master"}, 0.0, "three", may_wait=False),
+        RedisLook("away", {}, 0.0, "four"),
+    ]
+    found = list(queue_findings(looks, "TOLLGATE_ASYNC_REDIS_URL"))
+    assert [(one.level, one.text.partition(":")[0], "WAIT" in one.text) for one in found] == [
+        (Level.FAULT, "two", False),
+        (Level.FAULT, "three", True),
+    ]
+    assert all("+info +wait" in one.remedy and "TOLLGATE_ASYNC_REDIS_URL" in one.remedy for one in found)
 
 
 def test_redis_that_refuses_info_is_a_warning_and_one_that_is_away_a_fault() -> None:

@@ -1,0 +1,62 @@
+"""Gives back what a dead async worker of this machine held, long before its leases end. Runs in the supervisor."""
+
+import asyncio
+import logging
+import time
+
+from proxy.async_requests.queues import LEASE_S, QueueUnavailableError
+from proxy.edges.redis.async_queue.attempt_queue import SWEEP_MOST
+from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+
+LATE_COMMANDS_S = 2.0
+"""A command that the worker sent last may run after its death. What it took is given back after this time."""
+RETRY_S = 0.5
+"""Time between two tries while the queue does not answer."""
+log = logging.getLogger(__name__)
+
+
+class DeadHolders:
+    """Call `died`; `run` does the rest. What cannot be given back while its leases hold is left to their end."""
+
+    def __init__(self, client: QueueClient) -> None:
+        self._client = client
+        self._dead: asyncio.Queue[str] = asyncio.Queue()
+
+    def died(self, holder: str) -> None:
+        """The process with this incarnation has ended."""
+        self._dead.put_nowait(holder)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._give_back_twice(await self._dead.get()))
+
+    async def _give_back_twice(self, holder: str) -> None:
+        await self._give_back(holder)
+        await asyncio.sleep(LATE_COMMANDS_S)
+        await self._give_back(holder)
+
+    async def _give_back(self, holder: str) -> None:
+        give_up_at = time.monotonic() + LEASE_S
+        while True:
+            if await self._tried(holder):
+                return
+            if time.monotonic() >= give_up_at:
+                log.warning("Redis was away for %g s; what the dead async worker %s ran is taken back as its leases"
+                            " end. Check Redis.", LEASE_S, holder)  # fmt: skip
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _tried(self, holder: str) -> bool:
+        try:
+            for workspace_id in await self._client.index.all():
+                await self._give_back_in(workspace_id, holder)
+        except QueueUnavailableError:
+            return False
+        return True
+
+    async def _give_back_in(self, workspace_id: str, holder: str) -> None:
+        given = SWEEP_MOST
+        while given == SWEEP_MOST:
+            given = await self._client.commands.run("give_back", keys_of(workspace_id), holder, SWEEP_MOST)
