@@ -95,7 +95,6 @@ class Supervisor:
         self._slots: list[WorkerSlot] = []
         """Of proxy workers. The slots of async workers are numbered behind them."""
         self._async_slots: list[WorkerSlot] = []
-        self._dead_holders: DeadHolders | None = None
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
@@ -116,9 +115,7 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
-            await stack.enter_async_context(running(*services))
-            if self._dead_holders is not None:
-                await stack.enter_async_context(running(self._dead_holders.run))
+            await stack.enter_async_context(running(*services, self._dead_holders.run))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -199,11 +196,11 @@ class Supervisor:
         self._totals.include(self._deployments.metrics)
         figures = self._totals.async_requests
         figures.exists = lambda deployment_id: board.workspace_of(deployment_id) is not None
+        queue = QueueClient(settings.async_requests.redis_url)
+        stack.push_async_callback(queue.close)
+        self._dead_holders = DeadHolders(queue)
         if settings.async_requests.enabled:
-            queue = QueueClient(settings.async_requests.redis_url)
-            stack.push_async_callback(queue.close)
             figures.queue = RedisQueueOverview(queue)
-            self._dead_holders = DeadHolders(queue)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
         self._all_slots[slot].send(message)
@@ -359,11 +356,7 @@ class Supervisor:
         shipper, troubled = self._shipper, sum(bool(slot.health.get("journal")) for slot in self._slots)
         yield "tollgate_journal_pending_events", "Events that control has not confirmed yet", shipper.pending
         yield "tollgate_journal_troubled_workers", "Workers whose journal refuses calls, or soon will", troubled
-        yield (
-            "tollgate_journal_damaged_places",
-            "Damaged places found in journals since start",
-            shipper.damaged,
-        )
+        yield "tollgate_journal_damaged_places", "Damaged places found in journals since start", shipper.damaged
         yield (
             "tollgate_journal_retained_bytes",
             "Committed events kept for a restore of control",
@@ -395,8 +388,7 @@ class Supervisor:
 
     def _async_worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)
-        if self._dead_holders is not None:
-            self._dead_holders.died(incarnation)
+        self._dead_holders.died(incarnation)
 
     def _slot_emptied(self, slot: int) -> None:
         self._totals.forget_gauges(slot)

@@ -1,10 +1,8 @@
 """Sends again what a crash or a change of primary may have lost: the last writes that Redis acknowledged.
 
-With `appendfsync everysec` it may lose a second of them; at a change of primary those that no replica had, or one that
-was not chosen. Each process remembers its writes of `REMEMBERED_S`. It notices a lost connection at once, because it
-holds a subscription, and other primaries when it asks for them. When Redis serves again, those writes go first; all of
-them may be repeated. For `QUIET_S` nothing new is decided (no start, expiry or cancel), so that nothing is decided
-twice before others have repeated theirs.
+Each process remembers its writes of `REMEMBERED_S`, and notices a lost connection at once, because it holds a
+subscription, and other primaries when it asks for them. When Redis serves again, those writes go first; all may be
+repeated. For `QUIET_S` nothing new is decided (no start, expiry or cancel), as others may have to repeat theirs.
 """
 
 import asyncio
