@@ -8,12 +8,11 @@ import importlib
 import logging
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from runtime.background import is_set_within
-from trainer.backend import Backend, EnvironmentSource, JobCheckpoints
+from trainer.backend import Backend, CheckpointSource, EnvironmentSource
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.control_client import ControlClient
 from trainer.edges.terminal_socket import TerminalDialler
@@ -24,7 +23,6 @@ from trainer.terminals import Terminals
 
 DIRECTORY_PAUSE_S = 0.5
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-Checkpoints = Callable[[Path, str], JobCheckpoints]
 log = logging.getLogger(__name__)
 
 
@@ -35,7 +33,9 @@ class UnusableBackendError(Exception):
 class BackendClass(Protocol):
     """What makes a backend."""
 
-    def __call__(self, settings: Settings, environment: EnvironmentSource, checkpoints: Checkpoints) -> Backend: ...
+    def __call__(
+        self, settings: Settings, environment: EnvironmentSource, checkpoints: CheckpointSource
+    ) -> Backend: ...
 
 
 async def run(settings: Settings, ready_file: Path | None = None) -> None:
@@ -51,7 +51,8 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
     try:
         if (name := await _taken(directory, stop)) is None:
             return
-        backend = make_backend(settings, control.environment, checkpoints_in(settings.checkpoint_store))
+        checkpoints = checkpoints_in(settings.checkpoint_store, settings.checkpoint_max_bytes)
+        backend = make_backend(settings, control.environment, checkpoints)
         terminals = Terminals(backend, dialler)
         loop = SyncLoop(backend, control, name, time.monotonic, terminals.connect)
         log.info("Trainer %s runs jobs on backend %s for %s", name, backend.name, settings.control_url)

@@ -7,6 +7,7 @@ See docs/reference/training.md#backends.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
@@ -50,11 +51,16 @@ EnvironmentSource = Callable[[str], Awaitable[JobEnvironment]]
 
 
 class JobCheckpoints(Protocol):
-    """The checkpoints of one attempt: `trainer.edges.checkpoints.CheckpointSync`, made of a directory and a job id."""
+    """The checkpoints of one attempt: `trainer.edges.checkpoints.CheckpointSync`."""
 
     @property
     def is_syncing(self) -> bool:
         """Whether a checkpoint that is complete on disk is not in the store yet."""
+        ...
+
+    @property
+    def refusal(self) -> str | None:
+        """Which checkpoint is not stored as it is, and why, for people. None if there is none."""
         ...
 
     async def run_once(self) -> Sequence[CheckpointReport]:
@@ -71,6 +77,14 @@ class JobCheckpoints(Protocol):
 
     async def remove(self) -> None:
         """Remove everything of the job from the store. BackendAwayError."""
+        ...
+
+
+class CheckpointSource(Protocol):
+    """Makes the checkpoints of a job."""
+
+    def __call__(self, directory: Path, job_id: str, workspace_id: str = "") -> JobCheckpoints:
+        """`workspace_id`: whose share of the transfers they take. To remove them it need not be known."""
         ...
 
 

@@ -11,7 +11,9 @@ from runtime.log_schema import DEFAULT_LEVEL, parse_level
 LOCAL, RAY, OFF = "local", "ray", "off"
 BACKENDS = (LOCAL, RAY, OFF)
 DEFAULT_STOP_GRACE_S = 10.0
+DEFAULT_CHECKPOINT_MAX_BYTES = 1024**4
 _MEMORY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi|Ti)")
+_MIB_BYTES = 1024 * 1024
 _MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 
 
@@ -36,6 +38,8 @@ class Settings:
     ray_address: str | None = None
     checkpoint_store: str = ""
     """An fsspec URL."""
+    checkpoint_max_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES
+    """Of one checkpoint."""
     capacity: Capacity = Capacity()
     stop_grace_s: float = DEFAULT_STOP_GRACE_S
     """From SIGTERM to SIGKILL."""
@@ -55,6 +59,7 @@ class Settings:
             backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),
             ray_address=read.text("TOLLGATE_RAY_ADDRESS") if read.has("TOLLGATE_RAY_ADDRESS") else None,
             checkpoint_store=read.text("TOLLGATE_CHECKPOINT_STORE", (directory / "checkpoints").as_uri()),
+            checkpoint_max_bytes=read.parsed("TOLLGATE_CHECKPOINT_MAX_SIZE", parse_memory_mib, "1Ti") * _MIB_BYTES,
             capacity=read.parsed("TOLLGATE_TRAINING_CAPACITY", parse_capacity)
             if read.has("TOLLGATE_TRAINING_CAPACITY")
             else Capacity(),

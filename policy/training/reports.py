@@ -272,6 +272,8 @@ class Claimed:
     spec: JobSpec
     environment_token: str
     restore: Restore | None
+    workspace_id: str = ""
+    """Empty from a control plane that is older."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -280,6 +282,7 @@ class Claimed:
             "spec": self.spec.to_wire(),
             "environment_token": self.environment_token,
             "restore": self.restore and self.restore.to_wire(),
+            "workspace_id": self.workspace_id,
         }
 
     @classmethod
@@ -291,6 +294,7 @@ class Claimed:
             spec=JobSpec.from_wire(members(wire, "spec")),
             environment_token=text(wire, "environment_token"),
             restore=None if restore is None else Restore.from_wire(restore),
+            workspace_id=added_text(wire, "workspace_id"),
         )
 
 

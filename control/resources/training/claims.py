@@ -55,7 +55,8 @@ async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
         restore = await _restore(tx.conn, job)
         await job_rows.update_job(tx, job, after)
-        return Claimed(job_id, after.attempt, await job_rows.get_spec(tx.conn, job_id), token, restore)
+        spec = await job_rows.get_spec(tx.conn, job_id)
+        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id)
 
     return await store.transact(work)
 

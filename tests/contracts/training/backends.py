@@ -41,6 +41,7 @@ class NoCheckpoints:
     """Checkpoints that are never there."""
 
     is_syncing = False
+    refusal = None
 
     async def run_once(self) -> Sequence[CheckpointReport]:
         return ()
@@ -53,6 +54,10 @@ class NoCheckpoints:
 
     async def remove(self) -> None:
         return
+
+
+def no_checkpoints(directory: Path, job_id: str, workspace_id: str = "") -> NoCheckpoints:
+    return NoCheckpoints()
 
 
 def settings(directory: Path) -> Settings:

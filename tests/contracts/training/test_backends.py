@@ -10,11 +10,11 @@ import pytest
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
     Control,
-    NoCheckpoints,
     all_output,
     claimed,
     ended,
     in_phase,
+    no_checkpoints,
     printed,
     report_of,
     settings,
@@ -39,7 +39,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     backend: Backend = (
         FakeBackend(environment=control.spend)
         if request.param == "fake"
-        else LocalBackend(settings(tmp_path), control.spend, lambda directory, job_id: NoCheckpoints())
+        else LocalBackend(settings(tmp_path), control.spend, no_checkpoints)
     )
     async with AsyncExitStack() as stack:
         await backend.open()

@@ -19,11 +19,11 @@ from policy.training.resources import NodeResources
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
     Control,
-    NoCheckpoints,
     all_output,
     claimed,
     ended,
     in_phase,
+    no_checkpoints,
     printed,
     report_of,
     settings,
@@ -51,7 +51,7 @@ class Stage:
         self._all = [self.backend]
 
     def _new(self) -> LocalBackend:
-        return LocalBackend(self.settings, self.control.spend, lambda directory, job_id: NoCheckpoints())
+        return LocalBackend(self.settings, self.control.spend, no_checkpoints)
 
     async def next_trainer(self) -> LocalBackend:
         """Another trainer that finds what the present one leaves; that one does nothing any more."""
@@ -546,7 +546,7 @@ async def test_runner_and_job_survive_a_trainer_that_is_killed(stage: Stage, tmp
         "import asyncio, sys\nfrom pathlib import Path\n"
         "from tests.contracts.training.backends import *\nfrom trainer.edges.local import LocalBackend\n"
         "async def run():\n"
-        " backend = LocalBackend(settings(Path(sys.argv[1])), Control().spend, lambda *_: NoCheckpoints())\n"
+        " backend = LocalBackend(settings(Path(sys.argv[1])), Control().spend, no_checkpoints)\n"
         " await backend.open()\n"
         " job = await started(backend, claimed('until [ -e go ]; do sleep 0.01; done; echo survived'))\n"
         " await in_phase(backend, job, Phase.RUNNING)\n"

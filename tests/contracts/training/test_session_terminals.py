@@ -20,7 +20,7 @@ from control.api.session_pages.pairing import MAX_OPEN, MAX_PER_SESSION, Termina
 from control.resources.training.sessions import find_session
 from policy.training.reports import WantedTerminal
 from policy.training.statuses import COMPLETED, Outcome
-from tests.contracts.training.backends import Control, NoCheckpoints, claimed, printed, settings, started
+from tests.contracts.training.backends import Control, claimed, no_checkpoints, printed, settings, started
 from tests.contracts.training.shells import Shell, running_shell
 from tests.control.conftest import migrated_file, sqlite_plane, sqlite_url
 from tests.control.plane import TOKEN, ControlPlane
@@ -357,7 +357,7 @@ async def test_a_node_of_the_local_backend_gives_a_shell_like_the_jobs_own(
     sqlite_plane: ControlPlane, tmp_path: Path
 ) -> None:
     control = Control(environment={"MINE": "é", "TOKEN": "s3cret"}, secrets=("s3cret",))
-    backend = LocalBackend(settings(tmp_path), control.spend, lambda directory, job_id: NoCheckpoints())
+    backend = LocalBackend(settings(tmp_path), control.spend, no_checkpoints)
     await backend.open()
     try:
         job = await started(backend, claimed("echo up; sleep 1000", environment={"MINE": "é"}))

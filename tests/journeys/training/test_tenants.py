@@ -5,6 +5,7 @@ import aiohttp
 from tests.journeys.conftest import Workspace
 from tests.journeys.product import OperatorClient
 from tests.journeys.training.scene import Training, job_body
+from tests.waiting import eventually
 
 
 async def test_only_a_workspace_that_may_train_creates_jobs(trained: Workspace, session: aiohttp.ClientSession) -> None:
@@ -54,3 +55,17 @@ async def test_another_workspace_sees_nothing_of_a_job(
         answer = await stranger.call("POST", "/v1/training_jobs/search", wanted)
         assert answer == {"training_jobs": []}
     assert await stranger.call("GET", "/v1/training_projects") == {"training_projects": []}
+
+
+async def test_job_says_which_checkpoint_is_not_stored_because_of_its_size(training: Training) -> None:
+    saved = "d=$TOLLGATE_CHECKPOINT_DIR; mkdir $d/small $d/sparse; echo 1 > $d/small/w; truncate -s 1G $d/sparse/w"
+    job = await training.create(saved, runtime={"checkpointing_config": {"enabled": True}})
+    await job.until("COMPLETED")
+
+    async def message() -> str | None:
+        return str((await job.read())["error_message"] or "")
+
+    told = await eventually(message)
+    assert told.startswith("checkpoint 'sparse' is not stored: its files are larger than 67108864 bytes together")
+    await job.synced(lambda found: len(found) == 1)
+    assert len(await job.checkpoints()) == 1

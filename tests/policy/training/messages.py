@@ -94,7 +94,7 @@ checkpoints = st.builds(
     st.none() | few(files),
 )
 restores = st.builds(Restore, texts, texts, few(files))
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores)
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts)
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)

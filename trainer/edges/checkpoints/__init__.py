@@ -1,19 +1,20 @@
 """A job's checkpoints, from its checkpoint directory into the checkpoint store and back."""
 
-from collections.abc import Callable
 from pathlib import Path
 
+from trainer.backend import CheckpointSource
 from trainer.edges.checkpoints.store import Store
 from trainer.edges.checkpoints.sync import CheckpointSync
+from trainer.settings import DEFAULT_CHECKPOINT_MAX_BYTES
 
 __all__ = ["CheckpointSync", "Store", "checkpoints_in"]
 
 
-def checkpoints_in(url: str) -> Callable[[Path, str], CheckpointSync]:
-    """Makes the checkpoints of a job, of their directory and the job's id. All share the store at this fsspec URL."""
-    store = Store(url)
+def checkpoints_in(url: str, max_checkpoint_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES) -> CheckpointSource:
+    """Return a source of checkpoints that share the store at this fsspec URL."""
+    store = Store(url, max_checkpoint_bytes)
 
-    def checkpoints_of(directory: Path, job_id: str) -> CheckpointSync:
-        return CheckpointSync(directory, store, job_id)
+    def checkpoints_of(directory: Path, job_id: str, workspace_id: str = "") -> CheckpointSync:
+        return CheckpointSync(directory, store, job_id, workspace_id=workspace_id)
 
     return checkpoints_of

@@ -24,7 +24,7 @@ def restore_into(directory: Path, store: Store, restore: Restore) -> Snapshot:
     if not is_plain(restore.name) or not all(is_plain_path(file.path) for file in restore.files):
         raise RestoreError(f"checkpoint {restore.name!r} has a file name that cannot be restored")
     try:
-        with store.transfers, opened_directory(directory) as root:
+        with opened_directory(directory) as root:
             for file in restore.files:
                 _restore_file(root, store, restore, file)
             return Snapshot(restore.name, files_of(root, restore.name))

@@ -1,10 +1,14 @@
-"""The checkpoint store, as all jobs of a trainer share it: a few transfers at a time, and one log line per outage."""
+"""The checkpoint store, as all jobs of a trainer share it: a few transfers at a time, and one log line per outage.
+
+Each workspace has a share of the transfers: a checkpoint may take hours.
+"""
 
 import logging
-import threading
 
 from runtime.log_lines import OutageLog
 from runtime.object_store import ObjectStore
+from runtime.shares.places import Places
+from trainer.settings import DEFAULT_CHECKPOINT_MAX_BYTES
 
 MAX_TRANSFERS = 4
 """Each may hold a part of a file in memory."""
@@ -14,9 +18,10 @@ log = logging.getLogger(__name__)
 class Store(ObjectStore):
     """An `ObjectStore` that tells whether it works."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, max_checkpoint_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES) -> None:
         super().__init__(url)
-        self.transfers = threading.BoundedSemaphore(MAX_TRANSFERS)
+        self.max_checkpoint_bytes = max_checkpoint_bytes
+        self.transfers = Places(MAX_TRANSFERS, "transfers of checkpoints")
         self._outage = OutageLog(log)
 
     def failed(self, reason: str) -> None:

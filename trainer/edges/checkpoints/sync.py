@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from policy.training.reports import CheckpointFile, CheckpointReport, Restore
 from policy.training.store_keys import location
@@ -31,6 +33,7 @@ MAX_REMOVED = 20
 MAX_UNREADABLE = 5
 """How often a checkpoint is tried whose files the trainer cannot read."""
 _FINISH_PAUSE_S = 0.1
+Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
@@ -53,10 +56,19 @@ class CheckpointSync:
     store.
     """
 
-    def __init__(self, directory: Path, store: Store, job_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        job_id: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        workspace_id: str = "",
+    ) -> None:
         self._directory = directory
         self._store = store
         self._job_id = job_id
+        self._workspace_id = workspace_id
         self._clock = clock
         self._transfer = Transfer(directory, store, job_id)
         self._settling = Settling()
@@ -74,6 +86,8 @@ class CheckpointSync:
         self._is_restored_known = False
         self._has_open = False
         self._is_finishing = False
+        self._refusals: dict[str, str] = {}
+        """Why checkpoints are not stored, by name; "" is the directory."""
         self._warned: set[tuple[str, str]] = set()
         self._pause_s = 0.0
         self._retry_at = clock()
@@ -83,6 +97,15 @@ class CheckpointSync:
         """Whether a checkpoint that is complete on disk is not in the store yet, or `finish` has not ended."""
         is_due = any(not self._may_be_restored(name) for name in self._due)
         return self._is_finishing or is_due or any(report.files is None for report in self._visible())
+
+    @property
+    def refusal(self) -> str | None:
+        """Which checkpoint is not stored as it is, and why, for people. None if there is none."""
+        if not self._refusals:
+            return None
+        name, reason = next(iter(self._refusals.items()))
+        others = len(self._refusals) - 1
+        return f"checkpoint {name!r} is not stored: {reason}" + (f" (and {others} more are not)" if others else "")
 
     async def run_once(self) -> Sequence[CheckpointReport]:
         """Look at the directory, let complete checkpoints be sent in the background, and report all."""
@@ -95,7 +118,7 @@ class CheckpointSync:
 
     async def restore(self, restore: Restore) -> None:
         """Put a checkpoint from the store back under its name. It is not reported until its content changes."""
-        snapshot = await in_daemon_thread(restore_into, self._directory, self._store, restore)
+        snapshot = await self._in_turn(partial(restore_into, self._directory, self._store, restore))
         try:
             await in_daemon_thread(self._transfer.note_restored, restore)
         except StoreError as error:
@@ -123,6 +146,10 @@ class CheckpointSync:
                 await in_daemon_thread(self._transfer.remove_all)
             except StoreError as error:
                 raise BackendAwayError(f"the checkpoint store {self._store} cannot be used ({error})") from error
+
+    async def _in_turn(self, transfer: Callable[[], Result]) -> Result:
+        """Run it in a thread, when the workspace has a place for it."""
+        return await self._store.transfers.run(self._workspace_id, transfer, is_bounded=False)
 
     def _is_done(self) -> bool:
         is_idle = self._worker is None and self._is_restored_known
@@ -152,17 +179,28 @@ class CheckpointSync:
         try:
             found = await in_daemon_thread(snapshots, self._directory)
         except OSError as error:
-            self._warn_once("", f"the directory cannot be read: {error.strerror}")
+            self._refuse("", f"the directory cannot be read: {error.strerror}")
             return
+        usable = [one for one in found.values() if isinstance(one, Snapshot) and self._is_small_enough(one)]
         for name, unusable in found.items():
             if isinstance(unusable, UnusableCheckpointError):
-                self._warn_once(name, str(unusable))
-        usable = [one for one in found.values() if isinstance(one, Snapshot)]
+                self._refuse(name, str(unusable))
         complete, open_ones = self._settling.look(usable, self._clock(), time.time_ns())
         self._has_open = bool(open_ones)
         self._forget_vanished({one.name for one in usable})
         for snapshot in complete:
             await self._consider(snapshot)
+
+    def _is_small_enough(self, snapshot: Snapshot) -> bool:
+        most = self._store.max_checkpoint_bytes
+        if snapshot.size_bytes <= most:
+            return True
+        self._refuse(
+            snapshot.name,
+            f"its files are larger than {most} bytes together, holes in them counted. Write a smaller one, or ask the"
+            " operator to raise TOLLGATE_CHECKPOINT_MAX_SIZE",
+        )
+        return False
 
     def _forget_vanished(self, names: set[str]) -> None:
         """Checkpoints that the job removed: the store keeps those that it has, and control has long heard of most."""
@@ -227,7 +265,7 @@ class CheckpointSync:
                 self._ignored.add(due.version)
                 self._drop(due)
                 return
-            files = await in_daemon_thread(self._transfer.send, due.snapshot)
+            files = await self._in_turn(partial(self._transfer.send, due.snapshot))
         except ChangedError:
             await self._discard(due)
         except StoreError as error:
@@ -239,7 +277,7 @@ class CheckpointSync:
 
     async def _is_restored(self, due: _Complete) -> bool:
         assert self._restored is not None
-        if await in_daemon_thread(self._transfer.has_content, due.snapshot, self._restored.files):
+        if await self._in_turn(partial(self._transfer.has_content, due.snapshot, self._restored.files)):
             return True
         self._restored = None
         return False
@@ -248,6 +286,7 @@ class CheckpointSync:
         name = due.snapshot.name
         self._store.works()
         self._pause_s = 0.0
+        self._refusals.pop(name, None)
         self._drop(due)
         self._synced[name] = replace(due, report=replace(due.report, files=files))
         self._reports[name] = self._synced[name].report
@@ -274,7 +313,7 @@ class CheckpointSync:
         self._unreadable[due.version] += 1
         self._pause()
         if self._unreadable[due.version] >= MAX_UNREADABLE:
-            self._warn_once(due.snapshot.name, f"its files cannot be read: {error.strerror}")
+            self._refuse(due.snapshot.name, f"its files cannot be read: {error.strerror}")
             self._ignored.add(due.version)
             self._drop(due)
             if due.snapshot.name not in self._synced:
@@ -300,7 +339,8 @@ class CheckpointSync:
             self._outdated_at.setdefault(name, at)
             self._fail(error)
 
-    def _warn_once(self, name: str, reason: str) -> None:
+    def _refuse(self, name: str, reason: str) -> None:
+        self._refusals[name] = reason
         if (name, reason) not in self._warned:
             self._warned.add((name, reason))
             log.warning("Checkpoint %r of job %s is not stored: %s", name, self._job_id, reason)

@@ -51,16 +51,15 @@ class Transfer:
 
         Raises ChangedError if the checkpoint changes meanwhile: what was sent of it is worth nothing then.
         """
-        with self._store.transfers:
-            where = location(self._job_id, snapshot.name, snapshot.version)
-            if (stored := self._stored(where, snapshot)) is not None:
-                return stored
-            with opened_directory(self._directory) as root:
-                files = tuple(self._send_file(root, snapshot.name, file, where) for file in snapshot.files)
-                if files_of(root, snapshot.name) != snapshot.files:
-                    raise ChangedError(snapshot.name)
-            self._write_json(manifest_key(where), {"files": [file.to_wire() for file in files]})
-            return files
+        where = location(self._job_id, snapshot.name, snapshot.version)
+        if (stored := self._stored(where, snapshot)) is not None:
+            return stored
+        with opened_directory(self._directory) as root:
+            files = tuple(self._send_file(root, snapshot.name, file, where) for file in snapshot.files)
+            if files_of(root, snapshot.name) != snapshot.files:
+                raise ChangedError(snapshot.name)
+        self._write_json(manifest_key(where), {"files": [file.to_wire() for file in files]})
+        return files
 
     def discard(self, snapshot: Snapshot) -> None:
         """Remove what was sent of a checkpoint that changed."""

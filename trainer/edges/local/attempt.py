@@ -83,12 +83,13 @@ class LocalAttempt:
     @property
     def report(self) -> JobReport:
         message = self._kept_message if self._end is None else self._end.error_message
+        messages = filter(None, (message, None if self._loop is None else self._loop.refusal))
         return JobReport(
             job_id=self.job.job_id,
             attempt=self.job.attempt,
             phase=self._phase,
             outcome=None if self._end is None else self._end.outcome,
-            error_message=message and message[:_MAX_MESSAGE_CHARS],
+            error_message="; ".join(messages)[:_MAX_MESSAGE_CHARS] or None,
             nodes=tuple(node.state for node in self.nodes),
             is_syncing=self._loop is not None and self._has_run and self._loop.is_syncing,
         )

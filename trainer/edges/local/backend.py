@@ -7,17 +7,16 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
 from policy.training.statuses import Outcome, Phase
 from trainer.backend import (
     BackendAwayError,
+    CheckpointSource,
     EnvironmentSource,
-    JobCheckpoints,
     NoTerminalError,
     OutputChunk,
     Terminal,
@@ -32,19 +31,16 @@ from trainer.edges.local.verdict import End
 from trainer.settings import LOCAL, Settings
 
 STOPPED_WITH_THE_PRODUCT = End(Outcome.STOPPED, "Tollgate was stopped")
-_STARTS_AT_ONCE = 8
 log = logging.getLogger(__name__)
 
 
 class LocalBackend:
-    """Backend of `trainer/backend.py`. `checkpoints` makes the checkpoints of a directory and a job id."""
+    """Backend of `trainer/backend.py`."""
 
     name = LOCAL
     has_sessions = True
 
-    def __init__(
-        self, settings: Settings, environment: EnvironmentSource, checkpoints: Callable[[Path, str], JobCheckpoints]
-    ) -> None:
+    def __init__(self, settings: Settings, environment: EnvironmentSource, checkpoints: CheckpointSource) -> None:
         self._settings = settings
         self._environment = environment
         self._make_checkpoints = checkpoints
@@ -159,8 +155,9 @@ class LocalBackend:
 
     def _take(self, record: AttemptRecord, directory: AttemptDirectory) -> LocalAttempt:
         job = record.job
-        is_synced = job.spec.checkpoint_path is not None
-        checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id) if is_synced else None
+        checkpoints = None
+        if job.spec.checkpoint_path is not None:
+            checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id, job.workspace_id)
         attempt = self._attempts[job.job_id] = LocalAttempt(record, directory, self._terms, checkpoints)
         return attempt
 

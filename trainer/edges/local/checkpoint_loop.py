@@ -33,6 +33,10 @@ class CheckpointLoop:
         """After the end of the attempt: until everything is in the store."""
         return self._checkpoints.is_syncing or (self._ended.is_set() and not self._is_finished)
 
+    @property
+    def refusal(self) -> str | None:
+        return self._checkpoints.refusal
+
     def end(self) -> None:
         """The attempt has ended: nothing changes its directory any more."""
         self._ended.set()

@@ -7,8 +7,7 @@ See docs/reference/training.md#ray.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
@@ -16,8 +15,8 @@ from policy.training.statuses import Outcome, Phase
 from runtime.environment import SettingsError
 from trainer.backend import (
     BackendAwayError,
+    CheckpointSource,
     EnvironmentSource,
-    JobCheckpoints,
     NoTerminalError,
     OutputChunk,
     Terminal,
@@ -48,9 +47,7 @@ class RayBackend:
     name = RAY
     has_sessions = False
 
-    def __init__(
-        self, settings: Settings, environment: EnvironmentSource, checkpoints: Callable[[Path, str], JobCheckpoints]
-    ) -> None:
+    def __init__(self, settings: Settings, environment: EnvironmentSource, checkpoints: CheckpointSource) -> None:
         if settings.ray_address is None or not settings.ray_address.startswith(("http://", "https://")):
             raise SettingsError("TOLLGATE_RAY_ADDRESS: expected the URL of Ray's dashboard, such as http://head:8265")
         self._settings = settings
@@ -91,6 +88,7 @@ class RayBackend:
             control_url=settings.control_url,
             directory=str(settings.directory),
             checkpoint_store=settings.checkpoint_store,
+            checkpoint_max_bytes=settings.checkpoint_max_bytes,
             stop_grace_s=settings.stop_grace_s,
             version=own_version(),
         )

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from policy.training.reports import Claimed
-from policy.training.wire import text, texts
+from policy.training.wire import count, text, texts
 
 FILE_NAME = "launch.json"
 
@@ -26,6 +26,7 @@ class RayLaunch:
     directory: str
     """On each Ray machine: where nodes have their files."""
     checkpoint_store: str
+    checkpoint_max_bytes: int
     stop_grace_s: float
     version: str
 
@@ -39,6 +40,7 @@ class RayLaunch:
             "control_url": self.control_url,
             "directory": self.directory,
             "checkpoint_store": self.checkpoint_store,
+            "checkpoint_max_bytes": self.checkpoint_max_bytes,
             "stop_grace_s": self.stop_grace_s,
             "version": self.version,
         }
@@ -52,6 +54,7 @@ class RayLaunch:
             control_url=text(wire, "control_url"),
             directory=text(wire, "directory"),
             checkpoint_store=text(wire, "checkpoint_store"),
+            checkpoint_max_bytes=count(wire, "checkpoint_max_bytes"),
             stop_grace_s=float(wire["stop_grace_s"]),
             version=text(wire, "version"),
         )

@@ -181,6 +181,16 @@ def test_an_ended_job_still_learns_that_its_checkpoints_are_synced() -> None:
     assert (done.checkpoint_sync_status, done.status) == (statuses.ALL_SYNCED, COMPLETED)
 
 
+def test_ended_job_learns_of_a_checkpoint_that_was_refused_after_its_end() -> None:
+    ended = job(status=FAILED, attempt=1, error_message="node 0 exited with status 3", ended_at_ms=1500)
+    told = "node 0 exited with status 3; checkpoint 'x' is not stored"
+    after = job_states.reported(ended, report(Phase.ENDED, outcome=Outcome.FAILED, error=told), 2000)
+    assert (after.error_message, after.status) == (told, FAILED)
+    assert job_states.reported(after, report(Phase.ENDED, outcome=Outcome.FAILED), 2001) == after
+    requeued = report(Phase.ENDED, outcome=Outcome.REQUEUED, error="the trainer was killed")
+    assert job_states.reported(ended, requeued, 2000) == ended
+
+
 def test_a_waiting_job_stops_at_once_and_an_ended_one_not_again() -> None:
     found = job_states.stopped(job(), 2000)
     assert (found.status, found.ended_at_ms) == (STOPPED, 2000)

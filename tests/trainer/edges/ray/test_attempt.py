@@ -25,6 +25,7 @@ LAUNCH = RayLaunch(
     ray_nodes=("a", "b"),
     control_url="http://control",
     directory="/tmp",
+    checkpoint_max_bytes=1024,
     checkpoint_store="memory://",
     stop_grace_s=1.0,
     version="1",

@@ -92,14 +92,14 @@ class Attempt:
         end = await watch.run(self._stop)
         has_sync = self._checkpoints is not None
         reason = end.error_message or self._sync_loss
-        self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=reason, is_syncing=has_sync)
+        self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=self._message(reason), is_syncing=has_sync)
         ended.set()
         ended_nodes, self._nodes = self._nodes, []
         await _despite_losses(node.clean() for node in ended_nodes[int(has_sync) :])  # node 0's: with its checkpoints
         self._placement.release()
         await syncing
         await self._clean()
-        self._change(is_syncing=False)
+        self._change(is_syncing=False, error_message=self._message(reason))
 
     async def _clean(self) -> None:
         """Remove the files of the attempt, and end what may still run of it."""
@@ -127,7 +127,11 @@ class Attempt:
             self._tell(synced.reports)
         self._synced = synced
         if self._report.phase is not Phase.ENDED:
-            self._change(is_syncing=synced.is_syncing)
+            self._change(is_syncing=synced.is_syncing, error_message=self._message(None))
+
+    def _message(self, reason: str | None) -> str | None:
+        """The reason of the end, and which checkpoint is not stored."""
+        return "; ".join(filter(None, (reason, self._synced.refusal))) or None
 
     def _node_ended(self, rank: int, exit_status: int) -> None:
         states = list(self._report.nodes)

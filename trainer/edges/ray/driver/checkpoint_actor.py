@@ -5,11 +5,8 @@ See docs/reference/training.md#ray.
 """
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 from policy.training.reports import Restore
-from trainer.backend import JobCheckpoints
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
 from trainer.edges.ray.driver.parts import Synced
@@ -24,15 +21,16 @@ class CheckpointActor:
     def __init__(self, launch: RayLaunch) -> None:
         self._place = AttemptPlace(launch)
         self._place.lock()
-        make: Callable[[Path, str], JobCheckpoints] = checkpoints_in(launch.checkpoint_store)
-        self._checkpoints = make(self._place.checkpoints, launch.job.job_id)
+        make = checkpoints_in(launch.checkpoint_store, launch.checkpoint_max_bytes)
+        self._checkpoints = make(self._place.checkpoints, launch.job.job_id, launch.job.workspace_id)
         self._finishing: asyncio.Future[None] | None = None
 
     async def restore(self, restore: Restore) -> None:
         await self._checkpoints.restore(restore)
 
     async def look(self) -> Synced:
-        return Synced(tuple(await self._checkpoints.run_once()), self._checkpoints.is_syncing)
+        reports = tuple(await self._checkpoints.run_once())
+        return Synced(reports, self._checkpoints.is_syncing, self._checkpoints.refusal)
 
     async def finish(self) -> Synced:
         """Returns after a moment, synced or not: the driver tells how far it is."""
@@ -41,7 +39,7 @@ class CheckpointActor:
         done, _ = await asyncio.wait((self._finishing,), timeout=_LOOK_EVERY_S)
         for finished in done:
             finished.result()
-        return Synced(tuple(await self._checkpoints.run_once()), is_syncing=not done)
+        return Synced(tuple(await self._checkpoints.run_once()), not done, self._checkpoints.refusal)
 
     async def clean(self) -> None:
         await asyncio.to_thread(self._place.remove)

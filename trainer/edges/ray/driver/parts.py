@@ -44,6 +44,8 @@ class Synced:
 
     reports: tuple[CheckpointReport, ...]
     is_syncing: bool
+    refusal: str | None = None
+    """Which checkpoint is not stored, and why."""
 
 
 class Node(Protocol):
