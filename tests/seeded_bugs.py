@@ -19,6 +19,7 @@ SUITE = (
     "tests/proxy/edges/redis/test_admission_requests.py",
     "tests/contracts/redis/test_counters.py",
     "tests/contracts/redis/test_admission_machine.py",
+    "tests/contracts/redis/test_clock_steps.py",
     "tests/contracts/redis/test_counters_late.py",
     "tests/contracts/redis/test_counters_redis.py",
     "tests/contracts/redis/test_counters_local.py",

@@ -65,6 +65,20 @@ async def test_shares_add_up_to_the_threshold(server: RedisServer, workers: list
     assert [counters.local_decisions for counters in workers] == [20, 20, 20]
 
 
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+async def test_step_of_the_machines_clock_changes_no_share(
+    server: RedisServer, workers: list[RedisCounters], monkeypatch: pytest.MonkeyPatch, step_s: int
+) -> None:
+    assert await admissions(workers[0], simple(rps=9), 1)  # so that its history counts when Redis is lost
+    await lose(server, workers)
+    assert len(await admissions(workers[0], simple(rpm=9), 5)) == 3
+    wall_clock = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall_clock() + step_s * 10**9)
+    assert not await admissions(workers[0], simple(rpm=9), 5)
+    await admissions(workers[0], simple(rps=9), 5)
+    await eventually(lambda: admissions(workers[0], simple(rps=9), 1), "the next second admits again")
+
+
 async def test_local_decisions_are_reported_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     told: list[None] = []
     options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
