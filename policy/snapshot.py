@@ -21,7 +21,7 @@ from policy.deployments import (
 )
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group, GroupNode
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.limit import Limit, SlugLimits, limit_of
 
 Wire = dict[str, Any]
 
@@ -301,7 +301,7 @@ def _limit_to_wire(limit: Limit) -> Wire:
 
 
 def _limit_from_wire(body: Wire) -> Limit:
-    return Limit(LimitType(body["type"]), Unit(body["unit"]), body["threshold"])
+    return limit_of(body["type"], body["unit"], body["threshold"])
 
 
 _TARGET_FIELDS = (

@@ -1,4 +1,4 @@
-"""The tree of groups, made of the list of groups and each group's usage, as lines for people or as JSON. Pure."""
+"""The tree of groups, made of the list of groups with their usage, as lines for people or as JSON. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +10,7 @@ from commands.output import cell_text
 
 BAR_CELLS = 20
 Group = Mapping[str, Any]
-Usage = Mapping[str, Sequence[Mapping[str, Any]] | None]
-"""A group's usage by its id. None: it is not known."""
+"""A group as the API shows it, with `usage`: None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,37 +35,19 @@ def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
     return tuple(map(node, below[None]))
 
 
-def find(roots: Sequence[Node], id: str) -> Node | None:
-    """The node of the group with this id."""
-    for node in roots:
-        found = node if node.group["id"] == id else find(node.children, id)
-        if found is not None:
-            return found
-    return None
-
-
-def groups_in(roots: Sequence[Node]) -> Iterator[Group]:
-    for node in roots:
-        yield node.group
-        yield from groups_in(node.children)
-
-
 def has_daily_limit(group: Group) -> bool:
     """Whether its usage has entries."""
     return any(model["usage_limits"] for model in group["effective_models"])
 
 
-def tree_text(roots: Sequence[Node], usage: Usage) -> str:
+def tree_text(roots: Sequence[Node]) -> str:
     """A line per group, below it a line per slug, and a line per daily limit with a bar of what is used."""
-    return "\n".join(line for root in roots for line in _lines(root, usage, "", ""))
+    return "\n".join(line for root in roots for line in _lines(root, "", ""))
 
 
-def tree_json(roots: Sequence[Node], usage: Usage) -> list[dict[str, Any]]:
+def tree_json(roots: Sequence[Node]) -> list[dict[str, Any]]:
     """The groups as the API shows them, with `usage` and `children`."""
-    return [
-        {**node.group, "usage": usage.get(node.group["id"], []), "children": tree_json(node.children, usage)}
-        for node in roots
-    ]
+    return [{**node.group, "children": tree_json(node.children)} for node in roots]
 
 
 def bar(used: int, threshold: int) -> str:
@@ -76,15 +57,15 @@ def bar(used: int, threshold: int) -> str:
     return "█" * full + "░" * (BAR_CELLS - full)
 
 
-def _lines(node: Node, usage: Usage, first: str, rest: str) -> Iterator[str]:
+def _lines(node: Node, first: str, rest: str) -> Iterator[str]:
     group = node.group
     yield first + _head(group)
     inner = rest + ("│ " if node.children else "  ")
-    for line in _models(group, usage):
+    for line in _models(group):
         yield f"{inner}  {line}"
     for place, child in enumerate(node.children):
         is_last = place == len(node.children) - 1
-        yield from _lines(child, usage, rest + ("└─ " if is_last else "├─ "), rest + ("   " if is_last else "│  "))
+        yield from _lines(child, rest + ("└─ " if is_last else "├─ "), rest + ("   " if is_last else "│  "))
 
 
 def _head(group: Group) -> str:
@@ -93,15 +74,15 @@ def _head(group: Group) -> str:
     return "  ".join(shown) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
 
 
-def _models(group: Group, usage: Usage) -> Iterator[str]:
-    entries = usage.get(group["id"], ())
+def _models(group: Group) -> Iterator[str]:
+    entries = defaultdict[str, list[Mapping[str, Any]]](list)
+    for entry in group["usage"] or ():
+        entries[entry["slug"]].append(entry)
     for model in group["models"]:
-        slug = cell_text(model["slug"])
-        yield f"{slug}  {', '.join(limits_of(model)) or 'no limits of its own'}"
-        for entry in entries or ():
-            if entry["slug"] == model["slug"]:
-                yield f"  {_usage(entry, group['id'])}"
-    if entries is None:
+        yield f"{cell_text(model['slug'])}  {', '.join(limits_of(model)) or 'no limits of its own'}"
+        for entry in entries[model["slug"]]:
+            yield f"  {_usage(entry, group['id'])}"
+    if group["usage"] is None:
         yield "usage of today is not known"
 
 

@@ -8,20 +8,22 @@ from typing import Any, BinaryIO
 
 import click
 
+from commands.collector import collector_paused
 from commands.connection import Connection, over_api
 from commands.edges.private_lines import PrivateLines
 from commands.output import cell_text, json_text
 from commands.policy_file.applying import NewWebhook, Observer, apply_steps
-from commands.policy_file.document import read_document
+from commands.policy_file.document import read_document, read_value
 from commands.policy_file.errors import PolicyFileError
-from commands.policy_file.export import export_text, owner_to_export
+from commands.policy_file.export import export_value, owner_to_export
 from commands.policy_file.planning import Action, Consent, Plan, make_plan
 from commands.policy_file.reading import read_workspace
 from commands.policy_file.rendering import plan_text, plan_value
 from commands.policy_file.schema import SCHEMA
 from commands.policy_file.steps import Step, steps_of
 from commands.policy_file.values import PolicyFile, Workspace
-from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml
+from commands.policy_file.yaml_text import MAX_CHARS, yaml_of
+from commands.progress import reading
 from commands.wrong_use import WrongUseError
 
 CHANGES = 2
@@ -78,6 +80,7 @@ def _with_consent(command: Any) -> Any:
     "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema, help="Print the JSON Schema."
 )
 @over_api
+@collector_paused()
 def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overwrite_drift: bool) -> None:
     """Print what `apply` would change to bring the workspace to what the policy file FILE says.
 
@@ -98,6 +101,7 @@ def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overw
     help="Append the signing secrets of new webhooks to this file, which only its owner can read.",
 )
 @over_api
+@collector_paused()
 def apply(
     connection: Connection,
     file: BinaryIO,
@@ -122,20 +126,21 @@ def apply(
 @click.command()
 @click.option("--name", help="Of the policy file: the owner. By default the only owner in the workspace.")
 @over_api
+@collector_paused()
 def export(connection: Connection, name: str | None) -> None:
     """Print the workspace as a policy file. Secrets are references to environment variables.
 
     With --json it is the same file as JSON, which is YAML too. It holds what the owner NAME or no policy file owns.
     """
-    workspace = connection.run(lambda client: read_workspace(client, {}))
+    workspace = _read(connection, {})
     try:
-        text, left = export_text(workspace, owner_to_export(workspace) if name is None else name)
-        read_document(text)
+        value, left = export_value(workspace, owner_to_export(workspace) if name is None else name)
+        read_value(value)
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
     if left:
         click.echo(f"{left} resources of other policy files are left out.", err=True)
-    click.echo(json_text(parse_yaml(text).value) + "\n" if connection.as_json else text, nl=False)
+    click.echo(json_text(value) + "\n" if connection.as_json else yaml_of(value), nl=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,14 @@ def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepa
         values = _values(document)
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
-    workspace = connection.run(lambda client: read_workspace(client, values))
+    workspace = _read(connection, values)
     plan = make_plan(document, workspace, consent, frozenset(values))
     return _Prepared(plan, () if plan.refusals else steps_of(plan, workspace), workspace, values)
+
+
+def _read(connection: Connection, values: dict[str, str]) -> Workspace:
+    with reading("groups") as told:
+        return connection.run(lambda client: read_workspace(client, values, told))
 
 
 def _text(file: BinaryIO) -> str:

@@ -3,7 +3,7 @@
 See docs/reference/policy-files.md#the-file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from commands.output import cell_text
@@ -13,21 +13,35 @@ from commands.policy_file.trees import parents_first, path_up
 from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Webhook
 from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
 from policy.groups import MAX_DEPTH, Enforcement
-from policy.limits.limit import IllegalLimitsError, Limit, LimitType, SlugLimits, Unit, check_slug_limits
+from policy.limits.limit import IllegalLimitsError, Limit, SlugLimits, check_slug_limits, limit_of
 
 _Placed = tuple[Place, Group]
+
+
+class IllegalDocumentError(PolicyFileError):
+    """The value breaks rules of policy files. `placed`: which, and where."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__([_told(problem) for problem in problems])
+        self.placed = tuple(problems)
 
 
 def read_document(text: str) -> PolicyFile:
     """The policy file, or PolicyFileError with its problems in the order of their lines."""
     parsed = parse_yaml(text)
-    if found := list(problems_of(parsed.value)):
-        raise _error(parsed, found)
-    document = parsed.value
+    try:
+        return read_value(parsed.value)
+    except IllegalDocumentError as error:
+        raise _error(parsed, error.placed) from None
+
+
+def read_value(document: Any) -> PolicyFile:
+    """The policy file with this value. Raises IllegalDocumentError."""
+    if found := problems_of(document):
+        raise IllegalDocumentError(found)
     groups = list(_groups(document.get("groups", []), ("groups",), None))
-    found = [*_repeated(document), *_group_problems(groups)]
-    if found:
-        raise _error(parsed, found)
+    if found := [*_repeated(document), *_group_problems(groups)]:
+        raise IllegalDocumentError(found)
     return PolicyFile(
         document["name"],
         tuple(Secret(item["name"], item["value_from"]["env"]) for item in document.get("secrets", [])),
@@ -37,9 +51,14 @@ def read_document(text: str) -> PolicyFile:
     )
 
 
-def _error(parsed: Parsed, found: list[Problem]) -> PolicyFileError:
-    lines = sorted({(parsed.line(problem.place), _path(problem.place), problem.message) for problem in found})
-    return PolicyFileError([f"line {line}: {cell_text(f'{path}: {message}')}" for line, path, message in lines])
+def _error(parsed: Parsed, found: Sequence[Problem]) -> PolicyFileError:
+    at = parsed.lines(problem.place for problem in found)
+    lines = sorted({(at[problem.place], _told(problem)) for problem in found})
+    return PolicyFileError([f"line {line}: {told}" for line, told in lines])
+
+
+def _told(problem: Problem) -> str:
+    return cell_text(f"{_path(problem.place)}: {problem.message}")
 
 
 def _path(place: Place) -> str:
@@ -67,7 +86,7 @@ def slug_limits(entry: dict[str, Any]) -> SlugLimits:
 
 
 def _limit(item: dict[str, Any]) -> Limit:
-    return Limit(LimitType(item["type"]), Unit(item["unit"]), item["threshold"])
+    return limit_of(item["type"], item["unit"], item["threshold"])
 
 
 def _webhook(item: dict[str, Any]) -> Webhook:

@@ -7,7 +7,7 @@ from commands.connection import Client
 from commands.policy_file.document import numbered, slug_limits
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Found, Group, Secret, Webhook, Workspace
-from commands.resources.lists import all_items
+from commands.resources.lists import Told, all_items
 from policy.groups import Enforcement
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook)
@@ -19,12 +19,15 @@ SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
 
 
-async def read_workspace(client: Client, values: Mapping[str, str]) -> Workspace:
-    """All that policy files describe. `values`: the value of each secret that is to be compared, by its name."""
+async def read_workspace(client: Client, values: Mapping[str, str], told: Told | None = None) -> Workspace:
+    """All that policy files describe. `values`: the value of each secret that is to be compared, by its name.
+
+    `told`: gets the number of groups that have been read.
+    """
     secrets = await all_items(client, SECRETS)
     names = {secret["id"]: secret["name"] for secret in secrets}
     endpoints = [_found(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
-    groups = await all_items(client, GROUPS)
+    groups = await all_items(client, GROUPS, told, effective_models="false")
     webhooks = await all_items(client, WEBHOOKS)
     numbers = numbered([_webhook(item) for item in webhooks])
     return Workspace(

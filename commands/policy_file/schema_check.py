@@ -1,7 +1,6 @@
 """Checks a value against the part of JSON Schema that `schema.py` uses. Problems come with the place and the remedy."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,23 +24,23 @@ class Problem:
     message: str
 
 
-def problems_of(value: Any) -> Iterator[Problem]:
+def problems_of(value: Any) -> list[Problem]:
     """Every problem of a policy file's value, in the file's order where possible."""
-    return _check(SCHEMA, value, ())
+    found: list[Problem] = []
+    _check(SCHEMA, value, (), found)
+    return found
 
 
-def _check(schema: Schema, value: Any, place: Place) -> Iterator[Problem]:
+def _check(schema: Schema, value: Any, place: Place, found: list[Problem]) -> None:
     if "$ref" in schema:
-        yield from _check(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], value, place)
-        return
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
     message = _scalar_problem(schema, value)
     if message is not None:
-        yield Problem(place, message)
-        return
-    if isinstance(value, dict):
-        yield from _check_object(schema, value, place)
-    if isinstance(value, list):
-        yield from _check_list(schema, value, place)
+        found.append(Problem(place, message))
+    elif isinstance(value, dict):
+        _check_object(schema, value, place, found)
+    elif isinstance(value, list):
+        _check_list(schema, value, place, found)
 
 
 def _scalar_problem(schema: Schema, value: Any) -> str | None:
@@ -71,34 +70,33 @@ def _text_problem(schema: Schema, value: str) -> str | None:
     return None
 
 
-def _check_object(schema: Schema, value: dict[str, Any], place: Place) -> Iterator[Problem]:
+def _check_object(schema: Schema, value: dict[str, Any], place: Place, found: list[Problem]) -> None:
     known = schema.get("properties", {})
-    for name in value:
+    for name, item in value.items():
+        inner = known.get(name)
         if name not in known and "properties" in schema and not schema.get("additionalProperties", True):
-            yield Problem((*place, name), f"unknown; known are {', '.join(known)}")
-        elif known.get(name) is not None and known[name] is not False:
-            yield from _check(known[name], value[name], (*place, name))
-    for name in schema.get("required", ()):
-        if name not in value:
-            yield Problem(place, f"{name} is missing")
+            found.append(Problem((*place, name), f"unknown; known are {', '.join(known)}"))
+        elif inner is not None and inner is not False:
+            _check(inner, item, (*place, name), found)
+    found += [Problem(place, f"{name} is missing") for name in schema.get("required", ()) if name not in value]
     for condition in schema.get("allOf", ()):
         provider = condition["if"]["properties"]["provider"]["const"]
         if value.get("provider") == provider:
-            yield from _check_provider(condition["then"], value, place)
+            _check_provider(condition["then"], value, place, found)
 
 
-def _check_provider(then: Schema, value: dict[str, Any], place: Place) -> Iterator[Problem]:
+def _check_provider(then: Schema, value: dict[str, Any], place: Place, found: list[Problem]) -> None:
     for name in then["required"]:
         if name not in value:
-            yield Problem(place, f"{value['provider']} needs {name}")
+            found.append(Problem(place, f"{value['provider']} needs {name}"))
     for name in then["properties"]:
         if name in value:
-            yield Problem((*place, name), f"{value['provider']} has no field {name}")
+            found.append(Problem((*place, name), f"{value['provider']} has no field {name}"))
 
 
-def _check_list(schema: Schema, value: list[Any], place: Place) -> Iterator[Problem]:
+def _check_list(schema: Schema, value: list[Any], place: Place, found: list[Problem]) -> None:
     if len(value) > schema.get("maxItems", len(value)):
-        yield Problem(place, f"must have at most {schema['maxItems']} items")
+        found.append(Problem(place, f"must have at most {schema['maxItems']} items"))
         return
     for index, item in enumerate(value):
-        yield from _check(schema["items"], item, (*place, index))
+        _check(schema["items"], item, (*place, index), found)

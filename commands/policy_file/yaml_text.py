@@ -4,8 +4,9 @@ Unquoted scalars are null, true, false, a whole number, or text: `no`, `1.5` and
 aliases, tags and further documents are refused.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 
 from commands.policy_file.errors import PolicyFileError
 
-MAX_CHARS = 16_000_000
+MAX_CHARS = 128_000_000
 MAX_DEPTH = 40
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: Mapping[str, Any] = {"": None, "~": None} | {
@@ -21,6 +22,12 @@ _CONSTANTS: Mapping[str, Any] = {"": None, "~": None} | {
     for name, value in (("null", None), ("true", True), ("false", False))
     for text in (name, name.title(), name.upper())
 }
+_LONGEST_LINE = 120
+"""Of a list in one line, without its indentation."""
+_PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9/_.-]*(?: [A-Za-z0-9/_.-]+)*")
+_RESERVED = frozenset({"y", "yes", "n", "no", "on", "off", "true", "false", "null"})
+"""Words that some readers of YAML take for something other than text, in any case."""
+_OTHER_THAN_ASCII = re.compile("[^ -~]")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})")
 
 Place = tuple[str | int, ...]
@@ -29,16 +36,18 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A document's value, and the line of each part of it, counted from 1."""
+    """A document's value, and its text."""
 
     value: Any
-    lines: Mapping[Place, int] = field(repr=False)
+    text: str = field(repr=False)
 
-    def line(self, place: Place) -> int:
-        """The line of the part at `place`, or of the nearest part around it."""
-        while place not in self.lines and place:
-            place = place[:-1]
-        return self.lines.get(place, 1)
+    def lines(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The lines of these parts, or of the nearest part around each, counted from 1. Reads the text again."""
+        asked = tuple(places)
+        around = {place[:length] for place in asked for length in range(len(place) + 1)}
+        reader = _Reader(yaml.parse(self.text, Loader=_LOADER), frozenset(around))
+        reader.document()
+        return {place: reader.line(place) for place in asked}
 
 
 def parse_yaml(text: str) -> Parsed:
@@ -46,7 +55,7 @@ def parse_yaml(text: str) -> Parsed:
     if len(text) > MAX_CHARS:
         raise PolicyFileError([f"the file has more than {MAX_CHARS} characters"])
     try:
-        return _Reader(yaml.parse(text, Loader=_LOADER)).document()
+        return Parsed(_Reader(yaml.parse(text, Loader=_LOADER)).document(), text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise PolicyFileError([f"line {line}: {error.problem or 'this is not YAML'}"]) from None
@@ -55,26 +64,38 @@ def parse_yaml(text: str) -> Parsed:
 
 
 class _Reader:
-    """Builds a value from the parser's events, with bounded recursion."""
+    """Builds a value from the parser's events, with bounded recursion. Keeps the lines of the places that are wanted.
 
-    def __init__(self, events: Iterator[yaml.Event]) -> None:
+    The line of each place would be more memory than the value.
+    """
+
+    def __init__(self, events: Iterator[yaml.Event], wanted: frozenset[Place] = frozenset()) -> None:
         self._events = events
+        self._wanted = wanted
         self._lines: dict[Place, int] = {}
+        self._path: list[str | int] = []
 
-    def document(self) -> Parsed:
+    def document(self) -> Any:
         next(self._events)  # the start of the stream
         if isinstance(next(self._events), yaml.StreamEndEvent):
             raise PolicyFileError(["the file is empty"])
-        value = self._value(next(self._events), ())
+        value = self._value(next(self._events))
         next(self._events)  # the end of the document
         further = next(self._events)
         if not isinstance(further, yaml.StreamEndEvent):
             raise _refusal(further, "one document per file")
-        return Parsed(value, self._lines)
+        return value
 
-    def _value(self, event: yaml.Event, place: Place) -> Any:
-        self._lines.setdefault(place, event.start_mark.line + 1)
-        if len(place) > MAX_DEPTH:
+    def line(self, place: Place) -> int:
+        """The line of the part at `place`, or of the nearest part around it."""
+        while place not in self._lines and place:
+            place = place[:-1]
+        return self._lines.get(place, 1)
+
+    def _value(self, event: yaml.Event) -> Any:
+        if self._wanted:
+            self._note(event)
+        if len(self._path) > MAX_DEPTH:
             raise _refusal(event, f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
             raise _refusal(event, "aliases (*name) are not allowed; write the value again")
@@ -82,23 +103,34 @@ class _Reader:
             raise _refusal(event, f"tags ({event.tag}) are not allowed")
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
-        return self._list(place) if isinstance(event, yaml.SequenceStartEvent) else self._mapping(place)
+        return self._list() if isinstance(event, yaml.SequenceStartEvent) else self._mapping()
 
-    def _list(self, place: Place) -> list[Any]:
+    def _note(self, event: yaml.Event) -> None:
+        """Keep the event's line, if its place is wanted and has none yet: a value's key comes first."""
+        place = tuple(self._path)
+        if place in self._wanted:
+            self._lines.setdefault(place, event.start_mark.line + 1)
+
+    def _list(self) -> list[Any]:
         found: list[Any] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            found.append(self._value(event, (*place, len(found))))
+            self._path.append(len(found))
+            found.append(self._value(event))
+            self._path.pop()
         return found
 
-    def _mapping(self, place: Place) -> dict[str, Any]:
+    def _mapping(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise _refusal(event, "a key is plain text")
             if event.value in found:
                 raise _refusal(event, f"{event.value!r} is given twice")
-            self._lines[*place, event.value] = event.start_mark.line + 1
-            found[event.value] = self._value(next(self._events), (*place, event.value))
+            self._path.append(event.value)
+            if self._wanted:
+                self._note(event)
+            found[event.value] = self._value(next(self._events))
+            self._path.pop()
         return found
 
 
@@ -114,3 +146,72 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 def _refusal(event: yaml.Event, problem: str) -> PolicyFileError:
     return PolicyFileError([f"line {event.start_mark.line + 1}: {problem}"])
+
+
+def yaml_of(document: Mapping[str, Any]) -> str:
+    """The text of a mapping: blocks, and a list of short flat mappings, such as limits, in one line.
+
+    Text that every reader of YAML takes for that text is written as it is, all other text in double quotes. PyYAML
+    would make an event for each value, of which a large workspace has millions.
+    """
+    lines: list[str] = []
+    _write_mapping(document, "", "", lines)
+    return "\n".join(lines) + "\n"
+
+
+def _write_mapping(value: Mapping[str, Any], first: str, rest: str, lines: list[str]) -> None:
+    """`first`: what stands before the first key; `rest`: before the others."""
+    before = first
+    for name, item in value.items():
+        head = f"{before}{_scalar_text(name)}:"
+        if isinstance(item, Mapping) and item:
+            lines.append(head)
+            _write_mapping(item, f"{rest}  ", f"{rest}  ", lines)
+        elif isinstance(item, list) and item:
+            _write_list(item, head, rest, lines)
+        else:
+            lines.append(f"{head} {_scalar_text(item)}")
+        before = rest
+
+
+def _write_list(items: Sequence[Any], head: str, rest: str, lines: list[str]) -> None:
+    line = _one_line(items) if rest else None
+    if line is not None and len(line) <= _LONGEST_LINE:
+        lines.append(f"{head} {line}")
+        return
+    lines.append(head)
+    for item in items:
+        if isinstance(item, Mapping) and item:
+            _write_mapping(item, f"{rest}  - ", f"{rest}    ", lines)
+        else:
+            lines.append(f"{rest}  - {_scalar_text(item)}")
+
+
+def _one_line(items: Sequence[Any]) -> str | None:
+    """The list as a line; None if something in it has parts of its own."""
+    parts: list[str] = []
+    for item in items:
+        if not isinstance(item, Mapping):
+            parts.append(_scalar_text(item))
+            continue
+        if any(isinstance(value, Mapping | list) for value in item.values()):
+            return None
+        parts.append(
+            "{" + ", ".join(f"{_scalar_text(name)}: {_scalar_text(value)}" for name, value in item.items()) + "}"
+        )
+    return f"[{', '.join(parts)}]"
+
+
+def _scalar_text(value: Any) -> str:
+    """A value without parts, or an empty list or mapping."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    return _OTHER_THAN_ASCII.sub(_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """Readers of YAML change or refuse some characters that cannot be seen."""
+    character = found[0]
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

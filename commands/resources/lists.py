@@ -1,6 +1,6 @@
 """All pages of a list of the management API, and how a command prints them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import click
@@ -9,22 +9,32 @@ from commands.connection import Client, Connection
 from commands.output import Column, json_text, table
 
 PAGE_ITEMS = 1000
+Told = Callable[[int], None]
 
 
 async def items_of(client: Client, path: str, **query: Any) -> AsyncIterator[dict[str, Any]]:
     """Every item of the list, page by page."""
-    answer = await client.call("GET", path, limit=PAGE_ITEMS, **query)
-    while True:
-        for item in answer["items"]:
+    async for page in _pages_of(client, path, query):
+        for item in page["items"]:
             yield item
-        cursor = answer["pagination"]["cursor"]
-        if cursor is None:
-            return
-        answer = await client.call("GET", path, cursor=cursor)
 
 
-async def all_items(client: Client, path: str, **query: Any) -> list[dict[str, Any]]:
-    return [item async for item in items_of(client, path, **query)]
+async def all_items(client: Client, path: str, told: Told | None = None, **query: Any) -> list[dict[str, Any]]:
+    """The items of all pages. `told` gets the number of those read, while more follow."""
+    items: list[dict[str, Any]] = []
+    async for page in _pages_of(client, path, query):
+        items += page["items"]
+        if told is not None and page["pagination"]["cursor"] is not None:
+            told(len(items))
+    return items
+
+
+async def _pages_of(client: Client, path: str, query: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    page = await client.call("GET", path, limit=PAGE_ITEMS, **query)
+    yield page
+    while (cursor := page["pagination"]["cursor"]) is not None:
+        page = await client.call("GET", path, cursor=cursor)
+        yield page
 
 
 def print_list(connection: Connection, path: str, columns: Sequence[Column], **query: Any) -> None:

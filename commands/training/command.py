@@ -7,6 +7,7 @@ import click
 from commands.connection import Connection, over_api
 from commands.editing.paths import path
 from commands.output import Column
+from commands.progress import ProgressPrinter
 from commands.training.jobs import jobs
 from commands.training.projects import projects
 from commands.training.tables import print_table
@@ -25,7 +26,7 @@ def watch(job: str, connection: Connection) -> None:
 
     The exit status is 0 if it completed and 1 otherwise.
     """
-    from commands.training.watch import ProgressPrinter, watch
+    from commands.training.watch import watch
 
     printer = ProgressPrinter(lambda text: click.echo(text, nl=False), sys.stdout.isatty())
     sys.exit(0 if connection.run(lambda client: watch(client, job, printer)) else 1)

@@ -6,19 +6,18 @@ See docs/reference/command-line.md#training.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from commands.connection import Client
 from commands.errors import AwayError, ManagementError
+from commands.progress import ProgressPrinter
 from policy.training.statuses import COMPLETED, ENDED, SYNCED, SYNCING
 
 POLL_S = 1.0
 _METRICS_SHOWN = 4
-_CLEAR = "\r\x1b[2K"
-Print = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +34,6 @@ class Progress:
     def has_ended(self) -> bool:
         """The job has ended, and its checkpoints are in the store."""
         return self.job["current_status"] in ENDED and self.job["checkpoint_sync_status"] != SYNCING
-
-
-class ProgressPrinter:
-    """Prints progress: in place on a terminal, as lines elsewhere."""
-
-    def __init__(self, write: Print, is_terminal: bool) -> None:
-        self._write = write
-        self._is_terminal = is_terminal
-        self._last = ""
-
-    def show(self, line: str) -> None:
-        if self._is_terminal:
-            self._write(_CLEAR + line)
-        elif line != self._last:
-            self._write(line + "\n")
-        self._last = line
-
-    def end(self) -> None:
-        if self._is_terminal:
-            self._write("\n")
 
 
 def describe(progress: Progress, now_s: float) -> str:

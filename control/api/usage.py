@@ -4,13 +4,22 @@ See docs/reference/management-api.md#group-usage and docs/reference/management-a
 """
 
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
-from control.api.protocol.encoding import Encoded
+import orjson
+
+from control.api.protocol.encoding import Encoded, Pieces
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
-from control.resources.group_usage import GroupLimits, LimitPlace, LimitUse, read_usage
+from control.resources.group_usage import (
+    GroupLimits,
+    LimitPlace,
+    LimitUse,
+    UsageSource,
+    read_usage,
+    usage_clock_ms,
+)
 from control.resources.groups import read_group
 from control.resources.times import time_text
 from policy.limits.windows import until_midnight_ms
@@ -63,34 +72,41 @@ class GroupLimitsResponseV1(ResponseV1):
 async def _get_usage(request: ApiRequest) -> Encoded:
     parts, group_id = request.dependencies, request.path["group_id"]
     found = await read_group(parts.store, request.workspace_id, group_id)
-    usage = await read_usage(parts.counters, found.path)
+    (entries,) = await read_usage(parts.counters, [found.path])
+    reset_at = await day_end_text(parts.counters)
 
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
-        behind = [entry for entry in usage.entries if at.after is None or _slug_and_type(entry) > at.after]
+        behind = [entry for entry in entries if at.after is None or _slug_and_type(entry) > at.after]
         return behind[: at.limit]
 
-    reset_at = time_text(usage.now_ms + until_midnight_ms(usage.now_ms))
+    async def encode(entry: LimitUse) -> Pieces:
+        return (orjson.dumps(shown_usage(entry, reset_at)),)
 
-    def show(entry: LimitUse) -> GroupUsageEntryV1:
-        return _entry(entry, reset_at)
-
-    return await list_page(request, Listing(f"usage of {group_id}", fetch, _slug_and_type, encoder(show)))
+    return await list_page(request, Listing(f"usage of {group_id}", fetch, _slug_and_type, encode))
 
 
 def _slug_and_type(entry: LimitUse) -> list[str]:
     return [entry.slug, entry.bound.limit.type]
 
 
-def _entry(entry: LimitUse, reset_at: str) -> GroupUsageEntryV1:
+async def day_end_text(source: UsageSource | None) -> str:
+    """The `reset_at` of all daily limits."""
+    now_ms = await usage_clock_ms(source)
+    return time_text(now_ms + until_midnight_ms(now_ms))
+
+
+def shown_usage(entry: LimitUse, reset_at: str) -> dict[str, Any]:
+    """A `GroupUsageEntryV1`."""
     limit = entry.bound.limit
-    return GroupUsageEntryV1(
-        slug=entry.slug,
-        type=limit.type.value,
-        threshold=limit.threshold,
-        current_usage=entry.used.amount,
-        reset_at=reset_at,
-        source_group=entry.bound.source_group,
-    )
+    return {
+        "slug": entry.slug,
+        "type": limit.type.value,
+        "unit": limit.unit.value,
+        "threshold": limit.threshold,
+        "current_usage": entry.used.amount,
+        "reset_at": reset_at,
+        "source_group": entry.bound.source_group,
+    }
 
 
 async def _get_limits(request: ApiRequest) -> Encoded:

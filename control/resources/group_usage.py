@@ -4,9 +4,9 @@ Knows the limits and which bucket counts each; a `UsageSource` reads the buckets
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from control.time_slices import each, pause
@@ -56,11 +56,11 @@ class UsageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlugBounds:
-    """The limits that bind a group's calls to a slug, in the order of trial; the key of the hash that counts them."""
+    """The limits that bind a group's calls to a slug, in the order of trial, and for each the meter that counts it."""
 
     slug: str
-    key: str
     bounds: tuple[Bound, ...]
+    meters: tuple[Meter, ...]
 
 
 class LimitPlace(NamedTuple):
@@ -89,14 +89,6 @@ class LimitUse:
         return self.place.slug
 
 
-@dataclass(frozen=True, slots=True)
-class GroupUsage:
-    """Of each slug and type the daily limit that binds, and the time by the clock that ends the day."""
-
-    entries: list[LimitUse]
-    now_ms: int
-
-
 class GroupLimits:
     """All limits that bind the calls of the group `path[0]`, by slug. Reads counters only of the slugs asked for."""
 
@@ -104,12 +96,12 @@ class GroupLimits:
     """Slugs whose counters are read at once."""
 
     def __init__(self, path: Sequence[Group], slugs: list[SlugBounds]) -> None:
-        self._levels = {group.id: level for level, group in enumerate(path)}
+        self._levels = _levels(path)
         self._slugs = slugs
 
     @classmethod
     async def of(cls, path: Sequence[Group]) -> "GroupLimits":
-        slugs = await each(_bounds_by_slug(path), lambda of_slug: of_slug)
+        slugs = await _slugs_of(path)
         await pause()
         return cls(path, sorted(slugs, key=lambda of_slug: of_slug.slug))
 
@@ -118,49 +110,75 @@ class GroupLimits:
         slugs = self._slugs if after is None else [of_slug for of_slug in self._slugs if of_slug.slug >= after.slug]
         found: list[LimitUse] = []
         for start in range(0, len(slugs), self._AT_ONCE):
-            uses = await _read_uses(source, slugs[start : start + self._AT_ONCE], self._levels)
+            read = slugs[start : start + self._AT_ONCE]
+            used = await _read_used(source, read)
+            uses = await _uses_of(read, used, self._levels)
             found += [use for use in uses if after is None or use.place > after]
             if len(found) >= most:
                 break
         return found[:most]
 
 
-async def read_usage(source: UsageSource | None, path: Sequence[Group]) -> GroupUsage:
-    """The daily usage of the group `path[0]`. Without a source, usage is 0: nothing counts."""
-    levels = {group.id: level for level, group in enumerate(path)}
-    slugs = await each(_bounds_by_slug(path), _only_daily)
-    await pause()
-    uses = await _read_uses(source, slugs, levels)
-    entries = sorted((use for use in uses if use.binds), key=lambda use: use.place)
-    return GroupUsage(entries, await source.now_ms() if source is not None else _now_ms())
+async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]]) -> list[list[LimitUse]]:
+    """For each path, the daily limits that bind its first group, by slug and type. Without a source, nothing counts."""
+    groups = {group.id: group for path in paths for group in path}
+    daily = {id: await _with_daily_limits(group) for id, group in groups.items()}
+    of_groups = [await _slugs_of([daily[group.id] for group in path]) for path in paths]
+    used = await _read_used(source, [of_slug for slugs in of_groups for of_slug in slugs])
+    found: list[list[LimitUse]] = []
+    for path, slugs in zip(paths, of_groups, strict=True):
+        uses = await _uses_of(slugs, used, _levels(path))
+        found.append(sorted((use for use in uses if use.binds), key=lambda use: use.place))
+    return found
+
+
+async def usage_clock_ms(source: UsageSource | None) -> int:
+    """The time by the clock that ends the day."""
+    return await source.now_ms() if source is not None else _now_ms()
+
+
+def _levels(path: Sequence[Group]) -> dict[str, int]:
+    return {group.id: level for level, group in enumerate(path)}
+
+
+async def _slugs_of(path: Sequence[Group]) -> list[SlugBounds]:
+    return await each(_bounds_by_slug(path), lambda of_slug: of_slug)
 
 
 def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
     owner = counting_owner(path)
     for slug, bounds in bounds_of_each(path):
-        yield SlugBounds(slug, bucket_key(owner.id, slug), bounds)
+        key = bucket_key(owner.id, slug)
+        meters = (Meter(Bucket(key, bound.counting_group), bound.limit.type, bound.limit.unit) for bound in bounds)
+        yield SlugBounds(slug, bounds, tuple(meters))
 
 
-def _only_daily(of_slug: SlugBounds) -> SlugBounds:
-    return SlugBounds(of_slug.slug, of_slug.key, tuple(bound for bound in of_slug.bounds if not bound.limit.is_rate))
+async def _with_daily_limits(group: Group) -> Group:
+    """The group without its rate limits."""
+    return replace(group, models=tuple(await each(group.models, lambda entry: replace(entry, rate_limits=()))))
 
 
-async def _read_uses(source: UsageSource | None, slugs: Sequence[SlugBounds], levels: dict[str, int]) -> list[LimitUse]:
-    meters = [meter for meters in await each(slugs, _meters) for meter in meters]
+async def _read_used(source: UsageSource | None, slugs: Sequence[SlugBounds]) -> dict[Meter, Used]:
+    """Reads each meter once, though groups share those of their ancestors; the meters of a hash together."""
+    of_hashes = defaultdict[str, dict[Meter, None]](dict)
+    for of_slug in slugs:
+        await pause()
+        for meter in of_slug.meters:
+            of_hashes[meter.bucket.key][meter] = None
+    meters = [meter for of_hash in of_hashes.values() for meter in of_hash]
     now_ms = _now_ms()
     read = [_unused(meter, now_ms) for meter in meters] if source is None else await source.used(meters)
-    used = iter(read)
-    found = await each(slugs, lambda of_slug: limit_uses(of_slug, list(islice(used, len(of_slug.bounds))), levels))
+    return dict(zip(meters, read, strict=True))
+
+
+async def _uses_of(
+    slugs: Sequence[SlugBounds], used: Mapping[Meter, Used], levels: Mapping[str, int]
+) -> list[LimitUse]:
+    found = await each(slugs, lambda of_slug: limit_uses(of_slug, [used[meter] for meter in of_slug.meters], levels))
     return [use for of_slug in found for use in of_slug]
 
 
-def _meters(of_slug: SlugBounds) -> list[Meter]:
-    return [
-        Meter(Bucket(of_slug.key, bound.counting_group), bound.limit.type, bound.limit.unit) for bound in of_slug.bounds
-    ]
-
-
-def limit_uses(of_slug: SlugBounds, used: Sequence[Used], levels: dict[str, int]) -> list[LimitUse]:
+def limit_uses(of_slug: SlugBounds, used: Sequence[Used], levels: Mapping[str, int]) -> list[LimitUse]:
     """The limits of a slug with what is used of each, in the order of their places. `levels`: by group, 0 the caller's.
 
     Of each type, the limit with the least left binds: it is the first to refuse. Of equals it is the first tried.

@@ -25,7 +25,7 @@ from control.resources.errors import (
 )
 from control.resources.group_usage import Bucket, UsageSource
 from control.resources.ids import new_id
-from control.resources.records import GroupRecord
+from control.resources.records import GroupFilter, GroupRecord
 from control.time_slices import pause
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
@@ -164,11 +164,11 @@ async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInT
 
 
 async def read_groups(
-    store: Store, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
+    store: Store, workspace_id: str, wanted: GroupFilter, after: str | None, limit: int
 ) -> list[GroupInTree]:
     """At most `limit` groups, oldest first, behind the id `after`; all their ancestors are read at once."""
     async with store.read() as conn:
-        records = await group_rows.list_groups(conn, workspace_id, external_entity_id, after, limit)
+        records = await group_rows.list_groups(conn, workspace_id, wanted, after, limit)
         known = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
     return [GroupInTree(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
 

@@ -227,6 +227,14 @@ class Window:
     external_entity_ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """Which groups of a workspace are listed. `top_id`: this one and all below it. None is no filter."""
+
+    external_entity_id: str | None = None
+    top_id: str | None = None
+
+
 NS_PER_MS = 1_000_000
 
 

@@ -5,6 +5,7 @@ See docs/reference/management-api.md#limit-objects.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 MAX_THRESHOLD = 2**53 - 1
 """The largest threshold: the largest whole number that is exact in JSON and in Lua."""
@@ -37,6 +38,12 @@ class Limit:
     def is_rate(self) -> bool:
         """Whether this is a rate limit, with a rolling window. Otherwise it is a daily usage limit."""
         return self.unit is not Unit.DAY
+
+
+@lru_cache(4096)
+def limit_of(type: str, unit: str, threshold: int) -> Limit:
+    """The limit that texts describe. Groups repeat a few, and to look up enumerations is most of their reading."""
+    return Limit(LimitType(type), Unit(unit), threshold)
 
 
 @dataclass(frozen=True, slots=True)

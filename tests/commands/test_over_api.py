@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from commands import connection
 from commands.connection import Connection
 from commands.edges.private_lines import PrivateLines
-from commands.errors import ManagementError
+from commands.errors import AwayError, ManagementError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
 
@@ -280,3 +280,64 @@ def test_logs_prints_the_latest_lines_up_to_its_limit_though_a_page_has_more(api
     }
     printed = done("training", "jobs", "logs", "tj_1", "--limit", "2").splitlines()
     assert [line.rpartition("line ")[2] for line in printed] == ["2", "3"]
+
+
+def group_item(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"grp_{number}",
+        "metadata": {"external_entity_id": f"g{number}", "name": None},
+        "models": [],
+        "effective_models": [],
+        "hierarchy": {"limit_enforcement": "INDEPENDENT", "parent_group_id": None},
+        **more,
+    }
+
+
+def pages_of_groups(api: FakeApi, *items: dict[str, Any]) -> None:
+    """Two items a page."""
+
+    def answer(_body: Any, query: Any) -> Any:
+        start = int(query.get("cursor", 0))
+        more = start + 2 < len(items)
+        return page(*items[start : start + 2], cursor=str(start + 2) if more else None)
+
+    api.answers["GET /v1/gateway/groups"] = answer
+
+
+def test_groups_tree_asks_once_a_page_and_tells_how_many_it_has_read(api: FakeApi) -> None:
+    pages_of_groups(api, *(group_item(n, usage=[]) for n in range(5)))
+    result = run("groups", "tree")
+    assert result.stdout.splitlines() == [f"g{n}  grp_{n}" for n in range(5)]
+    assert result.stderr.splitlines() == ["2 groups read", "4 groups read"]
+    first = {"limit": 1000, "effective_models": "false", "usage": "true"}
+    assert [query for *_, query in api.asked] == [first, {"cursor": "2"}, {"cursor": "4"}]
+
+
+def test_groups_tree_of_a_group_asks_for_it_and_those_below_it(api: FakeApi) -> None:
+    api.answers["GET /v1/gateway/groups/grp_1"] = group_item(1)
+    pages_of_groups(api, group_item(1))
+    shown = json.loads(done("groups", "tree", "grp_1", "--no-usage", "--json"))
+    assert shown == [group_item(1, usage=[], children=[])]
+    assert api.asked[-1][3] == {"limit": 1000, "top_group_id": "grp_1"}
+
+
+def test_groups_tree_says_whose_usage_is_not_known_while_redis_is_away(api: FakeApi) -> None:
+    daily = [{"slug": "acme/chat", "rate_limits": [], "usage_limits": [{}]}]
+
+    def answer(_body: Any, query: Any) -> Any:
+        if "usage" in query:
+            raise AwayError("503: Counters unavailable")
+        return page(group_item(1), group_item(2, effective_models=daily))
+
+    api.answers["GET /v1/gateway/groups"] = answer
+    assert done("groups", "tree").splitlines() == ["g1  grp_1", "g2  grp_2", "    usage of today is not known"]
+
+
+def test_export_tells_how_many_groups_it_has_read(api: FakeApi) -> None:
+    for name in ("endpoints", "webhooks"):
+        api.answers[f"GET /v1/gateway/{name}"] = page()
+    api.answers |= {"GET /v1/secrets": page(), "GET /v1/models": page()}
+    pages_of_groups(api, *(group_item(n) for n in range(3)))
+    result = run("export")
+    assert result.stderr == "2 groups read\n"
+    assert result.stdout.count("external_entity_id") == 3

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, groups
-from control.resources.records import GroupRecord
+from control.resources.records import GroupFilter, GroupRecord
 from control.time_slices import each
 from policy.exact_json import array_items
 from policy.groups import Enforcement, Group
@@ -30,12 +30,17 @@ async def find_group(conn: Connection, workspace_id: str, group_id: str) -> Grou
 
 
 async def list_groups(
-    conn: Connection, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
+    conn: Connection, workspace_id: str, wanted: GroupFilter, after: str | None, limit: int
 ) -> list[GroupRecord]:
     """At most `limit` groups after the id `after`, oldest first."""
     query = select(groups).where(groups.c.workspace_id == workspace_id).order_by(groups.c.id).limit(limit)
-    if external_entity_id is not None:
-        query = query.where(groups.c.external_entity_id == external_entity_id)
+    if wanted.external_entity_id is not None:
+        query = query.where(groups.c.external_entity_id == wanted.external_entity_id)
+    if wanted.top_id is not None:
+        top = await find_group(conn, workspace_id, wanted.top_id)
+        if top is None:
+            return []
+        query = query.where(*_below(top.path))
     if after is not None:
         query = query.where(groups.c.id > after)
     return await _records((await conn.execute(query)).all())

@@ -4,25 +4,30 @@ from typing import Any
 
 import pytest
 
-from commands.group_tree.tree import bar, find, roots_of, tree_json, tree_text
+from commands.group_tree.tree import bar, roots_of, tree_json, tree_text
 
 DAY = {"type": "REQUEST", "unit": "DAY", "threshold": 100}
 USED = {"slug": "a/b", "type": "REQUEST", "threshold": 100, "current_usage": 42, "source_group": "grp_root"}
 
 
-def group(external_id: str, parent: str | None = None, enforcement: str = "CASCADING") -> dict[str, Any]:
+def group(external_id: str, parent: str | None = None, enforcement: str = "CASCADING", **more: Any) -> dict[str, Any]:
     hierarchy = {"limit_enforcement": enforcement, "parent_group_id": f"grp_{parent}" if parent else None}
     models = [{"slug": "a/b", "rate_limits": [], "usage_limits": [] if parent else [DAY]}]
     names = {"external_entity_id": external_id, "name": None}
-    return {"id": f"grp_{external_id}", "metadata": names, "models": models, "hierarchy": hierarchy}
+    shown = {"id": f"grp_{external_id}", "metadata": names, "models": models, "hierarchy": hierarchy, "usage": []}
+    return shown | more
 
 
-GROUPS = [group("leaf", "kid"), group("root"), group("kid", "root"), group("alone", enforcement="INDEPENDENT")]
+GROUPS = [
+    group("leaf", "kid", usage=None),
+    group("root", usage=[USED]),
+    group("kid", "root", usage=[USED]),
+    group("alone", enforcement="INDEPENDENT"),
+]
 
 
 def test_tree_shows_limits_and_usage_of_each_group() -> None:
-    usage = {"grp_root": [USED], "grp_kid": [USED], "grp_leaf": None}
-    assert tree_text(roots_of(GROUPS), usage).splitlines() == [
+    assert tree_text(roots_of(GROUPS)).splitlines() == [
         "alone  grp_alone",
         "    a/b  100 REQUEST/DAY",
         "root  grp_root  CASCADING",
@@ -37,13 +42,11 @@ def test_tree_shows_limits_and_usage_of_each_group() -> None:
     ]
 
 
-def test_part_of_a_tree_is_found_and_shown_as_json() -> None:
-    kid = find(roots_of(GROUPS), "grp_kid")
-    assert kid is not None
-    (shown,) = tree_json([kid], {"grp_kid": [USED]})
-    assert (shown["id"], shown["usage"]) == ("grp_kid", [USED])
-    assert [child["id"] for child in shown["children"]] == ["grp_leaf"]
-    assert find(roots_of(GROUPS), "grp_none") is None
+def test_tree_as_json_nests_the_groups_as_the_api_shows_them() -> None:
+    _alone, root = tree_json(roots_of(GROUPS))
+    assert (root["id"], root["usage"]) == ("grp_root", [USED])
+    (kid,) = root["children"]
+    assert [child["usage"] for child in kid["children"]] == [None]
 
 
 def test_group_whose_parent_was_not_listed_is_a_root() -> None:

@@ -10,11 +10,11 @@ from commands.errors import AwayError
 from commands.output import json_text
 from commands.policy_file.applying import StoppedError
 from commands.policy_file.document import read_document
-from commands.policy_file.export import export_text
+from commands.policy_file.export import export_value
 from commands.policy_file.planning import Consent
 from commands.policy_file.reading import read_workspace
 from commands.policy_file.values import Found, Group, Workspace
-from commands.policy_file.yaml_text import parse_yaml
+from commands.policy_file.yaml_text import yaml_of
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
 from tests.fakes.workspace_api import WorkspaceApi
 
@@ -75,8 +75,8 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
         for kind in api.items.values():
             for item in kind.values():
                 item["owner"] = data.draw(st.sampled_from([MINE, None, "other"]))
-        text, left = export_text(await read_workspace(api, {}), MINE)
-        plan, _ = await plan_of(api, text, Consent(prune=True), {})
+        value, left = export_value(await read_workspace(api, {}), MINE)
+        plan, _ = await plan_of(api, yaml_of(value), Consent(prune=True), {})
         assert (plan.changes, plan.refusals) == ((), ())
         assert left == sum(item["owner"] == "other" for kind in api.items.values() for item in kind.values())
 
@@ -89,9 +89,9 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
 @example("\U0001f600 \U000e0001 \U000f0000 \U0010fffd")
 def test_any_name_is_the_same_after_an_export(name: str) -> None:
     group = Group(name, name)
-    text, _ = export_text(Workspace(groups={name: Found("grp_1", group)}), MINE)
-    assert read_document(text).groups == (group,)
-    assert read_document(json_text(parse_yaml(text).value)).groups == (group,), "the same file as JSON"
+    value, _ = export_value(Workspace(groups={name: Found("grp_1", group)}), MINE)
+    assert read_document(yaml_of(value)).groups == (group,)
+    assert read_document(json_text(value)).groups == (group,), "the same file as JSON"
 
 
 @settings(max_examples=12, deadline=None)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from commands.training.watch import Progress, ProgressPrinter, describe
+from commands.progress import ProgressPrinter
+from commands.training.watch import Progress, describe
 from policy.training.statuses import COMPLETED, FAILED, PENDING, RUNNING, SYNCED, SYNCING
 
 CREATED_S = 1_767_225_600.0

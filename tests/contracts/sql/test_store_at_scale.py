@@ -18,6 +18,7 @@ from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Connection, Store
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader
+from control.resources.records import GroupFilter
 from tests.control.conftest import postgres
 from tests.postgres_server import PostgresServer
 
@@ -25,6 +26,7 @@ __all__ = ["postgres"]
 
 WORKSPACE, OTHER = "ws_a", "ws_b"
 LIMIT = 101
+NAMED = GroupFilter("entity7777")
 pytestmark = pytest.mark.timeout(300)
 
 # Every tenth group is a root, the others are its children; ten keys per group; one row in twenty is a tombstone.
@@ -170,10 +172,13 @@ LOOKS: dict[str, Look] = {
     "a group's keys, later": lambda c, f: key_rows.list_keys(c, WORKSPACE, f.group, (f.keys // 2, "tg_"), LIMIT),
     "a workspace's keys": lambda c, f: key_rows.list_keys(c, WORKSPACE, None, (500, "own"), LIMIT),
     "a group": lambda c, f: group_rows.find_group(c, WORKSPACE, f.group),
-    "groups": lambda c, f: group_rows.list_groups(c, WORKSPACE, None, None, LIMIT),
-    "groups, later": lambda c, f: group_rows.list_groups(c, WORKSPACE, None, f.root, LIMIT),
-    "groups of a small workspace": lambda c, f: group_rows.list_groups(c, OTHER, None, "grp_000000", LIMIT),
-    "a group by its external id": lambda c, f: group_rows.list_groups(c, WORKSPACE, "entity7777", None, LIMIT),
+    "groups": lambda c, f: group_rows.list_groups(c, WORKSPACE, GroupFilter(), None, LIMIT),
+    "groups, later": lambda c, f: group_rows.list_groups(c, WORKSPACE, GroupFilter(), f.root, LIMIT),
+    "groups of a small workspace": lambda c, f: group_rows.list_groups(c, OTHER, GroupFilter(), "grp_000000", LIMIT),
+    "a group by its external id": lambda c, f: group_rows.list_groups(
+        c, WORKSPACE, GroupFilter("entity7777"), None, LIMIT
+    ),
+    "groups of a tree": lambda c, f: group_rows.list_groups(c, WORKSPACE, GroupFilter(None, f.root), None, LIMIT),
     "ancestors": lambda c, f: group_rows.load_groups(c, [f"grp_{n:06}" for n in range(100)]),
     "descendants": _subtree,
     "endpoints": lambda c, f: endpoint_rows.list_endpoints(c, WORKSPACE, "ep5", LIMIT),

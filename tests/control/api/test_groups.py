@@ -198,6 +198,31 @@ async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
     assert (await plane.get(f"{PATH}?external_entity_id=none")).ok()["items"] == []
 
 
+async def test_the_list_of_a_group_has_it_and_all_below_it(plane: ControlPlane) -> None:
+    root, other = await plane.group("root"), await plane.group("other")
+    middle = await plane.group("middle", root["id"])
+    leaf = await plane.group("leaf", middle["id"])
+    first = (await plane.get(f"{PATH}?top_group_id={root['id']}&limit=2")).ok()
+    rest = (await plane.get(f"{PATH}?cursor={first['pagination']['cursor']}")).ok()
+    assert first["items"] + rest["items"] == [root, middle, leaf]
+    assert (await plane.get(f"{PATH}?top_group_id={middle['id']}")).ok()["items"] == [middle, leaf]
+    assert (await plane.get(f"{PATH}?top_group_id={other['id']}&external_entity_id=leaf")).ok()["items"] == []
+    (await plane.get(f"{PATH}?top_group_id=grp_none")).refused(404)
+    key = (await plane.another_workspace())["api_key"]
+    (await plane.get(f"{PATH}?top_group_id={root['id']}", key=key)).refused(404)
+
+
+async def test_the_list_leaves_out_what_is_inherited_where_nobody_asks_for_it(plane: ControlPlane) -> None:
+    root = await plane.group("root", models=[rate(100)])
+    await plane.group("child", root["id"], models=[day(5)])
+    whole = (await plane.get(PATH)).ok()["items"]
+    assert (await plane.get(f"{PATH}?effective_models=false")).ok()["items"] == [
+        item | {"effective_models": []} for item in whole
+    ]
+    (await plane.get(f"{PATH}?effective_models=no")).refused(400)
+    (await plane.get(f"{PATH}?usage=yes")).refused(400)
+
+
 @pytest.mark.parametrize(
     ("models", "field"),
     [

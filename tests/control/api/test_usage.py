@@ -6,6 +6,7 @@ See docs/reference/management-api.md#group-usage and docs/reference/management-a
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ class Counted:
 
 
 async def entries(path: list[Group], **used: int) -> list[tuple[str, int, int, str]]:
-    usage = await read_usage(Counted(**used), path)
+    (usage,) = await read_usage(Counted(**used), [path])
     return [
         (entry.bound.limit.type.value, entry.bound.limit.threshold, entry.used.amount, entry.bound.source_group)
-        for entry in usage.entries
+        for entry in usage
     ]
 
 
@@ -253,6 +254,34 @@ async def test_limits_are_paged_and_without_redis_configured_nothing_counts(sqli
         answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
     kinds = (("REQUEST", "DAY"), ("TOKEN", "SECOND"), ("TOKEN", "DAY"))
     assert seen == [(f"acme/m{n}", *kind) for n in range(3) for kind in kinds]
+
+
+async def test_list_of_groups_shows_the_usage_of_each(metered: ControlPlane, redis_url: str) -> None:
+    parent = await metered.group("parent", mode="CASCADING", models=models(("TOKEN", 10_000), ("REQUEST", 3)))
+    children = [await metered.group(f"c{n}", parent=parent["id"], models=models(("TOKEN", 500))) for n in range(5)]
+    alone = await metered.group("alone", models=[{"slug": SLUG}])
+    found = await read_group(metered.store, metered.workspace_id, children[2]["id"])
+    await call_twice(redis_url, found.path, 777)
+    page = (await metered.get("/v1/gateway/groups?usage=true&limit=4")).ok()
+    rest = (await metered.get(f"/v1/gateway/groups?cursor={page['pagination']['cursor']}")).ok()
+    shown = {item["id"]: item.pop("usage") for item in (*page["items"], *rest["items"])}
+    for made in (parent, *children, alone):
+        assert shown[made["id"]] == (await metered.get(f"/v1/gateway/groups/{made['id']}/usage")).ok()["items"]
+    assert [entry["current_usage"] for entry in shown[children[2]["id"]]] == [2, 777]
+    assert shown[alone["id"]] == []
+    assert page["items"] + rest["items"] == (await metered.get("/v1/gateway/groups")).ok()["items"]
+
+
+async def test_usage_of_many_groups_reads_each_counter_once_and_those_of_a_hash_together() -> None:
+    roots = [group(f"root{n}", day(9)) for n in range(3)]
+    paths = [[group(f"leaf{n}", day(5)), roots[n % 3]] for n in range(12)]
+    source = Counted(root1=8)
+    usages = await read_usage(source, paths)
+    assert len(source.asked) == len(set(source.asked)) == 12 + 3
+    keys = [meter.bucket.key for meter in source.asked]
+    assert [key for key, _ in groupby(keys)] == list(dict.fromkeys(keys))
+    binding = [entry.bound.source_group for (entry,) in usages]
+    assert binding == [f"root{n % 3}" if n % 3 == 1 else f"leaf{n}" for n in range(12)]
 
 
 @pytest.mark.parametrize("what", ["usage", "limits"])

@@ -1,0 +1,100 @@
+"""Large workspaces: what they cost to write and read, and what `export` writes."""
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands.errors import ManagementError
+from commands.policy_file.document import read_document
+from commands.policy_file.export import export_value
+from commands.policy_file.values import Found, Group, Workspace
+from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml, yaml_of
+from policy.groups import Enforcement
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from tests.proxy.growth.work import check_grows_linearly
+
+HEAD = "version: 1\nname: a\n"
+
+
+def workspace(groups: int) -> Workspace:
+    """Trees of three levels, a hundred groups each, whose groups have limits."""
+    limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 1000),), (Limit(LimitType.TOKEN, Unit.DAY, 10_000_000),)
+    models = (SlugLimits("acme/chat", *limits), SlugLimits("acme/small"))
+    found: dict[str, Found[Group]] = {}
+    for number in range(groups):
+        root, place = number - number % 100, number % 100
+        parent = None if place == 0 else f"g{root}" if place < 10 else f"g{root + 1 + place % 9}"
+        group = Group(f"g{number}", f"Group {number}", Enforcement.CASCADING, parent, models)
+        found[group.external_entity_id] = Found(f"grp_{number}", group)
+    return Workspace(groups=found)
+
+
+def test_work_of_an_export_grows_with_the_groups() -> None:
+    def prepare(groups: int) -> Any:
+        of = workspace(groups)
+        return lambda: yaml_of(export_value(of, "policy")[0])
+
+    check_grows_linearly(prepare)
+
+
+def test_work_of_reading_a_file_grows_with_its_groups() -> None:
+    def prepare(groups: int) -> Any:
+        text = yaml_of(export_value(workspace(groups), "policy")[0])
+        return lambda: read_document(text)
+
+    check_grows_linearly(prepare)
+
+
+def test_file_of_more_than_16_million_characters_is_read_and_its_problems_have_lines() -> None:
+    text = HEAD + "# a comment\n" * 1_500_000
+    assert read_document(text).name == "a"
+    with pytest.raises(ManagementError, match=r"line 1500003: groups\.0\.external_entity_id: must be text"):
+        read_document(text + "groups: [{external_entity_id: 1}]\n")
+
+
+def test_file_beyond_the_bound_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ManagementError, match=f"more than {MAX_CHARS} characters"):
+        parse_yaml(" " * (MAX_CHARS + 1))
+
+
+def test_export_writes_limits_in_one_line() -> None:
+    assert yaml_of(export_value(workspace(2), "policy")[0]).splitlines()[2:14] == [
+        "groups:",
+        "  - external_entity_id: g0",
+        "    name: Group 0",
+        "    limit_enforcement: CASCADING",
+        "    models:",
+        "      - slug: acme/chat",
+        "        rate_limits: [{type: REQUEST, unit: MINUTE, threshold: 1000}]",
+        "        usage_limits: [{type: TOKEN, unit: DAY, threshold: 10000000}]",
+        "      - slug: acme/small",
+        "    groups:",
+        "      - external_entity_id: g1",
+        "        name: Group 1",
+    ]
+
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12),
+    st.sampled_from(
+        ["", "no", "On", "null", "~", "1.5", "0x1f", "2026-11-24", "a: b", "a #b", "- a", " a", "a ", "&a"]
+    ),
+)
+VALUES = st.recursive(
+    st.one_of(TEXTS, st.integers(-(2**53), 2**53), st.booleans(), st.none()),
+    lambda inner: st.one_of(
+        st.lists(st.dictionaries(TEXTS, inner, max_size=3), max_size=3),
+        st.dictionaries(TEXTS, inner, max_size=3),
+    ),
+    max_leaves=12,
+)
+
+
+@given(document=st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_every_reader_of_yaml_reads_what_was_written(document: dict[str, Any]) -> None:
+    text = yaml_of(document) if document else "{}"
+    assert parse_yaml(text).value == document
+    assert yaml.safe_load(text) == document
