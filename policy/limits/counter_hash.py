@@ -39,9 +39,8 @@ class Counts:
     """The counters of one counting group. The (TOKEN, DAY) log holds unsettled reservations.
 
     `last_ms`: the group's time when they last changed. `ahead_ms`: how far that time is ahead of Redis' clock.
-    `ahead_since_ms`: the last time before that changed. `moved_ms`: the last time before the entries were moved.
-    `other_day`: the last other day that counted something. `margins`: of each kind of TOKEN limit, how much more the
-    calls in flight can cost than was expected of them.
+    `ahead_since_ms`: the last time before that changed. `other_day`: the last other day that counted something.
+    `margins`: of each kind of TOKEN limit, how much more the calls in flight can cost than was expected of them.
     """
 
     last_ms: int = 0
@@ -50,7 +49,6 @@ class Counts:
     margins: Mapping[Kind, RollingLog] = field(default_factory=dict)
     ahead_ms: int = 0
     ahead_since_ms: int = 0
-    moved_ms: int = 0
     other_day: DayCounts = DayCounts()
 
     def log(self, kind: Kind) -> RollingLog:
@@ -66,15 +64,15 @@ class Counts:
         return replace(self, margins={**self.margins, kind: log})
 
     def refunded(self, kind: Kind, count: int, at_ms: int) -> "Counts":
-        """Takes events out of the entry that holds `at_ms`. Does nothing if that entry has left, or was moved."""
-        if at_ms <= self.moved_ms:
-            return self
+        """Takes events out of the entry that holds `at_ms`. Does nothing if that entry has left.
+
+        An entry of before a step of the clock may have been moved: then an older one is found or none, so that too much
+        stays counted.
+        """
         return self.with_log(kind, self.log(kind).refunded(count, at_ms))
 
     def margin_refunded(self, kind: Kind, count: int, at_ms: int) -> "Counts":
         """The same for a margin."""
-        if at_ms <= self.moved_ms:
-            return self
         return self.with_margin(kind, self.margin(kind).refunded(count, at_ms))
 
     def counted_today(self, at_ms: int) -> bool:
@@ -120,7 +118,7 @@ class Counts:
         if not by_ms:
             return counts
         logs, margins = _moved(self.logs, by_ms), _moved(self.margins, by_ms)
-        return replace(counts, logs=logs, margins=margins, moved_ms=self.last_ms)
+        return replace(counts, logs=logs, margins=margins)
 
     def _on_day(self, day: int) -> "Counts":
         """Keeps what the day before counted: a clock that steps over midnight and back finds it again."""

@@ -7,7 +7,7 @@
 --   at i = 5, 11, ...: h[i] kind, h[i+1] total, h[i+2] last time of the oldest closed entry (0: no closed entries),
 --   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
 --   Once Redis' clock has stepped back, the first of these sixes is no log: h[5] AHEAD, h[6] how far the group's time is
---   ahead of the clock, h[7] last time before entries were moved, h[8] last time before h[6] changed. 0: never.
+--   ahead of the clock, h[7] last time before that changed.
 -- Field <group>:day: day, requests and settled tokens of the last other day that counted something.
 -- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
 -- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
@@ -166,11 +166,8 @@ local function catch_up(heads, first, last)
       for i = #h, 5, -1 do h[i + 6] = h[i] end
       h[5], h[6], h[7], h[8], h[9], h[10] = AHEAD, 0, 0, 0, 0, 0
     end
-    if by > 0 then
-      move(g, h, by)
-      h[7] = h[1]
-    end
-    h[6], h[8] = ahead, h[1]
+    if by > 0 then move(g, h, by) end
+    h[6], h[7] = ahead, h[1]
     has_stepped = true
   end
 

@@ -39,11 +39,10 @@ local function live_log(g, kind)
   return h, i
 end
 
--- Takes up to count events out of the entry that holds the instant. Does nothing if that entry has left the window, or
--- was moved.
+-- Takes up to count events out of the entry that holds the instant. Does nothing if that entry has left the window.
+-- Entries of before a step of the clock may have been moved: then it finds an older one or none, and counts too much.
 local function refund(g, kind, count, instant)
   local h, i = live_log(g, kind)
-  if h[5] == AHEAD and instant <= h[7] then return end
   if h[i + 5] > 0 and instant >= h[i + 3] - h[i + 4] then
     if instant <= h[i + 3] then
       local back = math.min(count, h[i + 5])
@@ -97,7 +96,7 @@ local function correct_requests(g, mask, admitted_at, given_back)
   local h = heads[g]
   if not has(mask, 2 ^ 4) then return end
   if given_back and h[5] == AHEAD then  -- the day on which it counted is known if the clock has not stepped since
-    admitted_at = admitted_at > h[8] and admitted_at - h[6] or 0
+    admitted_at = admitted_at > h[7] and admitted_at - h[6] or 0
   end
   if floor(admitted_at / DAY) == day then h[3] = math.max(0, h[3] + (given_back and -1 or 1)) end
 end

@@ -129,10 +129,12 @@ async def test_settlement_finds_its_entry_after_a_step_back(world: World, step_m
     )
 
 
-async def test_settlement_of_a_moved_entry_takes_from_no_other(world: World) -> None:
-    """The estimate of a call stays counted if its group's time was brought to that of another group meanwhile."""
+async def test_settlement_after_entries_were_moved_leaves_no_less_counted_than_was_used(world: World) -> None:
+    """The group's entries move by the distance of the first two, so the refund of the second finds the first."""
     root = group("root", {TPM: 10**6})
     one = plan_of(group("one", {TPM: 1_000}, "root"), root)
+    await world.settle(await world.admit(one, 300), 300)
+    await world.advance(20_000)
     taken = await world.admit(one, 400)
     await world.advance(20_000)
     await world.admit(plan_of(group("other", {TPM: 1_000}, "root"), root), 1)
@@ -143,8 +145,12 @@ async def test_settlement_of_a_moved_entry_takes_from_no_other(world: World) -> 
     await world.settle(taken, 100)
     left = await world.admit(one, 0)
     assert left.tokens is not None
-    assert 1_000 - 400 - 30 <= left.tokens.remaining <= 1_000 - 100 - 30
-    await world.advance(60_001)
+    assert 1_000 - 730 <= left.tokens.remaining <= 1_000 - 430
+    await world.advance(30_000)  # the first one leaves
+    left = await world.admit(one, 0)
+    assert left.tokens is not None
+    assert left.tokens.remaining <= 1_000 - 130
+    await world.advance(30_001)
     assert (await world.admit(one, 0)).tokens == left.tokens.__class__(1_000, 1_000, 0)
 
 
