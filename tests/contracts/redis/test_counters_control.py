@@ -88,6 +88,33 @@ async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage:
     assert await usage.used([meter]) == [Used(0, DAY_MS)]
 
 
+async def test_usage_of_a_day_is_read_again_after_a_step_over_midnight_and_back(
+    world: World, usage: UsageCounters
+) -> None:
+    await world.settle(await world.admit(PLAN, 50), 70)
+    await world.at(START_MS + UNTIL_MIDNIGHT_MS + 1_000)
+    await world.admit(PLAN, 50)
+    assert await day_usage(usage, *BUCKETS[:2]) == [(1, 0)] * 2
+    await world.at(START_MS + 1_000)
+    assert await day_usage(usage, *BUCKETS[:2]) == [(1, 0), (1, 70)], "as soon as the clock shows that day"
+    await world.admit(PLAN, 50)
+    assert await day_usage(usage, *BUCKETS[:2]) == [(2, 0), (2, 70)]
+
+
+async def test_control_reads_what_the_script_would_count_after_a_step_back(world: World, usage: UsageCounters) -> None:
+    low = group("low", {RPS: 20, RPM: 60, TPM: 640}, "top")
+    plan = plan_of(low, group("top", {RPM: 64, RPD: 10**6}))
+    await world.admit(plan, 3)
+    await world.advance(700)
+    await world.admit(plan, 3)
+    await world.advance(-3_600_000)
+    for step_ms in (0, 301, 400, 58_000, 2_000):
+        assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
+        await world.advance(step_ms)
+    await world.admit(plan, 3)
+    assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
+
+
 def left_by_the_script(world: World, plan: Plan) -> list[tuple[int, int]]:
     """Of each bound what is left and how long something counts, as the script says when nothing is to be admitted."""
     assert world.redis is not None
