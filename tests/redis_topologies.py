@@ -7,10 +7,10 @@ from pathlib import Path
 
 import redis
 
-from tests.ports import HOST
-from tests.redis_cluster import PATIENT_MS, running_cluster
+from tests.ports import HOST, own_port
+from tests.redis_cluster import PATIENT_MS, running_cluster, wait_for
 from tests.redis_sentinel import running_sentinels
-from tests.redis_server import private_redis
+from tests.redis_server import RedisServer, private_redis
 
 Admin = redis.Redis | redis.RedisCluster
 """A client with all permissions, for the test itself."""
@@ -28,6 +28,27 @@ def documented_rules(user: str, kind: str = "") -> list[str]:
     assert found is not None
     assert more is not None
     return [*found[1].split(), *more[1].split()]
+
+
+_SOON = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+"""So that a replica connects, and has something to acknowledge, at once."""
+
+
+@contextmanager
+def running_pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A primary and its replica."""
+    port = str(own_port())
+    with (
+        private_redis(("--port", port, "--bind", HOST, *_SOON)) as primary,
+        private_redis(("--replicaof", HOST, port)) as replica,
+    ):
+        wait_for(lambda: acknowledging(primary) == 1, "the replica does not connect")
+        yield primary, replica
+
+
+def acknowledging(primary: RedisServer) -> int:
+    """How many replicas have acknowledged something to it."""
+    return sum(int(offset) > 0 for _, _, offset in primary.run("ROLE")[2])
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -12,9 +12,8 @@ from runtime.redis.node_clients import RedisOptions
 from runtime.redis.replicated_writes import ReplicatedWrites, UnconfirmedWriteError
 from runtime.redis.routed import RoutedRedis
 from runtime.redis.script import RedisScript
-from tests.ports import HOST, own_port
-from tests.redis_cluster import wait_for
-from tests.redis_server import RedisServer, private_redis
+from tests.redis_server import RedisServer
+from tests.redis_topologies import acknowledging, running_pair
 from tests.waiting import eventually
 
 INCREMENT = RedisScript("return redis.call('INCR', KEYS[1])")
@@ -37,19 +36,10 @@ class Pair:
         return acknowledging(self.primary)
 
 
-def acknowledging(primary: RedisServer) -> int:
-    return sum(int(offset) > 0 for _, _, offset in primary.run("ROLE")[2])
-
-
 @pytest.fixture
 def servers() -> Iterator[tuple[RedisServer, RedisServer]]:
-    port = own_port()
-    listens = ("--port", str(port), "--bind", HOST, "--repl-diskless-sync-delay", "0")
-    with ExitStack() as stack:
-        primary = stack.enter_context(private_redis(listens))
-        replica = stack.enter_context(private_redis(("--replicaof", HOST, str(port))))
-        wait_for(lambda: acknowledging(primary) == 1, "the replica does not connect")
-        yield primary, replica
+    with running_pair() as found:
+        yield found
 
 
 @pytest.fixture

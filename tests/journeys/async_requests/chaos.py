@@ -31,10 +31,10 @@ from tests.journeys.receivers import Customer, ReceivedMessage, Receiver
 from tests.waiting import eventually
 
 WORKERS = ASYNC_WORKERS = 2
-LEASE_S = 7.0
-"""As `proxy/async_requests/queues.py` says: a worker that is stopped for longer loses its attempts."""
-REPEATED_S = 3.0
-"""How far back every process repeats its writes after a crash of Redis: a process must live so long after a write."""
+STOPPED_S = 8.0, 11.0
+"""How long an async worker stands still, at least and at most: it keeps its attempts, as their leases last longer."""
+LOST_S = 3.0
+"""How far back a crash of Redis may reach: a process must live so long after a write to repeat it."""
 SETTLE_S = 120.0
 PAUSE_S = 0.3, 2.0
 """Between two disturbances, at least and at most."""
@@ -235,7 +235,7 @@ class FaultInjector:
 
     async def _redis_dies(self, cut_s: float) -> None:
         """Redis alone dies: who wrote in its last seconds lives on to repeat it. `up` waits while its log is cut."""
-        await asyncio.sleep(max(0.0, (self.killed or [0])[-1] + REPEATED_S - time.time()))
+        await asyncio.sleep(max(0.0, (self.killed or [0])[-1] + LOST_S - time.time()))
         product = self.rig.product
         with paused([product.up.pid]):
             died = time.time()
@@ -244,8 +244,8 @@ class FaultInjector:
                 await asyncio.sleep(0.05)
                 self.say(f"  its log lost {self.rig.redis_log.cut(cut_s + 0.05)} bytes")
         await self._redis_is_back()
-        await asyncio.sleep(REPEATED_S)
-        self.lossy.append((died - REPEATED_S, time.time()))
+        await asyncio.sleep(LOST_S)
+        self.lossy.append((died - LOST_S, time.time()))
 
     async def _redis_is_back(self) -> None:
         await self.rig.until(self.rig.serves, "Redis is back")
@@ -255,7 +255,7 @@ class FaultInjector:
             await asyncio.sleep(self.rng.choice((0.1, 0.7, 2.0)))
 
     async def _async_worker_stopped(self) -> None:
-        self._later(self._stopped_for("-m proxy.async_worker", LEASE_S + self.rng.uniform(1, 4)))
+        self._later(self._stopped_for("-m proxy.async_worker", self.rng.uniform(*STOPPED_S)))
 
     async def _worker_stopped(self) -> None:
         self._later(self._stopped_for("-m proxy.worker", self.rng.choice((0.2, 1.0, 3.0))))
