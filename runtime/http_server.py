@@ -105,7 +105,9 @@ class _Front:
                 " Look for what keeps their answers, or run more processes of this kind"
             )
             return False
-        longest = min(waiting, key=lambda one: one.waiting_since)
+        strangers = [one for one in waiting if not one.was_known]
+        # Known callers find their idle connections again, unless these leave newcomers less than a quarter.
+        longest = min(strangers if len(strangers) > most // 4 else waiting, key=lambda one: one.waiting_since)
         if not longest.is_idle:
             self._log.warning(
                 f"Closed the connection that waited longest for its caller, as {most} are open: it had sent a part of a"
@@ -165,6 +167,7 @@ class _Connection(web.RequestHandler):
         "head_since",
         "is_http",
         "waiting_since",
+        "was_known",
     )
 
     def __init__(self, front: _Front, server: web.Server) -> None:
@@ -193,6 +196,8 @@ class _Connection(web.RequestHandler):
         """When it came so far as it is: opened, began or ended a head, or ended an answer."""
         self._is_kept = False
         self._workspace: str | None = None
+        self.was_known = False
+        """Whether it has carried a request of a known caller."""
 
     @property
     def waits_for_caller(self) -> bool:
@@ -255,7 +260,7 @@ class _Connection(web.RequestHandler):
             return
         if workspace is not None:
             self._front.workspaces.take(workspace)
-        self._is_kept = True
+        self._is_kept = self.was_known = True
         self._workspace = workspace
 
     def _release(self) -> None:

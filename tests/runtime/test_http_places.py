@@ -165,6 +165,27 @@ async def test_requests_of_known_callers_are_kept_and_strangers_closed() -> None
             await caller.until(b"hi")
 
 
+async def test_idle_connection_of_a_known_caller_outlives_strangers_who_come_and_go() -> None:
+    async with served(8) as server:
+        known = await server.caller()
+        for _ in range(3):
+            known.send(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
+            await known.until(b"hi")
+            for _ in range(30):
+                await server.caller(HEAD)
+            assert (await server.ask(ASK)).endswith(b"hi")
+
+
+async def test_newcomer_is_served_while_known_callers_hold_every_connection_idle() -> None:
+    async with served(8) as server:
+        for _ in range(3):
+            for _ in range(12):
+                known = await server.caller(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
+                await known.until(b"hi")
+            for data in (ASK, unfinished("w2") + b"i"):
+                assert (await server.ask(data)).endswith(b"hi")
+
+
 async def test_workspace_with_its_share_of_connections_is_refused_and_others_are_served() -> None:
     async with served(8) as server:
         for _ in range(20):

@@ -1,6 +1,7 @@
 """One tenant uses as much of a worker as it may; the other tenant's calls are still served."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,3 +124,59 @@ async def test_tenant_that_fills_its_share_does_not_block_another(
         assert (await stage.ask(key)).model == stage.slug
     for writer in writers:
         writer.transport.abort()
+
+
+class Holder:
+    """Holds so many connections to a port with the same bytes. One that is closed is opened again after a second."""
+
+    def __init__(self, url: str, connections: int, data: bytes) -> None:
+        at = urlsplit(url)
+        self._place, self._data = (at.hostname, at.port), data
+        self.was_closed = asyncio.Event()
+        """The port has closed one: all its places were taken."""
+        self._tasks = [asyncio.create_task(self._hold()) for _ in range(connections)]
+
+    async def _hold(self) -> None:
+        while True:
+            reader, writer = await asyncio.open_connection(*self._place)
+            writer.write(self._data)
+            try:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                self.was_closed.set()
+            finally:
+                writer.transport.abort()
+            await asyncio.sleep(1.0)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert {type(end) for end in ends} == {asyncio.CancelledError}
+
+
+HALVES = {"heads": b"", "bodies": b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"}
+
+
+@pytest.mark.parametrize("rest", HALVES.values(), ids=HALVES)
+async def test_others_are_served_while_half_requests_of_a_tenant_hold_control_and_the_admin_port(
+    small: Workspace,
+    greedy: str,
+    session: aiohttp.ClientSession,
+    upstream: ScriptedUpstream,
+    numbers: Iterator[int],
+    rest: bytes,
+) -> None:
+    product = small.product
+    head = f"POST /v1/gateway/groups HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {greedy}\r\n"
+    holders = [Holder(product.control, 560, head.encode() + rest), Holder(product.admin, 160, head.encode() + rest)]
+    for holder in holders:
+        await holder.was_closed.wait()
+    for _ in range(5):
+        stage = stage_of(small, session, upstream, f"beset-{next(numbers)}")
+        assert (await stage.ask(await stage.key_without_limits())).model == stage.slug
+        async with session.get(product.admin + "/readyz") as answer:
+            assert answer.status == 200, await answer.text()
+        assert await metric(stage, "tollgate_inflight_requests") == 0
+    for holder in holders:
+        await holder.close()
