@@ -13,7 +13,10 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """A node among those of its job, and its directories. `path`: where its machine has programs."""
+    """A node among those of its job, and its directories. `path`: where its machine has programs.
+
+    `user`: the name of its user where the machine has none; "" otherwise.
+    """
 
     job_id: str
     rank: int
@@ -23,6 +26,7 @@ class NodePlace:
     temporary: str
     checkpoints: str
     path: str = DEFAULT_PATH
+    user: str = ""
 
 
 def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]:
@@ -34,6 +38,8 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         "TMPDIR": place.temporary,
         "PYTHONUNBUFFERED": "1",
     }
+    if place.user:
+        usual |= {"USER": place.user, "LOGNAME": place.user}
     fixed = {
         JOB_ID: place.job_id,
         NODE_RANK: str(place.rank),

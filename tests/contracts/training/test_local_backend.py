@@ -37,6 +37,7 @@ from trainer.runner.processes import descendants, processes
 from trainer.runner.state import read_state
 from trainer.settings import Settings
 
+USER_IDS = "270000-270999"
 FOR_EVER = "while :; do sleep 0.05; done"
 PYTHON = sys.executable
 
@@ -173,6 +174,31 @@ async def test_nodes_run_as_the_training_user_who_cannot_read_control_files(tmp_
         assert texts(await all_output(stage.backend, job)) == [user, user]
         assert stage.directory(job).control(0).stat().st_uid == os.geteuid()
         assert stage.directory(job).control(0).parent.stat().st_mode & 0o777 == 0o700
+        await stage.backend.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as other users")
+async def test_jobs_with_users_of_their_own_reach_neither_secrets_nor_files_of_each_other() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        own = settings(Path(directory))
+        stage = Stage(Settings(own.control_url, "", own.directory, capacity=own.capacity, user=USER_IDS))
+        await stage.backend.open()
+        stage.control.environment = {"TOKEN": "of-the-victim"}
+        victim = await started(stage.backend, claimed("echo mine > file; sleep 600"))
+        await in_phase(stage.backend, victim, Phase.RUNNING)
+        stage.control.environment = {}
+        search = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c of-the-victim"
+        files = f"ls -R {stage.directory(victim).files} 2>/dev/null | wc -l"
+        thief = await started(stage.backend, claimed(f"{search}; {files}; id -u; echo $USER"))
+
+        await ended(stage.backend, thief)
+
+        secrets, listed, uid, name = texts(await all_output(stage.backend, thief))
+        assert (secrets, listed, name) == ("0", "0", "job")
+        assert int(uid) != stage.directory(victim).files.stat().st_uid
+        await stage.backend.stop(victim.job_id, Outcome.STOPPED)
+        await ended(stage.backend, victim)
         await stage.backend.close()
 
 

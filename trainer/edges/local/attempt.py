@@ -23,7 +23,7 @@ from trainer.backend import (
     RestoreError,
 )
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
-from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, Owner
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord
 from trainer.edges.local.gpus import Gpu, gpu_variables
 from trainer.edges.local.machine import ADDRESS
 from trainer.edges.local.node import LocalNode
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+NAMELESS = "job"
+"""What `USER` is for a user id without a name. Python's `getpass` and others fail without any."""
+
+
 class _StoppedError(Exception):
     """The attempt was stopped before its nodes were started."""
 
@@ -49,7 +53,6 @@ class Terms:
 
     environment: EnvironmentSource
     grace_s: float
-    owner: Owner | None
     gpus: tuple[Gpu, ...] = ()
     """Of the machine."""
 
@@ -158,7 +161,7 @@ class LocalAttempt:
             await self._watch(self._stop or End(Outcome.REQUEUED, "the trainer was killed while it started the job"))
 
     async def _start(self) -> None:
-        await asyncio.to_thread(self.directory.make, self.record, self._terms.owner)
+        await asyncio.to_thread(self.directory.make, self.record)
         if self.job.restore is not None and self._checkpoints is not None:
             await self._unless_stopped(self._restore(self._checkpoints, self.job.restore))
         environment = await self._unless_stopped(self._terms.environment(self.job.environment_token))
@@ -196,7 +199,7 @@ class LocalAttempt:
                 working.cancel()
 
     def _launch(self, node: LocalNode, environment: JobEnvironment) -> Launch:
-        job, directory, owner = self.job, self.directory, self._terms.owner
+        job, directory, owner = self.job, self.directory, self.record.owner
         place = NodePlace(
             job_id=job.job_id,
             rank=node.rank,
@@ -206,6 +209,7 @@ class LocalAttempt:
             temporary=str(directory.temporary(node.rank)),
             checkpoints=str(directory.checkpoints(job)),
             path=os.environ.get("PATH", DEFAULT_PATH),
+            user=NAMELESS if owner is not None and not owner.has_name else "",
         )
         session = job.spec.session
         return Launch(

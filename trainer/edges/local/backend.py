@@ -8,7 +8,6 @@ import logging
 import math
 import sys
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
@@ -22,8 +21,9 @@ from trainer.backend import (
     Terminal,
 )
 from trainer.edges.local.attempt import LocalAttempt, Terms
-from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories, Owner
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
 from trainer.edges.local.gpus import found_gpus, free_gpus
+from trainer.edges.local.job_users import JobUsers, Owner
 from trainer.edges.local.machine import least_used, this_host
 from trainer.edges.local.output_reader import read_output
 from trainer.edges.local.terminal import LocalTerminal
@@ -47,7 +47,8 @@ class LocalBackend:
         self._gpus = found_gpus()
         self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
-        self._terms = Terms(environment, settings.stop_grace_s, None, self._gpus)
+        self._terms = Terms(environment, settings.stop_grace_s, self._gpus)
+        self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -61,9 +62,10 @@ class LocalBackend:
         except OSError as error:
             raise BackendAwayError(f"TOLLGATE_TRAINING_DIR cannot be used: {error}") from error
         if self._settings.user is not None:
-            owner = Owner.named(self._settings.user)
-            owner.check_reaches(self._settings.directory)
-            self._terms = replace(self._terms, owner=owner)
+            users = JobUsers.of(self._settings.user)
+            users.check_reach(self._settings.directory)
+            users.check_number(self._host.max_nodes)
+            self._users = users
         for directory, record in found:
             if record.job.job_id not in self._attempts:
                 attempt = self._take(record, directory)
@@ -148,7 +150,15 @@ class LocalBackend:
             gpus.append(free_gpus(self._gpus, needs.gpu_type, needs.gpu_count, used_gpus))
             used_cpus += cpus[-1]
             used_gpus += gpus[-1]
-        return AttemptRecord(job, tuple(hosts), tuple(cpus), tuple(gpus))
+        return AttemptRecord(job, tuple(hosts), tuple(cpus), tuple(gpus), self._new_owner())
+
+    def _new_owner(self) -> Owner | None:
+        """The user of a new job; None: the trainer's own."""
+        if self._users is None:
+            return None
+        running = {one.record.owner.uid for one in self._running() if one.record.owner is not None}
+        present = {one.record.owner.uid for one in self._attempts.values() if one.record.owner is not None}
+        return self._users.choose(running, present)
 
     def _running(self) -> Sequence[LocalAttempt]:
         return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]

@@ -6,8 +6,6 @@ See docs/reference/training.md#files-of-local.
 
 import json
 import os
-import pwd
-import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from typing import Any
 
 from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH
 from policy.training.reports import Claimed
-from trainer.backend import BackendAwayError
+from trainer.edges.local.job_users import Owner
 from trainer.runner.reserved_file import fill, read, reserve
 
 _JOBS = "jobs"
@@ -24,48 +22,23 @@ _RECORD = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """The user that nodes run as."""
-
-    name: str
-    uid: int
-    gid: int
-
-    @classmethod
-    def named(cls, name: str) -> "Owner":
-        """Raises BackendAwayError if nodes cannot run as this user."""
-        try:
-            found = pwd.getpwnam(name)
-        except KeyError:
-            raise BackendAwayError(f"TOLLGATE_TRAINING_USER: this machine has no user {name}") from None
-        if os.geteuid() not in (0, found.pw_uid):
-            raise BackendAwayError("TOLLGATE_TRAINING_USER: only a trainer that runs as root can run jobs as another")
-        return cls(name, found.pw_uid, found.pw_gid)
-
-    def check_reaches(self, directory: Path) -> None:
-        """Raises BackendAwayError if this user may not pass through a directory on the way to this one."""
-        for place in (directory, *directory.parents):
-            status = place.stat()
-            bit = stat.S_IXUSR if status.st_uid == self.uid else stat.S_IXGRP if status.st_gid == self.gid else 1
-            if not status.st_mode & bit:
-                raise BackendAwayError(
-                    f"TOLLGATE_TRAINING_USER: {self.name} may not enter {place}. Set TOLLGATE_TRAINING_DIR to a"
-                    " directory that every user may pass through"
-                )
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`, `gpus`: those of each node, by rank."""
+    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`, `gpus`: those of each node, by rank.
+
+    `owner`: the user that its nodes run as; None: the trainer's.
+    """
 
     job: Claimed
     hosts: tuple[str, ...]
     cpus: tuple[tuple[int, ...], ...]
     gpus: tuple[tuple[str, ...], ...]
+    owner: Owner | None = None
 
     def to_json(self) -> str:
         job = replace(self.job, environment_token="", spec=replace(self.job.spec, environment={}))
-        return json.dumps({"job": job.to_wire(), "hosts": self.hosts, "cpus": self.cpus, "gpus": self.gpus})
+        owner = None if self.owner is None else [self.owner.uid, self.owner.gid]
+        places = {"hosts": self.hosts, "cpus": self.cpus, "gpus": self.gpus}
+        return json.dumps({"job": job.to_wire(), **places, "owner": owner})
 
     @classmethod
     def from_json(cls, text: str) -> "AttemptRecord":
@@ -73,7 +46,8 @@ class AttemptRecord:
         wire = json.loads(text)
         cpus = tuple(tuple(map(int, of_node)) for of_node in wire["cpus"])
         gpus = tuple(tuple(map(str, of_node)) for of_node in wire["gpus"])
-        return cls(Claimed.from_wire(wire["job"]), tuple(map(str, wire["hosts"])), cpus, gpus)
+        owner = Owner(*map(int, wire["owner"])) if wire.get("owner") else None
+        return cls(Claimed.from_wire(wire["job"]), tuple(map(str, wire["hosts"])), cpus, gpus, owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +73,7 @@ class AttemptDirectory:
     def checkpoints(self, job: Claimed) -> Path:
         return _below(self.files, job.spec.checkpoint_path or DEFAULT_CHECKPOINT_PATH)
 
-    def make(self, record: AttemptRecord, owner: Owner | None) -> None:
+    def make(self, record: AttemptRecord) -> None:
         """Make everything, the record last: an attempt without it never began."""
         job, ranks = record.job, range(record.job.spec.node_count)
         for rank in ranks:
@@ -111,8 +85,8 @@ class AttemptDirectory:
             for path in (self.working_directory(job, rank), self.temporary(rank)):
                 path.mkdir(parents=True, exist_ok=True)
         self.checkpoints(job).mkdir(parents=True, exist_ok=True)
-        if owner is not None:
-            self.give_to(owner)
+        if record.owner is not None:
+            self.give_to(record.owner)
         draft = self.root / f"{_RECORD}.draft"
         draft.write_text(record.to_json(), encoding="utf-8")
         draft.rename(self.root / _RECORD)
@@ -121,12 +95,13 @@ class AttemptDirectory:
         return self.node(rank) / "tmp"
 
     def give_to(self, owner: Owner) -> None:
-        """Give the job's own directory to its user, and let that user pass through those above it.
+        """Give the job's own directory to its user alone, and let that user pass through those above it.
 
         From the inside out and by descriptors: other jobs of that user may run, and would lead `chown` elsewhere.
         """
         for path in (self.root, self.root.parent, self.root.parent.parent):
             path.chmod(0o711)
+        self.files.chmod(0o700)
         for _, _, names, folder in os.fwalk(self.files, topdown=False):
             for name in names:
                 os.chown(name, owner.uid, owner.gid, dir_fd=folder, follow_symlinks=False)

@@ -10,7 +10,8 @@ import pytest
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import Claimed
 from policy.training.resources import NodeResources
-from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories, Owner
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
+from trainer.edges.local.job_users import Owner
 
 SPEC = JobSpec(start_commands=("true",), resources=NodeResources(1000, 256))
 JOB = Claimed("job1", 2, SPEC, "token", None)
@@ -19,11 +20,12 @@ JOB = Claimed("job1", 2, SPEC, "token", None)
 def test_record_holds_no_token_and_no_environment(tmp_path: Path) -> None:
     job = replace(JOB, spec=replace(SPEC, environment={"A": "plain", "B": SecretRef("HF_TOKEN")}))
     directory = AttemptDirectory(tmp_path / "2")
-    directory.make(AttemptRecord(job, ("host",), ((0,),), ((),)), None)
+    directory.make(AttemptRecord(job, ("host",), ((0,),), ((),), Owner(os.getuid(), os.getgid())))
 
     text = (tmp_path / "2" / "job.json").read_text()
 
-    assert directory.record() == AttemptRecord(replace(JOB, environment_token=""), ("host",), ((0,),), ((),))
+    owner = Owner(os.getuid(), os.getgid())
+    assert directory.record() == AttemptRecord(replace(JOB, environment_token=""), ("host",), ((0,),), ((),), owner)
     assert not any(word in text for word in ("plain", "HF_TOKEN", '"token"'))
 
 
@@ -51,7 +53,7 @@ def test_job_directory_is_given_away_last_so_that_its_user_cannot_redirect_what_
     given = list[tuple[int, int]]()
     monkeypatch.setattr(os, "fchown", lambda folder, uid, gid: given.append((os.fstat(folder).st_ino, uid)))
 
-    directory.make(AttemptRecord(JOB, ("host",), ((0,),), ((),)), Owner("jobs", 12345, 12345))
+    directory.make(AttemptRecord(JOB, ("host",), ((0,),), ((),), Owner(12345, 12345)))
 
     paths = [directory.files, directory.node(0), directory.temporary(0), directory.checkpoints(JOB)]
     assert sorted(given) == sorted((path.stat().st_ino, 12345) for path in paths)
@@ -64,7 +66,7 @@ def test_attempt_that_never_began_is_removed_and_the_latest_is_found(tmp_path: P
     (tmp_path / "jobs" / "lost" / "1" / "control").mkdir(parents=True)
     for number in (2, 10):
         record = AttemptRecord(replace(JOB, attempt=number), ("host",), ((0,),), ((),))
-        directories.attempt("job1", number).make(record, None)
+        directories.attempt("job1", number).make(record)
 
     found = [(record.job.job_id, record.job.attempt) for _, record in directories.latest()]
 
