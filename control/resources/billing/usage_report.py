@@ -18,7 +18,7 @@ from itertools import chain, pairwise
 
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.sum_records import DaySum, UsageSum
+from control.edges.sql.billing.sum_records import UsageSum
 from control.edges.sql.billing.usage_sources import entities_after, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
@@ -27,12 +27,15 @@ from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError, PricesChangedError
 from control.resources.records import Window
 from control.time_slices import pause
-from policy.prices import DAY_MS, Price, PriceList, Usage, date_text, sum_of
+from policy.prices import DAY_MS, Price, PriceList, Usage, date_text, parse_date, sum_of
 
 MAX_DAYS = 92
 """Of a window: a quarter."""
 LONGEST_PAGE_S = 5.0
-_ENTITIES_AT_ONCE = 100
+_ENTITIES_AT_ONCE = 101
+"""One more than a page has by default: it tells that more follow."""
+_DAYS_AT_ONCE = 31
+"""Of hourly sums: a day has a row for each slug."""
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """Sorts behind the prefix of every key: a place between two entities."""
@@ -111,7 +114,7 @@ class RecentDays:
     """Sums of each day, key and slug in a window of whole UTC days; the last one may have only begun."""
 
     window: Window
-    sums: Sequence[DaySum]
+    sums: Sequence[UsageSum]
 
     @property
     def days_ms(self) -> range:
@@ -146,7 +149,7 @@ class UsageReports:
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
         async with self.store.read() as conn:
-            found = [await source.by_day() for source in await sources_of(conn, window)]
+            found = [await source.totals(by_day=True, by_key=True) for source in await sources_of(conn, window)]
         return RecentDays(window, [*chain.from_iterable(found)])
 
     async def _kept(self, workspace_id: str) -> KeptUsage:
@@ -203,49 +206,58 @@ class UsageReports:
             yield group
 
     async def _days(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
-        for day in _days_of(query.window):
-            name = (date_text(day.start_ms),)
-            if name > after:
-                book = _Book(prices)
-                await self._add_window(book, replace(query, window=day))
-                for group in book.groups():
-                    yield replace(group, name=name)
-                yield ReportGroup(name, ())
+        first_ms = parse_date(after[0]) + DAY_MS if after else query.window.start_ms
+        for part in await self._parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
+            book = _Book(prices)
+            await self._add_window(book, replace(query, window=part))
+            for group in book.groups():
+                yield group
+            yield ReportGroup((date_text(part.end_ms - 1),), ())
 
     async def _all_at_once(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
         book = _Book(prices)
-        async with self.store.read() as conn:
-            parts = (await summed_hours(conn, query.window.workspace_id)).parts_of(query.window)
-        # Events a day at a time: there may be very many of them.
-        for part in (*_days_of(parts.before), *_parts_of_one_price(parts.hours, prices), *_days_of(parts.after)):
-            await self._add_window(book, replace(query, window=part))
+        for part in await self._parts(query.window, MAX_DAYS):
+            for priced in _parts_of_one_price(part, prices):
+                await self._add_window(book, replace(query, window=priced))
         for group in book.groups():
             if group.name > after:
                 yield group
 
-    async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
-        by_key = query.by is Grouping.KEY
+    async def _parts(self, window: Window, summed_days: int) -> Sequence[Window]:
+        """The window in parts of whole days, as far as it has them: one day of events, or several of hourly sums."""
         async with self.store.read() as conn:
-            found = [await source.totals(by_key, query.slug) for source in await sources_of(conn, query.window)]
+            hours = (await summed_hours(conn, window.workspace_id)).parts_of(window).hours
+        first_ms = -(-hours.start_ms // DAY_MS) * DAY_MS
+        last_ms = hours.end_ms // DAY_MS * DAY_MS
+        if first_ms >= last_ms:
+            return list(_days_of(window))
+        before, after = replace(window, end_ms=first_ms), replace(window, start_ms=last_ms)
+        summed = _days_of(replace(window, start_ms=first_ms, end_ms=last_ms), summed_days)
+        return [*_days_of(before), *summed, *_days_of(after)]
+
+    async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
+        by_day, by_key = query.by is Grouping.DAY, query.by is Grouping.KEY
+        async with self.store.read() as conn:
+            sources = await sources_of(conn, query.window)
+            found = [await source.totals(by_day, by_key, query.slug) for source in sources]
         await book.add([*chain.from_iterable(found)], query.by, query.window.start_ms)
 
     async def _entities(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
         window, by = query.window, query.by
-        # A key's name begins with its entity, of which more keys may follow.
         entity = after[0] if after else ""
-        if by is Grouping.KEY and after:
-            async for group in self._of_entities(query, prices, [entity]):
-                if group.name > after:
-                    yield group
+        # A key's name begins with its entity, of which more keys may follow.
+        left = [entity] if by is Grouping.KEY and after else []
         while True:
             async with self.store.read() as conn:
                 entities = await entities_after(conn, window, entity, _ENTITIES_AT_ONCE)
-            async for group in self._of_entities(query, prices, entities):
-                yield group
+            async for group in self._of_entities(query, prices, [*left, *entities]):
+                if group.name > after:
+                    yield group
             if len(entities) < _ENTITIES_AT_ONCE:
                 return
             entity = entities[-1]
+            left = []
             yield ReportGroup((entity, _BEHIND_ALL_KEYS) if by is Grouping.KEY else (entity,), ())
 
     async def _of_entities(
@@ -269,11 +281,11 @@ class _Book:
         self._groups: dict[Name, dict[tuple[str, Price | None], Usage]] = defaultdict(dict)
 
     async def add(self, sums: Sequence[UsageSum], by: Grouping, at_ms: int) -> None:
-        """Add sums of calls whose prices are those at `at_ms`."""
+        """Add sums of calls whose prices are those at `at_ms`, or of their day."""
         for found in sums:
             await pause()
             lines = self._groups[_name_of(found, by)]
-            place = (found.slug, self._prices.at(found.slug, at_ms))
+            place = (found.slug, self._prices.at(found.slug, max(at_ms, found.day_ms)))
             lines[place] = lines.get(place, Usage()).plus(found.usage)
 
     def groups(self) -> Iterator[ReportGroup]:
@@ -286,7 +298,7 @@ class _Book:
 def _name_of(found: UsageSum, by: Grouping) -> Name:
     match by:
         case Grouping.DAY:
-            return ()
+            return (date_text(found.day_ms),)
         case Grouping.SLUG:
             return (found.slug,)
         case Grouping.ENTITY:
@@ -300,11 +312,11 @@ def _place_of_line(line: tuple[tuple[str, Price | None], Usage]) -> tuple[str, i
     return slug, -1 if price is None else price.valid_from_ms
 
 
-def _days_of(window: Window) -> Iterator[Window]:
-    """The window in parts that each lie within one UTC day. Prices change between days alone."""
+def _days_of(window: Window, count: int = 1) -> Iterator[Window]:
+    """The window in parts of `count` UTC days; the first and the last one may have fewer."""
     start_ms = window.start_ms
     while start_ms < window.end_ms:
-        end_ms = min(window.end_ms, (start_ms // DAY_MS + 1) * DAY_MS)
+        end_ms = min(window.end_ms, (start_ms // DAY_MS + count) * DAY_MS)
         yield replace(window, start_ms=start_ms, end_ms=end_ms)
         start_ms = end_ms
 

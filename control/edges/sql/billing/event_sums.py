@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, FromClause, Integer, Select, func, literal, literal_column, select, text
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, FromClause, func, literal, literal_column, select, text
 
-from control.edges.sql.billing.sum_records import DaySum, UsageSum
+from control.edges.sql.billing.sum_records import UsageSum
 from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.resources.records import Window
 from control.time_slices import each
 from policy.prices import DAY_MS
 
-KNOWN_ENTITIES = {
+_KNOWN_ENTITIES = {
     "sqlite": "SELECT value AS entity FROM json_each(:entities)",
     "postgresql": "SELECT json_array_elements_text(CAST(:entities AS json)) AS entity",
 }
@@ -29,14 +29,20 @@ class EventSums:
     conn: Connection
     window: Window
 
-    async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
+    async def totals(self, by_day: bool, by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
+        """One range of the index."""
         part = await self._part()
         if part is None:
             return []
         table = part.table()
-        query = _totals(self.window, table, by_key)
+        day = _day_of(table) if by_day else literal(0)
+        entity = table.c.external_entity_id if self.window.external_entity_ids else literal("")
+        key = table.c.api_key_prefix if by_key else literal("")
+        names = (day, entity, key, table.c.model_slug)
+        query = select(*names, *_measures(table)).where(*_inside(self.window, table))
         if slug is not None:
             query = query.where(table.c.model_slug == slug)
+        query = query.group_by(*(name for name in names if not isinstance(name, BindParameter)))
         return await each((await self.conn.execute(query)).all(), UsageSum.of_row)
 
     async def of_entities(self, entities: Sequence[str], by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
@@ -44,7 +50,7 @@ class EventSums:
         part = await self._part()
         if part is None:
             return []
-        query = text(_of_entities(KNOWN_ENTITIES[self.conn.dialect.name], part.sql, by_key, slug is not None))
+        query = text(_of_entities(_KNOWN_ENTITIES[self.conn.dialect.name], part.sql, by_key, slug is not None))
         given = {
             "workspace": self.window.workspace_id,
             "entities": orjson.dumps(entities).decode(),
@@ -54,18 +60,6 @@ class EventSums:
             **({} if slug is None else {"slug": slug}),
         }
         return await each((await self.conn.execute(query, given)).all(), UsageSum.of_row)
-
-    async def by_day(self) -> Sequence[DaySum]:
-        """One range of the index."""
-        part = await self._part()
-        if part is None:
-            return []
-        table = part.table()
-        day = table.c.timestamp_ms // literal_column(str(DAY_MS), Integer)
-        names = (day, table.c.api_key_prefix, table.c.model_slug)
-        shown = (day * DAY_MS, *names[1:])
-        query = select(*shown, *_measures(table)).where(*_inside(self.window, table)).group_by(*names)
-        return await each((await self.conn.execute(query)).all(), DaySum.of_row)
 
     async def entities_after(self, after: str, limit: int) -> Sequence[str]:
         """One look-up in the index for each entity, whether or not it has events in the window."""
@@ -79,12 +73,10 @@ class EventSums:
         return part_of(await partitions_of(self.conn), self.window.start_ms, self.window.end_ms)
 
 
-def _totals(window: Window, table: FromClause, by_key: bool) -> Select[Any]:
-    entity, key = table.c.external_entity_id, table.c.api_key_prefix
-    names = ([entity] if window.external_entity_ids else []) + ([key] if by_key else [])
-    shown = (names[0] if window.external_entity_ids else literal(""), key if by_key else literal(""))
-    query = select(*shown, table.c.model_slug, *_measures(table)).where(*_inside(window, table))
-    return query.group_by(*names, table.c.model_slug)
+def _day_of(table: FromClause) -> ColumnElement[int]:
+    day_ms = literal_column(str(DAY_MS), BigInteger)
+    at_ms: ColumnElement[int] = table.c.timestamp_ms
+    return at_ms - at_ms % day_ms
 
 
 def _measures(table: FromClause) -> list[ColumnElement[Any]]:
@@ -109,7 +101,7 @@ def _of_entities(known: str, table: str, by_key: bool, of_slug: bool) -> str:
     key = "e.api_key_prefix" if by_key else "''"
     names = "e.external_entity_id, e.api_key_prefix" if by_key else "e.external_entity_id"
     return (
-        f"SELECT e.external_entity_id, {key}, e.model_slug, {_SUMMED}"  # noqa: S608 (ours)
+        f"SELECT 0, e.external_entity_id, {key}, e.model_slug, {_SUMMED}"  # noqa: S608 (ours)
         f" FROM ({known}) AS known CROSS JOIN {table} AS e"
         " WHERE e.workspace_id = :workspace AND e.external_entity_id = known.entity"
         f" AND e.timestamp_ms >= :start AND e.timestamp_ms < :end{' AND e.model_slug = :slug' if of_slug else ''}"

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select, text
 
 from control.edges.sql.billing.event_sums import EventSums
+from control.edges.sql.billing.hourly_progress import add_events, begin_sums
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
 from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
@@ -20,6 +21,7 @@ from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events
 from control.resources.records import EventPosition, Window
+from control.retention import RetentionDays, delete_old_records
 from policy.billing import BillingEvent
 from tests.control.billing import clock_ms, event, ingest_and_reader
 from tests.postgres_server import PostgresServer
@@ -154,7 +156,7 @@ async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window
     wanted = Counter(one.external_entity_id for one in told if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
         sums = EventSums(conn, window)
-        whole = await sums.totals(by_key=False)
+        whole = await sums.totals(by_day=False, by_key=False)
         entities = await sums.entities_after("", 10)
         each = await sums.of_entities(entities, by_key=True)
     assert sum(one.usage.calls for one in whole) == sum(wanted.values())
@@ -216,6 +218,24 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
     again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
     assert await ingest.take([again]) == 1
     assert (await where(server_store))[again.idempotency_key] == REST
+
+
+async def test_a_day_is_dropped_only_after_its_events_are_added_to_the_hourly_sums(server_store: Store) -> None:
+    await add_days(server_store, 5)
+    today_ms = await clock_ms(server_store) // DAY_MS * DAY_MS
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    await ingest.take([event_at(today_ms - day * DAY_MS, day) for day in (5, 3, 2)])
+    async with server_store.write() as tx:
+        await begin_sums(tx, "ws_1", today_ms - 5 * DAY_MS)
+        await add_events(tx, Window("ws_1", today_ms - 5 * DAY_MS, today_ms - 3 * DAY_MS))
+    days = RetentionDays(events=1, sums=400, audit=400)
+    await delete_old_records(server_store, days)
+    left = {time_of(key) // DAY_MS for key in await where(server_store)}
+    assert left == {(today_ms - day * DAY_MS) // DAY_MS for day in (3, 2)}
+    async with server_store.write() as tx:
+        await add_events(tx, Window("ws_1", today_ms - 3 * DAY_MS, today_ms))
+    await delete_old_records(server_store, days)
+    assert partition_of(today_ms - 3 * DAY_MS).name not in await partitions(server_store)
 
 
 async def test_a_day_that_gets_an_event_while_it_is_to_be_dropped_stays(server_store: Store) -> None:

@@ -1,0 +1,196 @@
+"""How long a page of a usage report takes at 10 million events: `python -m bench.studies.usage_reports`.
+
+Generates events of 92 days inside both databases, which add up to 198 720 hourly sums; makes the sums as control does;
+and reads pages of every grouping over the whole window. The same pages without sums show what the sums save, with
+`--without`. 10 million events need 15 GB of disk and half an hour.
+"""
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+from sqlalchemy import text
+
+from bench.studies.journal import opened
+from control.edges.sql.billing.price_rows import put_price
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.upkeep import add_days
+from control.edges.sql.store import Store
+from control.resources.billing.hourly_sums import HourlySumMaker
+from control.resources.billing.usage_report import Grouping, ReportQuery, UsageReports
+from control.resources.billing_events import EventReader
+from control.resources.records import Window
+from control.resources.workspaces import create_workspace
+from policy.prices import DAY_MS, Price
+from tests.postgres_server import find_binaries, running_postgres
+
+DAYS = 92
+GOAL_S = 0.5
+HOLDBACK_S = 60.0
+LIMIT = 100
+ENTITIES, SLUGS, ACTIVE = 1000, 20, 90
+"""Of the pairs of an entity and a slug, 90 have calls in an hour: others in the next."""
+_MS = f":day + n * {DAY_MS} / :count"
+_PAIR = f"((({_MS}) / 3600000 * 37 + n % {ACTIVE} * 11) % {ENTITIES * SLUGS})"
+_ROW = (
+    "SELECT {key}, :workspace, 'grp_' || ({pair} % {entities}), 'customer-' || ({pair} % {entities}),"
+    " 'tg_key' || ({pair} % {entities}), '0123456789abcdef0123456789abcdef', 'acme/m' || ({pair} / {entities}), {ms},"
+    " 100, 500, 20, 200, NULL, {ms} FROM {numbers}"
+)
+_SPELLED = "substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', CAST(1 + (({ms} >> {shift}) & 31) AS integer), 1)"
+_NUMBERS = {
+    "sqlite": "(WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < :count - 1) SELECT n FROM s)",
+    "postgresql": "(SELECT CAST(n AS bigint) AS n FROM generate_series(0, :count - 1) AS n) AS numbers",
+}
+_PADDED = {"sqlite": "printf('%016d', n)", "postgresql": "lpad(CAST(n AS text), 16, '0')"}
+
+
+async def fill(store: Store, workspace_id: str, first_ms: int, count: int) -> None:
+    """Insert `count` events, as many on each day, at even distances. Indexes of SQLite are made at the end."""
+    dialect = store.engine.dialect.name
+    spelled = " || ".join(_SPELLED.format(ms=f"({_MS})", shift=shift) for shift in range(45, -1, -5))
+    words = {"pair": _PAIR, "entities": ENTITIES, "ms": _MS, "numbers": _NUMBERS[dialect]}
+    statement = f"INSERT INTO events {_ROW.format(key=f'{spelled} || {_PADDED[dialect]}', **words)}"
+    indexes = await _without_indexes(store) if dialect == "sqlite" else []
+    for day in range(DAYS):
+        show(f"{dialect}: day {day + 1} of {DAYS}")
+        given = {"workspace": workspace_id, "day": first_ms + day * DAY_MS, "count": count // DAYS}
+        async with store.write() as tx:
+            await tx.conn.execute(text(statement), given)
+    for index in indexes:
+        async with store.write() as tx:
+            await tx.conn.exec_driver_sql(index)
+    await analyze(store)
+
+
+async def _without_indexes(store: Store) -> Sequence[str]:
+    """Drop the indexes of `events`; returns the statements that make them."""
+    async with store.write() as tx:
+        found = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL"
+        indexes = (await tx.conn.exec_driver_sql(found)).all()
+        for index in indexes:
+            await tx.conn.exec_driver_sql(f"DROP INDEX {index.name}")
+    return [index.sql for index in indexes]
+
+
+async def analyze(store: Store) -> None:
+    async with store.engine.connect() as conn:
+        if conn.dialect.name == "postgresql":
+            await (await conn.execution_options(isolation_level="AUTOCOMMIT")).execute(text("VACUUM ANALYZE"))
+
+
+async def set_prices(store: Store, workspace_id: str, first_ms: int) -> None:
+    """A price for each slug, and another one in the middle of the window."""
+    amounts = [Decimal(amount) for amount in ("3", "0.3", "15", "0")]
+    async with store.write() as tx:
+        for slug in range(SLUGS):
+            for day in (0, DAYS // 2):
+                await put_price(tx, workspace_id, Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts))
+
+
+async def measure(store: Store, name: str, workspace_id: str, first_ms: int) -> bool:
+    """Print how long pages take: the first one, one in the middle, and the slowest of all. Whether the goal held."""
+    events = EventReader(store, HOLDBACK_S, EventClock())
+    reports = UsageReports(store, events, DAYS + 1, 400)
+    window = Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
+    one = Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS, external_entity_ids=("customer-7",))
+    queries = {f"by {by}": ReportQuery(window, by) for by in Grouping}
+    queries |= {f"one entity by {by}": ReportQuery(one, by) for by in Grouping}
+    queries["entities of one slug"] = ReportQuery(window, Grouping.ENTITY, "acme/m7")
+    held = True
+    for what, query in queries.items():
+        took, calls = await pages_s(reports, query)
+        held = held and max(took) <= GOAL_S
+        figures = f"median {statistics.median(took) * 1e3:.0f} ms, slowest {max(took) * 1e3:.0f} ms"
+        print(f"{name}, {what}: {len(took)} pages, {figures}; {calls:,} calls", flush=True)
+    return held
+
+
+async def pages_s(reports: UsageReports, query: ReportQuery) -> tuple[list[float], int]:
+    """How long each page takes, and the calls of all."""
+    took: list[float] = []
+    calls = 0
+    page = None
+    while page is None or page.after is not None:
+        began = time.perf_counter()
+        if page is None:
+            page = await reports.first_page(query, LIMIT)
+        else:
+            assert page.after is not None
+            page = await reports.next_page(page.query, page.after, LIMIT, page.price_list)
+        took.append(time.perf_counter() - began)
+        calls += sum(group.usage.calls for group in page.groups)
+    return took, calls
+
+
+async def study(url: str, name: str, count: int, without: bool) -> bool:
+    first_ms = (int(time.time() * 1000) // DAY_MS - DAYS) * DAY_MS
+    async with opened(url) as store:
+        workspace_id = (await create_workspace(store, "bench", ["acme"]))["workspace_id"]
+        await add_days(store, DAYS)
+        await set_prices(store, workspace_id, first_ms)
+        began = time.perf_counter()
+        await fill(store, workspace_id, first_ms, count)
+        print(f"{name}: {count:,} events, generated in {time.perf_counter() - began:.0f} s")
+        if without:
+            await measure(store, f"{name}, from events", workspace_id, first_ms)
+        size = await database_bytes(store)
+        began = time.perf_counter()
+        await HourlySumMaker(store, EventReader(store, HOLDBACK_S, EventClock()), DAYS + 1).make()
+        took_s = time.perf_counter() - began
+        async with store.read() as conn:
+            sums = (await conn.execute(text("SELECT count(*) FROM hourly_sums"))).scalar_one()
+        grown = (await database_bytes(store) - size) / sums
+        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / count * 1e6:.1f} µs an event"
+        print(f"{name}: {made}; {grown:.0f} bytes each")
+        await analyze(store)
+        return await measure(store, name, workspace_id, first_ms)
+
+
+async def database_bytes(store: Store) -> int:
+    pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    queries = {"sqlite": pages, "postgresql": "SELECT pg_database_size(current_database())"}
+    async with store.read() as conn:
+        size: int = (await conn.execute(text(queries[conn.dialect.name]))).scalar_one()
+    return size
+
+
+def show(progress: str) -> None:
+    print(f"\r{progress} ", end="", file=sys.stderr, flush=True)
+
+
+def on_sqlite(count: int, without: bool) -> bool:
+    directory = Path(tempfile.mkdtemp(prefix="tollgate-bench-", dir=Path.cwd()))
+    try:
+        return asyncio.run(study(f"sqlite+aiosqlite:///{directory / 'control.db'}", "SQLite", count, without))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--on", choices=("sqlite", "postgresql"), nargs="+", default=("sqlite", "postgresql"))
+    parser.add_argument("--without", action="store_true", help="measure the same pages without sums first")
+    asked = parser.parse_args()
+    held = []
+    if "sqlite" in asked.on:
+        held.append(on_sqlite(asked.events, asked.without))
+    if "postgresql" in asked.on and find_binaries() is None:
+        print("PostgreSQL: not installed, not measured")
+    elif "postgresql" in asked.on:
+        with running_postgres() as server:
+            url = asyncio.run(server.create_database("bench"))
+            held.append(asyncio.run(study(url, "PostgreSQL", asked.events, asked.without)))
+    print(f"Each page in {GOAL_S} s: {'held' if all(held) else 'NOT HELD'}")
+
+
+if __name__ == "__main__":
+    main()
