@@ -21,6 +21,10 @@ MOST_THRESHOLDS = 2
 most (decision 0062)."""
 
 
+DAYS_KEPT = 2
+"""How many days are kept beside the one that counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class DayCounts:
     """What one UTC day has counted."""
@@ -39,7 +43,7 @@ class Counts:
     """The counters of one counting group. The (TOKEN, DAY) log holds unsettled reservations.
 
     `last_ms`: the group's time when they last changed. `ahead_ms`: how far that time is ahead of Redis' clock.
-    `ahead_since_ms`: the last time before that changed. `other_day`: the last other day that counted something.
+    `ahead_since_ms`: the last time before that changed. `other_days`: those that counted something, the latest first.
     `margins`: of each kind of TOKEN limit, how much more the calls in flight can cost than was expected of them.
     """
 
@@ -49,7 +53,7 @@ class Counts:
     margins: Mapping[Kind, RollingLog] = field(default_factory=dict)
     ahead_ms: int = 0
     ahead_since_ms: int = 0
-    other_day: DayCounts = DayCounts()
+    other_days: tuple[DayCounts, ...] = ()
 
     def log(self, kind: Kind) -> RollingLog:
         return self.logs.get(kind) or RollingLog()
@@ -121,11 +125,16 @@ class Counts:
         return replace(counts, logs=logs, margins=margins)
 
     def _on_day(self, day: int) -> "Counts":
-        """Keeps what the day before counted: a clock that steps over midnight and back finds it again."""
+        """Keeps what the days counted that have counted something last: a clock that steps over midnight and back finds
+        them again. A day that has counted nothing since it was found again keeps its place among them."""
         if day == self.today.day:
             return self
-        today = self.other_day if self.other_day.day == day else DayCounts(day)
-        return replace(self, today=today, other_day=self.other_day if self.today.is_empty else self.today)
+        kept = self.other_days
+        if self.today not in kept:
+            others = [one for one in kept if one.day != self.today.day]
+            kept = tuple(others if self.today.is_empty else [self.today, *others])
+        today = next((one for one in kept if one.day == day), DayCounts(day))
+        return replace(self, today=today, other_days=kept[:DAYS_KEPT])
 
 
 @dataclass(frozen=True, slots=True)

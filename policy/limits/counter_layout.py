@@ -38,10 +38,10 @@ EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
 _DAY_AT, _LOGS_AT = 6, 23
-_LOG_BYTES, _ENTRY_BYTES = 29, 15
+_LOG_BYTES, _ENTRY_BYTES, _DAY_BYTES = 29, 15, 17
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
-DAY_SUFFIX = ":day"
+DAYS_SUFFIX = ":days"
 
 
 def bucket_key(owner_group: str, slug: str) -> str:
@@ -70,20 +70,21 @@ def is_exact_kind(mask: int, number: int) -> bool:
 
 
 def fields_of(group: str) -> tuple[str, ...]:
-    """All fields that a counting group can have in a hash: header, other day, a log per kind, those of margins."""
+    """All fields that a counting group can have in a hash: header, other days, a log per kind, those of margins."""
     numbers = KIND_NUMBER.values()
     margins = (number + MARGIN for (type, _), number in KIND_NUMBER.items() if type is LimitType.TOKEN)
-    return (group, day_field(group), *(closed_field(group, number) for number in (*numbers, *margins)))
+    return (group, days_field(group), *(closed_field(group, number) for number in (*numbers, *margins)))
 
 
-def day_usage(header: bytes | None, clock_ms: int, other_day: bytes | None = None) -> tuple[int, int]:
+def day_usage(header: bytes | None, clock_ms: int, other_days: bytes | None = None) -> tuple[int, int]:
     """(requests, settled tokens) of the UTC day of `clock_ms`. Zeros where the group has not counted on that day.
 
-    `header` and `other_day`: a group's field and its `day_field`, read together.
+    `header` and `other_days`: a group's field and its `days_field`, read together.
     """
-    for packed, at in ((header, _DAY_AT), (other_day, 0)):
-        if packed is not None and _number(packed, at, at + 3) == day_of(clock_ms):
-            return _number(packed, at + 3, at + 10), _number(packed, at + 10, at + 17)
+    days = (header or b"")[_DAY_AT:_LOGS_AT] + (other_days or b"")
+    for at in range(0, len(days), _DAY_BYTES):
+        if _number(days, at, at + 3) == day_of(clock_ms):
+            return _number(days, at + 3, at + 10), _number(days, at + 10, at + 17)
     return 0, 0
 
 
@@ -96,9 +97,9 @@ def time_ms(header: bytes | None, clock_ms: int) -> int:
     return max(clock_ms + ahead_ms, _number(header, 0, _DAY_AT))
 
 
-def day_field(group: str) -> str:
-    """The field with what a group counted on the last other day that counted something: day, requests, tokens."""
-    return group + DAY_SUFFIX
+def days_field(group: str) -> str:
+    """The field with what a group counted on other days, for each: day, requests, tokens."""
+    return group + DAYS_SUFFIX
 
 
 def closed_field(group: str, number: int) -> str:

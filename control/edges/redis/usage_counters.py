@@ -20,8 +20,8 @@ from policy.limits.counter_layout import (
     KIND_NUMBER,
     MARKER_PREFIX,
     closed_field,
-    day_field,
     day_usage,
+    days_field,
     fields_of,
     marker_time_ms,
     rate_usage,
@@ -111,9 +111,9 @@ def _fields(meters: Sequence[Meter]) -> list[str]:
 
 
 def _detail(meter: Meter) -> str:
-    """What completes the header of this meter's group: the closed entries of a log, or the counts of another day."""
+    """What completes the header of this meter's group: the closed entries of a log, or the counts of other days."""
     if meter.unit is Unit.DAY:
-        return day_field(meter.bucket.group_id)
+        return days_field(meter.bucket.group_id)
     return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
 
 

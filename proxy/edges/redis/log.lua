@@ -8,7 +8,7 @@
 --   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
 --   Once Redis' clock has stepped back, the first of these sixes is no log: h[5] AHEAD, h[6] how far the group's time is
 --   ahead of the clock, h[7] last time before that changed.
--- Field <group>:day: day, requests and settled tokens of the last other day that counted something.
+-- Field <group>:days: of two other days that counted something, the latest first: day, requests, settled tokens.
 -- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
 -- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
 -- log), 6 TOKEN DAY (its log holds the reservations, each with a lease). A TOKEN kind plus MARGIN is the log of its
@@ -134,7 +134,7 @@ end
 -- The time of a group is Redis' clock, and what that has stepped back since the group was first used (`ahead`). So it
 -- never goes back, and entries keep their age.
 local function catch_up(heads, first, last)
-  local DAY_COUNTS, ahead, has_stepped = '<I3I7I7', 0, false
+  local DAY_COUNTS, DAY_BYTES, ahead, has_stepped = '<I3I7I7', 17, 0, false
 
   local function ahead_of(h)
     local stored = h[5] == AHEAD and h[6] or 0
@@ -171,16 +171,24 @@ local function catch_up(heads, first, last)
     has_stepped = true
   end
 
-  -- Keeps what the day before counted: a clock that steps over midnight and back finds it again.
+  -- Keeps what the two days counted that have counted something last: a clock that steps over midnight and back finds
+  -- them again. A day that has counted nothing since it was found again keeps its place among them.
   local function change_day(g, h)
-    local field = ARGV[2 + g] .. ':day'
-    local kept, requests, tokens = h[2] > 0 and redis.call('HGET', key, field), 0, 0
-    if kept then
-      local kept_day, kept_requests, kept_tokens = unpack_(DAY_COUNTS, kept)
-      if kept_day == day then requests, tokens = kept_requests, kept_tokens end
+    local field, own, others, is_kept = ARGV[2 + g] .. ':days', pack(DAY_COUNTS, h[2], h[3], h[4]), '', false
+    local stored = h[2] > 0 and redis.call('HGET', key, field) or ''
+    for e = 1, #stored, DAY_BYTES do
+      local one = stored:sub(e, e + DAY_BYTES - 1)
+      if one == own then is_kept = true elseif unpack_('<I3', one) ~= h[2] then others = others .. one end
     end
-    if h[3] > 0 or h[4] > 0 then changed[field] = pack(DAY_COUNTS, h[2], h[3], h[4]) end
-    h[2], h[3], h[4] = day, requests, tokens
+    local kept = stored
+    if not is_kept then kept = ((h[3] > 0 or h[4] > 0) and own or '') .. others end
+    h[2], h[3], h[4] = day, 0, 0
+    for e = 1, #kept, DAY_BYTES do
+      local kept_day, requests, tokens = unpack_(DAY_COUNTS, kept, e)
+      if kept_day == day then h[3], h[4] = requests, tokens end
+    end
+    kept = kept:sub(1, 2 * DAY_BYTES)
+    if kept ~= stored then changed[field] = kept end
   end
 
   for g = first, last do

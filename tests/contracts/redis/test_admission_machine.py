@@ -29,8 +29,8 @@ from policy.limits.counter_layout import (
     KIND_NUMBER,
     KINDS,
     closed_field,
-    day_field,
     day_usage,
+    days_field,
     kind_mask,
     rate_usage,
     time_ms,
@@ -257,10 +257,10 @@ class Machine(RuleBasedStateMachine):
         for bound in plan.bounds:
             group, number = bound.counting_group, KIND_NUMBER[bound.limit.type, bound.limit.unit]
             counts = self.books[plan.key].counts_at(group, self.now_ms)
-            values: Any = self.client.hmget(plan.key, [group, day_field(group), closed_field(group, number)])
-            header, other_day, closed = values
+            values: Any = self.client.hmget(plan.key, [group, days_field(group), closed_field(group, number)])
+            header, other_days, closed = values
             if not bound.limit.is_rate:
-                assert day_usage(header, self.now_ms, other_day) == (counts.today.requests, counts.today.tokens)
+                assert day_usage(header, self.now_ms, other_days) == (counts.today.requests, counts.today.tokens)
                 continue
             now_ms = time_ms(header, self.now_ms)
             log = counts.log((bound.limit.type, bound.limit.unit))
@@ -271,7 +271,7 @@ class Machine(RuleBasedStateMachine):
         """Whether the clock has stepped back over midnight."""
         tomorrow = self.now_ms // DAY_MS + 1
         counts = self.books[plan.key].groups.values()
-        return any(tomorrow in (one.today.day, one.other_day.day) for one in counts)
+        return any(tomorrow in (day.day for day in (one.today, *one.other_days)) for one in counts)
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)

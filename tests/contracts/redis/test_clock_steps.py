@@ -184,6 +184,19 @@ async def test_day_that_counted_nothing_does_not_displace_one_that_did(world: Wo
     assert await world.admitted(plan, 3) == 1
 
 
+async def test_day_that_was_only_looked_at_does_not_displace_one_that_counted_later(world: World) -> None:
+    plan = simple(rpd=2)
+    assert await world.admitted(plan, 2) == 2
+    await world.at(MIDNIGHT_MS + DAY_MS - 1)
+    assert await world.admitted(plan, 2) == 2
+    await world.at(MIDNIGHT_MS - 1)
+    await world.hit(plan)  # stored, because the clock has stepped
+    await world.at(MIDNIGHT_MS + DAY_MS)
+    assert await world.admitted(plan, 1) == 1
+    await world.at(MIDNIGHT_MS + DAY_MS - 1)
+    await world.hit(plan)
+
+
 async def test_give_back_after_a_step_over_midnight_lowers_no_other_day(world: World) -> None:
     plan = simple(rpd=5)
     assert await world.admitted(plan, 3) == 3
