@@ -51,7 +51,7 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
     try:
         if (name := await _taken(directory, stop)) is None:
             return
-        checkpoints = checkpoints_in(settings.checkpoint_store, settings.checkpoint_max_bytes)
+        checkpoints = checkpoints_in(settings.checkpoint_store, settings.checkpoint_sizes)
         backend = make_backend(settings, control.environment, checkpoints)
         terminals = Terminals(backend, dialler)
         loop = SyncLoop(backend, control, name, time.monotonic, terminals.connect)

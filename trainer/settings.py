@@ -11,8 +11,8 @@ from runtime.log_schema import DEFAULT_LEVEL, parse_level
 LOCAL, RAY, OFF = "local", "ray", "off"
 BACKENDS = (LOCAL, RAY, OFF)
 DEFAULT_STOP_GRACE_S = 10.0
-DEFAULT_CHECKPOINT_MAX_BYTES = 1024**4
 _MEMORY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi|Ti)")
+_WORKSPACE_ID = re.compile(r"[A-Za-z0-9_-]+")
 _MIB_BYTES = 1024 * 1024
 _MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 
@@ -27,6 +27,19 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSizes:
+    """How large one checkpoint may be: of a workspace that is named, and of every other."""
+
+    others_bytes: int = 1024**4
+    named_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By the workspace's id."""
+
+    def of(self, workspace_id: str) -> int:
+        """The most bytes of a checkpoint of this workspace."""
+        return self.named_bytes.get(workspace_id, self.others_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of `trainer.app.run`."""
 
@@ -38,8 +51,7 @@ class Settings:
     ray_address: str | None = None
     checkpoint_store: str = ""
     """An fsspec URL."""
-    checkpoint_max_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES
-    """Of one checkpoint."""
+    checkpoint_sizes: CheckpointSizes = CheckpointSizes()
     capacity: Capacity = Capacity()
     stop_grace_s: float = DEFAULT_STOP_GRACE_S
     """From SIGTERM to SIGKILL."""
@@ -59,7 +71,7 @@ class Settings:
             backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),
             ray_address=read.text("TOLLGATE_RAY_ADDRESS") if read.has("TOLLGATE_RAY_ADDRESS") else None,
             checkpoint_store=read.text("TOLLGATE_CHECKPOINT_STORE", (directory / "checkpoints").as_uri()),
-            checkpoint_max_bytes=read.parsed("TOLLGATE_CHECKPOINT_MAX_SIZE", parse_memory_mib, "1Ti") * _MIB_BYTES,
+            checkpoint_sizes=read.parsed("TOLLGATE_CHECKPOINT_MAX_SIZE", parse_checkpoint_sizes, "1Ti"),
             capacity=read.parsed("TOLLGATE_TRAINING_CAPACITY", parse_capacity)
             if read.has("TOLLGATE_TRAINING_CAPACITY")
             else Capacity(),
@@ -88,10 +100,22 @@ def parse_capacity(text: str) -> Capacity:
     return Capacity(**found)
 
 
+def parse_checkpoint_sizes(text: str) -> CheckpointSizes:
+    """`1Ti`, or `1Ti,ws_01…=10Gi` with other sizes for the workspaces of these ids."""
+    others, *named = (part.strip() for part in text.split(","))
+    found: dict[str, int] = {}
+    for part in named:
+        workspace_id, _, size = part.partition("=")
+        if not _WORKSPACE_ID.fullmatch(workspace_id) or workspace_id in found:
+            raise ValueError("expected SIZE,WORKSPACE_ID=SIZE,…, each workspace at most once")
+        found[workspace_id] = parse_memory_mib(size) * _MIB_BYTES
+    return CheckpointSizes(parse_memory_mib(others) * _MIB_BYTES, found)
+
+
 def parse_memory_mib(text: str) -> int:
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise ValueError("expected a size of memory such as 512Mi or 16Gi")
+        raise ValueError("expected a size such as 512Mi or 16Gi")
     return int(found[1]) * _MIB[found[2]]
 
 

@@ -17,6 +17,8 @@ from trainer.settings import Settings
     ("settings", "expected"),
     [
         ({"TOLLGATE_TRAINING_CAPACITY": "cpu=many"}, "TOLLGATE_TRAINING_CAPACITY: expected cpu=N"),
+        ({"TOLLGATE_CHECKPOINT_MAX_SIZE": "much"}, "TOLLGATE_CHECKPOINT_MAX_SIZE: expected a size such as 512Mi"),
+        ({"TOLLGATE_CHECKPOINT_MAX_SIZE": "1Ti,=1Gi"}, "TOLLGATE_CHECKPOINT_MAX_SIZE: expected SIZE,WORKSPACE_ID=SIZE"),
         ({"TOLLGATE_TRAINING_BACKEND": "slurm"}, "TOLLGATE_TRAINING_BACKEND: expected one of local, ray, off"),
         ({"TOLLGATE_TRAINING_BACKEND": "off"}, "TOLLGATE_TRAINING_BACKEND is off"),
         ({"TOLLGATE_TRAINING_BACKEND": "ray"}, "TOLLGATE_RAY_ADDRESS is not set"),
@@ -51,3 +53,10 @@ def test_ray_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.
 def test_local_is_the_default(tmp_path: Path) -> None:
     settings = Settings.from_environ({"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_TRAINING_DIR": str(tmp_path)})
     assert backend_class(settings) is LocalBackend
+
+
+def test_checkpoints_of_a_named_workspace_have_a_size_of_their_own() -> None:
+    environ = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_CHECKPOINT_MAX_SIZE": "2Gi, ws_1=512Mi,ws_2=4Ti"}
+    sizes = Settings.from_environ(environ).checkpoint_sizes
+    assert [sizes.of(id) for id in ("ws_1", "ws_2", "ws_3")] == [512 << 20, 4 << 40, 2 << 30]
+    assert Settings.from_environ({"TOLLGATE_INTERNAL_TOKEN": TOKEN}).checkpoint_sizes.of("ws_1") == 1 << 40

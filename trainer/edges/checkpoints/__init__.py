@@ -5,14 +5,14 @@ from pathlib import Path
 from trainer.backend import CheckpointSource
 from trainer.edges.checkpoints.store import Store
 from trainer.edges.checkpoints.sync import CheckpointSync
-from trainer.settings import DEFAULT_CHECKPOINT_MAX_BYTES
+from trainer.settings import CheckpointSizes
 
 __all__ = ["CheckpointSync", "Store", "checkpoints_in"]
 
 
-def checkpoints_in(url: str, max_checkpoint_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES) -> CheckpointSource:
+def checkpoints_in(url: str, sizes: CheckpointSizes | None = None) -> CheckpointSource:
     """Return a source of checkpoints that share the store at this fsspec URL."""
-    store = Store(url, max_checkpoint_bytes)
+    store = Store(url, sizes)
 
     def checkpoints_of(directory: Path, job_id: str, workspace_id: str = "") -> CheckpointSync:
         return CheckpointSync(directory, store, job_id, workspace_id=workspace_id)

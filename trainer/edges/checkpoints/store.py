@@ -8,7 +8,7 @@ import logging
 from runtime.log_lines import OutageLog
 from runtime.object_store import ObjectStore
 from runtime.shares.places import Places
-from trainer.settings import DEFAULT_CHECKPOINT_MAX_BYTES
+from trainer.settings import CheckpointSizes
 
 MAX_TRANSFERS = 4
 """Each may hold a part of a file in memory."""
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 class Store(ObjectStore):
     """An `ObjectStore` that tells whether it works."""
 
-    def __init__(self, url: str, max_checkpoint_bytes: int = DEFAULT_CHECKPOINT_MAX_BYTES) -> None:
+    def __init__(self, url: str, sizes: CheckpointSizes | None = None) -> None:
         super().__init__(url)
-        self.max_checkpoint_bytes = max_checkpoint_bytes
+        self.sizes = sizes or CheckpointSizes()
         self.transfers = Places(MAX_TRANSFERS, "transfers of checkpoints")
         self._outage = OutageLog(log)
 

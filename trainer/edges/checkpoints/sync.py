@@ -192,7 +192,7 @@ class CheckpointSync:
             await self._consider(snapshot)
 
     def _is_small_enough(self, snapshot: Snapshot) -> bool:
-        most = self._store.max_checkpoint_bytes
+        most = self._store.sizes.of(self._workspace_id)
         if snapshot.size_bytes <= most:
             return True
         self._refuse(

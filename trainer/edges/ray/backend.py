@@ -88,7 +88,7 @@ class RayBackend:
             control_url=settings.control_url,
             directory=str(settings.directory),
             checkpoint_store=settings.checkpoint_store,
-            checkpoint_max_bytes=settings.checkpoint_max_bytes,
+            checkpoint_max_bytes=settings.checkpoint_sizes.of(job.workspace_id),
             stop_grace_s=settings.stop_grace_s,
             version=own_version(),
         )

@@ -10,6 +10,7 @@ import pytest
 from tests.trainer.edges.checkpoints.job import Clock, restore_of
 from trainer.edges.checkpoints import CheckpointSync, Store
 from trainer.edges.checkpoints.store import MAX_TRANSFERS
+from trainer.settings import CheckpointSizes
 
 MAX_BYTES = 1_000_000
 
@@ -18,7 +19,7 @@ class SlowStore(Store):
     """A store that holds what a job of the name `hostile…` writes and reads until `go`."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, MAX_BYTES)
+        super().__init__(url, CheckpointSizes(MAX_BYTES, {"narrow": MAX_BYTES // 2}))
         self.go = threading.Event()
         self.held = 0
 
@@ -102,6 +103,16 @@ async def test_sparse_checkpoint_beyond_the_bound_is_refused_and_takes_no_byte_o
     assert sync.refusal.startswith("checkpoint 'step-1' is not stored: its files are larger than 1000000 bytes")
     assert "TOLLGATE_CHECKPOINT_MAX_SIZE" in sync.refusal
     assert caplog.text.count("is not stored") == 1
+
+
+async def test_workspace_with_a_bound_of_its_own_is_refused_what_another_one_may_store(world: World) -> None:
+    narrow, other = world.job("first", "narrow"), world.job("second", "other")
+    for name in ("first", "second"):
+        world.file(name).write_bytes(bytes(MAX_BYTES // 2 + 1))
+    await asyncio.gather(world.ended(narrow), world.ended(other))
+    assert narrow.refusal is not None
+    assert other.refusal is None
+    assert [len(await narrow.run_once()), len(await other.run_once())] == [0, 1]
 
 
 async def test_files_of_one_checkpoint_are_bounded_together(world: World) -> None:

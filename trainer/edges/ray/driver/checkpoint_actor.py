@@ -11,6 +11,7 @@ from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
 from trainer.edges.ray.driver.parts import Synced
 from trainer.edges.ray.launch import RayLaunch
+from trainer.settings import CheckpointSizes
 
 _LOOK_EVERY_S = 1.0
 
@@ -21,7 +22,7 @@ class CheckpointActor:
     def __init__(self, launch: RayLaunch) -> None:
         self._place = AttemptPlace(launch)
         self._place.lock()
-        make = checkpoints_in(launch.checkpoint_store, launch.checkpoint_max_bytes)
+        make = checkpoints_in(launch.checkpoint_store, CheckpointSizes(launch.checkpoint_max_bytes))
         self._checkpoints = make(self._place.checkpoints, launch.job.job_id, launch.job.workspace_id)
         self._finishing: asyncio.Future[None] | None = None
 
