@@ -23,6 +23,7 @@ from tests.journeys.billing_faults import REDIS_MAY_LOSE_S, Death
 from tests.journeys.books import SLUG, Books, Comparison, create_groups
 from tests.journeys.callers import Callers
 from tests.journeys.chaos_program import Plan, Say, main, paused, send
+from tests.journeys.networks import NETWORKS
 from tests.journeys.product import OperatorClient, Product
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
@@ -56,6 +57,11 @@ class Rig:
     unreturned_reservations: int = 0
     """Requests refused while Redis was away, whose worker died before it could return their reservations."""
 
+    @property
+    def has_own_redis(self) -> bool:
+        """Whether the product runs its Redis itself, which then dies with all of it."""
+        return not self.product.redis
+
     async def metrics(self) -> dict[str, float]:
         """The proxy's metrics, summed over labels."""
         async with self.callers.session.get(self.product.admin + "/metrics") as answer:
@@ -85,18 +91,22 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def running_rig(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
+async def running_rig(
+    directory: Path, seed: int, settings: dict[str, str] | None = None, network: str = "direct"
+) -> AsyncIterator[Rig]:
     """Start the product with one tree of groups, a key for each leaf, and idle callers."""
     upstream = ScriptedUpstream(default=answer_question, port=own_port())
-    product = Product(directory / "data", WORKERS, SETTINGS | (settings or {}))
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session, NETWORKS[network](seed, directory) as ways:
+        redis_url = await ways.redis_url()
+        product = Product(directory / "data", WORKERS, SETTINGS | (settings or {}), redis_url=redis_url)
         await upstream.start()
         try:
             await asyncio.to_thread(product.start)
             created = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
             operator = OperatorClient(session, product, created["api_key"])
-            groups, keys = await create_groups(operator, upstream.url)
-            callers = Callers(session, lambda: product.proxy, SLUG, keys, random.Random(seed))
+            groups, keys = await create_groups(operator, await ways.upstream(upstream.url))
+            front = await ways.front(product.proxy)
+            callers = Callers(session, lambda: front, SLUG, keys, random.Random(seed))
             began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
             yield Rig(product, operator, callers, Books(operator, groups, began), upstream)
         finally:
@@ -196,10 +206,10 @@ class FaultInjector:
 
 async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
     """Run the plan; return the faults."""
-    async with running_rig(directory, plan.seed, LATE_REDIS | plan.settings) as rig:
+    async with running_rig(directory, plan.seed, LATE_REDIS | plan.settings, plan.network) as rig:
         injector = FaultInjector(rig, random.Random(plan.seed + 1), say)
         faults: list[str] = []
-        for kinds in (WITHOUT_REDIS_KILLS, ALL_KINDS):
+        for kinds in (WITHOUT_REDIS_KILLS, ALL_KINDS if rig.has_own_redis else (*WITHOUT_REDIS_KILLS, "all")):
             rig.callers.start(CALLERS)
             await injector.inject(plan.seconds / 2, kinds)
             await rig.callers.stop()

@@ -18,11 +18,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. `seconds`: how long processes are killed, without the time to settle."""
+    """One run. `seconds`: how long processes are killed, without the time to settle.
+
+    `network`: a key of `tests.journeys.networks.NETWORKS`.
+    """
 
     seconds: float
     seed: int
     settings: dict[str, str] = field(default_factory=dict)
+    network: str = "direct"
 
 
 Run = Callable[[Path, Plan, Say], Coroutine[Any, Any, list[str]]]

@@ -52,7 +52,15 @@ KINDS = (
         "replica",
         "replica",
     ),
-    *("redis", "redis with its last second", "redis stopped", "async worker stopped", "worker stopped", "all"),
+    *(
+        "redis",
+        "redis with its last second",
+        "redis stopped",
+        "async worker stopped",
+        "worker stopped",
+        "all",
+        "restart",
+    ),
 )
 
 
@@ -270,6 +278,13 @@ class FaultInjector:
         """Everything at once. Redis' log is in the kernel, so that nothing is lost."""
         self.killed.append(time.time())
         await asyncio.to_thread(self.rig.product.kill)
+        await asyncio.to_thread(self.rig.product.start)
+
+    async def _restart(self) -> None:
+        """Stop in order and start again, with attempts and deliveries under way."""
+        self.killed.append(time.time())
+        status = await asyncio.to_thread(self.rig.product.stop)
+        assert status == 0, self.rig.product.log_tail()
         await asyncio.to_thread(self.rig.product.start)
 
     def _later(self, work: Any) -> None:

@@ -12,6 +12,7 @@ from tests.journeys.billing_faults import Death, Requests, faults_of_events, tok
 from tests.journeys.callers import CallRecord
 from tests.journeys.chaos import run
 from tests.journeys.chaos_program import Plan
+from tests.journeys.networks import NGINX, NO_NGINX
 from tests.postgres_server import MISSING, find_binaries, running_postgres
 
 COST = Tokens(input=100, output=20, cached_input=3)
@@ -31,6 +32,22 @@ async def chaos(directory: Path, plan: Plan) -> None:
 @pytest.mark.timeout(240)
 async def test_every_call_is_billed_correctly_when_processes_are_killed(tmp_path: Path) -> None:
     await chaos(tmp_path, Plan(12, seed()))
+
+
+NETWORKS = ["lossy", pytest.param("nginx", marks=pytest.mark.skipif(NGINX is None, reason=NO_NGINX))]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("network", NETWORKS)
+async def test_every_call_is_billed_correctly_through_a_network(tmp_path: Path, network: str) -> None:
+    await chaos(tmp_path, Plan(6, seed(), network=network))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("network", NETWORKS)
+async def test_every_call_is_billed_correctly_in_long_runs_through_a_network(tmp_path: Path, network: str) -> None:
+    await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed(), network=network))
 
 
 @pytest.mark.soak
