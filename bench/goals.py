@@ -140,6 +140,11 @@ GOALS = (
     Goal(5, "start to first answer, warm replica", 3, " s", _fact("start_s")),
     Goal(5, "CPU of a refresh with 100 changes, full / empty", 2, "", _fact("refresh_ratio")),
     Goal(5, "cold look-up of a key at p99", 200, " µs", _fact("cold_p99_us")),
+    *(
+        Goal(5, f"CPU of {which} with {shape} / of a call at 10 groups", most, "", _fact(f"{fact} {shape}"))
+        for shape in ("20 trees of 1 000 models", "100 trees of 100 models", "20 000 groups", "1 000 000 keys")
+        for which, fact, most in (("a call that came before", "again", 1.3), ("a first call", "first", 2))
+    ),
     Goal(
         6,
         "CPU of a governed call, 1 proxy with 2 workers / 2 proxies with 1 worker each",

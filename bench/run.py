@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.bodies import measure_huge_bodies, measure_prompts
 from bench.books import measure_books
@@ -318,16 +319,24 @@ def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
 
 
 def _measure_policy(run: Run) -> None:
-    facts = run.scratch / "policy.json"
-    argv = [sys.executable, "-m", "bench.studies.policy_scale", "--folder", str(run.scratch), "--facts", str(facts)]
+    facts = _study(run, "bench.studies.policy_scale")
+    run.found.facts.update({name: [value] for name, value in facts.items()})
+    run.found.facts.update(_study(run, "bench.studies.deep_trees"))
+
+
+def _study(run: Run, module: str) -> dict[str, Any]:
+    """Run a study by itself, and note what it prints. Returns its facts."""
+    facts = run.scratch / f"{module}.json"
+    argv = [sys.executable, "-m", module, "--folder", str(run.scratch), "--facts", str(facts)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         for line in program.stdout:
             print(f"  {line}", end="", flush=True)
             run.found.notes.append(line.strip())
     if program.returncode:
-        raise BenchError(f"bench.studies.policy_scale ended with status {program.returncode}")
-    run.found.facts.update({name: [value] for name, value in json.loads(facts.read_text()).items()})
+        raise BenchError(f"{module} ended with status {program.returncode}")
+    figures: dict[str, Any] = json.loads(facts.read_text())
+    return figures
 
 
 def _machine() -> str:

@@ -35,7 +35,7 @@ def granule_ms(unit: Unit, exact: bool) -> int:
 
 def is_exact(limit: Limit) -> bool:
     """Whether the log of this limit is exact."""
-    return limit.is_rate and limit.threshold <= EXACT_UP_TO
+    return limit.threshold <= EXACT_UP_TO and limit.is_rate
 
 
 def lease_ms(call_timeout_s: float) -> int:

@@ -101,7 +101,7 @@ class CompiledPlan:
         self.refused_until = 0.0
         self._buckets = _all_buckets(plan)
         self._token_buckets = _token_buckets(self._buckets)
-        self._names = [_names(bound.limit) for bound in plan.bounds]
+        self._names: dict[int, tuple[str, str]] = {}
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         stamp = b"\0" * STAMP_BYTES
         layout, values, *names = take_template(plan.bounds, template.lease_ms, template.incarnation, stamp)
@@ -155,12 +155,17 @@ class CompiledPlan:
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms, _ = reply
         lines = ""
         if request_place:
-            before, between = self._names[request_place - 1]
+            before, between = self._names.get(request_place) or self._names_at(request_place)
             lines = f"{before}{requests}{between}{duration_text(requests_ms)}\r\n"
         if token_place:
-            before, between = self._names[token_place - 1]
+            before, between = self._names.get(token_place) or self._names_at(token_place)
             lines = f"{lines}{before}{tokens}{between}{duration_text(tokens_ms)}\r\n"
         return lines
+
+    def _names_at(self, place: int) -> tuple[str, str]:
+        """The names of the fields that tell of a bound. Few of a plan's bounds are ever the tightest."""
+        names = self._names[place] = _names(self.plan.bounds[place - 1].limit)
+        return names
 
     def tightest(self, reply: list[int]) -> Tightest:
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms, _ = reply
