@@ -60,15 +60,14 @@ class Bucket:
         oldest_ms = now.passed_ms - self.window_ms - (granule_ms - 1 if self.was_merged else 0)
         return sum(event.most for event in self.events if max(event.passed_ms, resumed_ms) >= oldest_ms)
 
-    def take_back(self, at_ms: int, count: int, now: Moment, stepped_ms: int) -> None:
-        """Out of what happened at `at_ms`, if that still counts for certain. `stepped_ms`: what came before the clock
-        last stepped back may be given back or not."""
+    def take_back(self, at_ms: int, count: int, now: Moment, *, is_found: bool) -> None:
+        """Out of what happened at `at_ms`, if that still counts for certain. `is_found`: the counters do find it."""
         for event in self.events:
             if event.at_ms == at_ms and event.passed_ms + self.window_ms >= now.passed_ms:
                 back = min(count, event.count)
                 event.count -= back
                 count -= back
-                if event.passed_ms > stepped_ms:
+                if is_found:
                     event.most -= back
 
 
@@ -83,11 +82,12 @@ class BruteForce:
         self._most_day_requests: dict[tuple[str, int], int] = {}
         self._day_tokens: dict[tuple[str, int], int] = {}
         self._applied: dict[str, int] = {}
-        self._stepped_ms = -1
+        self._has_stepped = False
+        """Once the clock has stepped back, entries may have been moved, and what is given back may not be found."""
         self._resumed_ms: dict[str, int] = {}
 
-    def step_back(self, now: Moment) -> None:
-        self._stepped_ms = now.passed_ms
+    def step_back(self) -> None:
+        self._has_stepped = True
         self._resumed_ms.clear()
 
     def resume(self, groups: "set[str]", now: Moment) -> None:
@@ -108,7 +108,7 @@ class BruteForce:
         return self._late(self._margin(bound), bound, now)
 
     def _late(self, bucket: Bucket, bound: Bound, now: Moment) -> int:
-        resumed_ms = -1 if self._stepped_ms < 0 else self._resumed_ms[bound.counting_group]
+        resumed_ms = self._resumed_ms[bound.counting_group] if self._has_stepped else -1
         return bucket.most(now, GRANULE_MS[bound.limit.unit], resumed_ms)
 
     def admitted(self, bounds: tuple[Bound, ...], estimate: Estimate, at_ms: int, now: Moment) -> None:
@@ -137,23 +137,23 @@ class BruteForce:
 
     def _settle_tokens(self, bound: Bound, settlement: Settlement, now: Moment) -> None:
         reservation, bucket = settlement.reservation, self._bucket(bound)
-        at_ms, stepped_ms = reservation.admitted_at_ms, self._stepped_ms
-        self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, stepped_ms)
+        at_ms, is_found = reservation.admitted_at_ms, not self._has_stepped
+        self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, is_found=is_found)
         excess = settlement.actual_tokens - reservation.reserved_tokens
         if bound.limit.unit is Unit.DAY:
-            bucket.take_back(at_ms, reservation.reserved_tokens, now, stepped_ms)
+            bucket.take_back(at_ms, reservation.reserved_tokens, now, is_found=is_found)
             self._count_day(self._day_tokens, bound.counting_group, now, settlement.actual_tokens)
         elif excess > 0:
             bucket.add(-1, now, excess)
         else:
-            bucket.take_back(at_ms, -excess, now, stepped_ms)
+            bucket.take_back(at_ms, -excess, now, is_found=is_found)
 
     def _give_back(self, bound: Bound, at_ms: int, admitted: Moment, now: Moment) -> None:
         if bound.limit.unit is not Unit.DAY:
-            self._bucket(bound).take_back(at_ms, 1, now, self._stepped_ms)
+            self._bucket(bound).take_back(at_ms, 1, now, is_found=not self._has_stepped)
         elif admitted.clock_ms // DAY_MS == now.clock_ms // DAY_MS:
             self._count_day(self._day_requests, bound.counting_group, now, -1)
-            if admitted.passed_ms > self._stepped_ms:
+            if not self._has_stepped:
                 self._count_day(self._most_day_requests, bound.counting_group, now, -1)
 
     def _bucket(self, bound: Bound) -> Bucket:

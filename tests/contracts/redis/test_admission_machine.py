@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
     def step_back(self, step_ms: int) -> None:
         self.now_ms -= step_ms
         for model in self.models.values():
-            model.step_back(self._moment())
+            model.step_back()
 
     @rule(data=st.data(), off_by=st.integers(-1, 1))
     @precondition(lambda self: bool(self.edges))
