@@ -315,7 +315,7 @@ async def test_wake_without_a_call_is_tried_again_after_a_failure(
         await wake(sqlite_plane, made)
         await eventually(lambda: hook.bodies)
         hook.status = 200
-        await eventually(lambda: _status(sqlite_plane, made, "WAKING_UP"))
+        await eventually(lambda: _status(sqlite_plane, made, "WAKING_UP"), every_s=0.05)
         await quiet(hook, 2)
 
 
