@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+from operator import add
 from typing import NamedTuple
 
 DAY_MS = 86_400_000
@@ -42,7 +43,7 @@ class Usage(NamedTuple):
     cached_input: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        return Usage(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Usage._make(map(add, self, other))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 60.0
 EVENTS_AT_ONCE = 5_000
 """Tens of milliseconds, in which SQLite lets nobody else write."""
+_CONSEQUENCE = f"reports read events instead, which are kept meanwhile; next try in {LOOK_EVERY_S:.0f} s"
 _LOG_EVERY_S = 60.0
 _FAR_MS = 1 << 62
 
@@ -58,9 +59,9 @@ class HourlySumMaker:
             try:
                 await self.make()
             except DatabaseUnavailableError as error:
-                log.warning("Making hourly usage sums failed (%s); next try in %.0f s", error.reason, LOOK_EVERY_S)
+                log.warning("Making hourly usage sums failed (%s); %s", error.reason, _CONSEQUENCE)
             except Exception:  # a bug must not end it: reports would read ever more events
-                log.exception("Making hourly usage sums failed; next try in %.0f s", LOOK_EVERY_S)
+                log.exception("Making hourly usage sums failed; %s", _CONSEQUENCE)
 
     async def make(self) -> None:
         """Add up all hours that are final. A portion of each workspace in turn, so that none waits for a large one."""
