@@ -3,11 +3,13 @@
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from proxy.edges.journal.segments import memory_directories, remove
 
 # An example's duration depends on the machine's load, so it must not fail a test.
 settings.register_profile("tollgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +28,15 @@ def pytest_collection_finish() -> None:
     """Collect garbage from now on, but only of the tests."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_journal_stays_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give back the memory of journals whose workers this session's tests have killed."""
+    yield
+    for directory, journal in memory_directories():
+        if journal.is_relative_to(tmp_path_factory.getbasetemp()):
+            remove(directory)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -86,7 +86,7 @@ class ReplicaStore(Protocol):
     def begin_update(self, *, reset: bool) -> ReplicaUpdate: ...
 
     def confirm(self, now_s: float) -> None:
-        """Tell all readers that control confirmed this policy at `now_s` (`time.monotonic`)."""
+        """Tell all readers that control confirmed this policy at `now_s` (`time.monotonic`). Disk I/O."""
         ...
 
 
@@ -191,6 +191,7 @@ class Refresher:
     async def _refresh(self, started_s: float) -> bool:
         try:
             await self._follow()
+            await _in_thread(self._replica.confirm, started_s)
         except (ControlUnreachableError, ReplicaUnwritableError) as error:
             served = ", the last good one serves" if self._replica.version.loaded else ""
             self.trouble = f"policy is not refreshed{served}: {error}"
@@ -200,7 +201,6 @@ class Refresher:
         self._failures, self._has_refreshed = 0, True
         self.trouble = ""
         self._failed_at_s = float("-inf")
-        self._replica.confirm(started_s)
         return True
 
     async def _follow(self) -> None:

@@ -19,10 +19,11 @@ from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
-from proxy.edges.journal.writer import JournalWriter
+from proxy.edges.journal.segments import MEMORY_ROOT
+from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.channel import Message, SupervisorLink
 from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.async_queue.client import QueueClient
@@ -183,17 +184,23 @@ async def _dependencies(
     meters = WorkerMetrics(link, access_log.write)
     link.flush = meters.flush
     stack.callback(meters.close)
-    journal = JournalWriter(settings.journal_dir, launch.incarnation)
+    journal = JournalWriter(settings.journal_dir, launch.incarnation, JournalOptions(memory_root=MEMORY_ROOT))
     journal.start()
     stack.callback(journal.stop)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     exhaustion = Exhaustion()
-    link.health = lambda: {
-        "exhausted": exhaustion.trouble,
-        "limits": counters.decides,
-        "journal": list(journal.troubles),
-        "settled": counters.settled_through,
-    }
+    directory = _directory(settings, link, stack)
+
+    def health() -> Message:
+        directory.follow()
+        return {
+            "exhausted": exhaustion.trouble,
+            "limits": counters.decides,
+            "journal": list(journal.troubles),
+            "settled": counters.settled_through,
+        }
+
+    link.health = health
     stack.push_async_callback(counters.close)
     egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
     upstream = HttpUpstream(egress, on_burst_end=burst_ended)
@@ -201,7 +208,7 @@ async def _dependencies(
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
     stack.push_async_callback(tokens.aclose)
     dependencies = PipelineDependencies(
-        directory=_directory(settings, link, stack),
+        directory=directory,
         counters=counters,
         journal=journal,
         upstream=upstream,
@@ -228,6 +235,7 @@ def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.Async
     stamp = ReplicaStamp(stamp_path(settings.replica_path))
     stack.callback(stamp.close)
     directory = SnapshotDirectory(settings.replica_path, settings.secret_keys, stamp, link)
+    directory.follow()
     stack.callback(directory.close)
     return directory
 

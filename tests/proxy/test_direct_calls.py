@@ -1,6 +1,7 @@
 """Direct calls to platform models through the whole pipeline, on fakes: who may, what goes out, what comes back."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -335,6 +336,19 @@ async def test_unreachable_replica_is_replaced_and_a_reset_one_is_not(rig: Direc
     assert [call.url for call in rig.upstream.calls] == [f"{REPLICA}/predict", "http://10.0.0.6:8000/base/predict"]
     assert (outgoing.status, outgoing.json["error"]) == (502, "Error making prediction")
     assert rig.scripted.calls[0].events == ["unreachable", "reset"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "x"), OSError(errno.ENFILE, "x"), MemoryError()])
+async def test_lack_of_descriptors_or_memory_sheds_the_call_and_blames_no_replica(
+    rig: DirectRig, error: Exception
+) -> None:
+    rig.upstream.will(error)
+    outgoing = await rig.serve(asking())
+    assert (outgoing.status, outgoing.json["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+    assert outgoing.header("retry-after") == "1"
+    (call,) = rig.scripted.calls
+    assert call.events == []
+    assert [ended.status for ended in call.ends] == [529]
 
 
 REFUSALS = [

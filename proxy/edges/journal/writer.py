@@ -1,8 +1,8 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
 The records of one event-loop tick are one write, for which their calls wait (decisions 0050, 0058, 0059): `kill -9`
-loses none of anything that left. A thread syncs records within 100 ms. Segments are allocated before use, and every
-open call has room reserved for its `close`: a full disk or backlog refuses new calls but never loses an open one's end.
+loses none of anything that left. A thread brings them to disk within 100 ms (decision 0071). Segments are allocated
+before use, and every open call has room reserved for its `close`: a full disk or backlog never loses an open one's end.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
@@ -19,14 +19,9 @@ from pathlib import Path
 
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
 from proxy.accounting.journaled_call import JournaledCall
-from proxy.edges.journal.segment_files import (
-    SEGMENT_SUFFIX,
-    allocate,
-    backlog_bytes,
-    claim,
-    sync_directory,
-    write_at,
-)
+from proxy.edges.journal.disk_watch import DiskWatch
+from proxy.edges.journal.segment_files import SEGMENT_SUFFIX, backlog_bytes, claim, write_at
+from proxy.edges.journal.segments import Segment, memory_directory, new_segment, remove_memory
 from proxy.edges.journal.troubles import Troubles
 from proxy.exchange import JournalUnavailableError
 
@@ -44,6 +39,8 @@ class JournalOptions:
     max_backlog_bytes: int = 4 * 1024 * 1024 * 1024
     sync_interval_s: float = 0.05
     backlog_interval_s: float = 1.0
+    memory_root: Path | None = None
+    """Where records wait in memory for the disk. None: the event loop writes to the disk."""
     log_interval_s: float = 1.0
     """The same trouble is logged, and a refused write is tried again, at most this often."""
 
@@ -62,14 +59,6 @@ class IncarnationUsedError(ValueError):
         super().__init__(f"{incarnation}: {self.__doc__}")
 
 
-@dataclass(slots=True)
-class _Segment:
-    """One allocated file. The first `used` bytes hold records; the rest are zeros."""
-
-    fd: int
-    used: int = 0
-
-
 class JournalWriter:
     """The append-only segments of one worker incarnation, in their own directory, which stays locked until `stop`."""
 
@@ -79,12 +68,15 @@ class JournalWriter:
         self._options = options or JournalOptions()
         if self._directory.exists():
             raise IncarnationUsedError(incarnation)
+        memory_root = self._options.memory_root
+        self._memory = None if memory_root is None else memory_directory(incarnation, memory_root)
         self._lock_fd = -1
         self._segments_made = 0
         self._spare_lock = threading.Lock()
-        self._current = _Segment(-1, self._options.segment_bytes)  # no segment yet: treated as full
-        self._spare: _Segment | None = None
-        self._retired: list[_Segment] = []
+        self._rotation = threading.Lock()  # held for as long as it takes to exchange segments
+        self._current = Segment(-1, -1, self._options.segment_bytes)  # no segment yet: treated as full
+        self._spare: Segment | None = None
+        self._retired: list[Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
         self._group: list[JournaledCall] = []  # the calls whose records wait for the end of this tick
@@ -92,6 +84,7 @@ class JournalWriter:
         self._left = 0  # room in the current segment, once the group is written
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
+        self._disk = DiskWatch(self._troubles)
         self._retry_write_at = 0.0
         self._stopping = False
         self._wake = threading.Event()
@@ -108,7 +101,8 @@ class JournalWriter:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why new calls are refused, or soon will be. Empty when the journal works."""
+        """Why new calls are refused, or soon will be. Empty when the journal works. Ask often: it notes a stall."""
+        self._disk.note_stall()
         return self._troubles.faults
 
     def start(self) -> None:
@@ -182,9 +176,13 @@ class JournalWriter:
         if self._thread.ident is not None:
             self._thread.join()
         self._sync()
-        for fd in (self._lock_fd, self._current.fd, -1 if self._spare is None else self._spare.fd):
-            if fd >= 0:
-                os.close(fd)
+        for segment in (self._current, self._spare):
+            if segment is not None and segment.fd >= 0:
+                segment.close()
+        if self._memory is not None:
+            remove_memory(self._memory)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
 
     # Called on the event loop: one write per group or record, after the room has been checked.
 
@@ -272,7 +270,7 @@ class JournalWriter:
         segment, taken = self._current, 0
         try:
             while taken < len(data):  # a signal or a disk that fills up can make the kernel write only a part
-                taken += os.pwrite(segment.fd, data[taken:], segment.used + taken)
+                taken += os.pwrite(segment.write_fd, data[taken:], segment.used + taken)
         except OSError as error:
             return taken, error
         return taken, None
@@ -287,7 +285,7 @@ class JournalWriter:
     def _erase(self, size: int) -> None:
         """Erase a partly written record, which would look like damage."""
         with contextlib.suppress(OSError):
-            write_at(self._current.fd, bytes(size), self._current.used)
+            write_at(self._current.write_fd, bytes(size), self._current.used)
 
     def _write_failed(self, error: OSError) -> None:
         self._retry_write_at = time.monotonic() + self._options.log_interval_s
@@ -296,20 +294,24 @@ class JournalWriter:
     def _rotate(self) -> None:
         """Write the group and switch to the spare segment. The thread syncs the full one, and makes the next spare."""
         self.write_now()
-        if self._spare is None:
+        if self._spare is None and not self._disk.is_slow:
             self._make_spare()
         if (following := self._spare) is None:
             raise self._troubles.refusal()
         if self._current.fd >= 0:
-            write_at(self._current.fd, _END, self._current.used)
-            self._retired.append(self._current)
-        self._current, self._left, self._spare = following, self._usable, None
+            write_at(self._current.write_fd, _END, self._current.used)
+            self._current.used += len(_END)
+        with self._rotation:
+            if self._current.fd >= 0:
+                self._retired.append(self._current)
+            self._current = following
+        self._left, self._spare = self._usable, None
         self._wake.set()
 
     def _make_room(self, size: int) -> None:
         """Switch to the next segment if records of this size do not fit into this one, with the ends of all open calls
         and of one more. Raises `JournalUnavailableError` if that fails."""
-        if self._spare is None and "allocate" not in self._troubles.texts:
+        if self._spare is None and "allocate" not in self._troubles.texts and not self._disk.is_slow:
             self._make_spare()
         spare = self._usable if self._spare is not None else 0
         needed = size + self._reserved + 2 * END_ROOM_BYTES - (self._left if size <= self._left else 0)
@@ -337,25 +339,30 @@ class JournalWriter:
     def _sync_forever(self) -> None:
         measured_at = 0.0
         while not self._stopping:
-            if self._spare is None:
-                self._make_spare()
-            if (now := time.monotonic()) - measured_at >= self._options.backlog_interval_s:
-                self._measure_backlog()
-                measured_at = now
+            with self._disk.using():
+                if self._spare is None:
+                    self._make_spare()
+                if (now := time.monotonic()) - measured_at >= self._options.backlog_interval_s:
+                    self._measure_backlog()
+                    measured_at = now
             self._wake.wait(self._options.backlog_interval_s)
             self._wake.clear()
             if self._dirty and not self._stopping:
                 time.sleep(self._options.sync_interval_s)
-                self._sync()
+                with self._disk.using():
+                    self._sync()
 
     def _sync(self) -> None:
         self._dirty = False
         try:
-            while self._retired:
-                os.fdatasync(self._retired[0].fd)
-                os.close(self._retired.pop(0).fd)
-            if self._current.fd >= 0:
-                os.fdatasync(self._current.fd)
+            with self._rotation:
+                *retired, current = (*self._retired, self._current)
+            for segment in retired:  # in order: a reader takes a begun segment for the end of the one before
+                segment.sync()
+                segment.close()
+                self._retired.remove(segment)
+            if current.fd >= 0:
+                current.sync()
         except OSError as error:
             self._dirty = True
             self._troubles.set("sync", f"the journal cannot be synced to disk: {error.strerror}")
@@ -374,20 +381,13 @@ class JournalWriter:
             else:
                 self._troubles.clear("allocate")
 
-    def _new_segment(self) -> _Segment:
+    def _new_segment(self) -> Segment:
         if self._lock_fd < 0:
             self._lock_fd = claim(self._directory)
         path = self._directory / f"{self._segments_made + 1:08d}{SEGMENT_SUFFIX}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            allocate(fd, self._options.segment_bytes)
-            sync_directory(self._directory)
-        except OSError:
-            os.close(fd)
-            path.unlink()
-            raise
+        segment = new_segment(path, self._options.segment_bytes, self._memory)
         self._segments_made += 1
-        return _Segment(fd)
+        return segment
 
     def _measure_backlog(self) -> None:
         if backlog_bytes(self._root) > self._options.max_backlog_bytes:

@@ -5,6 +5,7 @@ and models. Values are cached until one of their rows changes; missing rows are 
 read raises `PolicyUnavailableError`; it must never look like a missing row.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,11 @@ class SnapshotDirectory:
         self._confirmer = confirmer
         self._rows = ReplicaRows(path, confirmer.report_damage)
         self._cache = PolicyCache(CACHE_WEIGHT)
+
+    def follow(self) -> None:
+        """Follow the replica without a call: what a call reads then takes no disk that answers."""
+        with contextlib.suppress(PolicyUnavailableError, OSError):  # a call is told
+            self._follow()
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""

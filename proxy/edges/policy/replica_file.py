@@ -6,12 +6,15 @@ Only the supervisor writes rows (`supervisor/replica.py`).
 import mmap
 import os
 import sqlite3
+import struct
 import time
 from pathlib import Path
 
 SCHEMA_VERSION = 3
 """In `PRAGMA user_version`. Files of versions 1 and 2 are upgraded; one of any other is rebuilt from control."""
-_STAMP_BYTES = 16
+_GENERATION = struct.Struct("=Q")
+_CONFIRMED = struct.Struct("=d")
+_STAMP_BYTES = _GENERATION.size + _CONFIRMED.size
 # Until version 3 a group's models were within its own row.
 _MODELS_WITHIN_GROUPS = """
 CREATE TEMP VIEW group_models AS
@@ -23,7 +26,7 @@ FROM main.rows AS groups, json_each(CAST(groups.body AS TEXT), '$.models') AS en
 class ReplicaStamp:
     """Two numbers in a file that all processes of a proxy map: the current generation, and when control confirmed it.
 
-    Only the supervisor writes them, as aligned 8-byte stores. The clock is `time.monotonic`, which all processes of a
+    Only the supervisor writes them, 8 aligned bytes at once. The clock is `time.monotonic`, which all processes of a
     machine share.
     """
 
@@ -32,10 +35,11 @@ class ReplicaStamp:
         try:
             if writable:
                 os.ftruncate(fd, _STAMP_BYTES)
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(fd, _STAMP_BYTES, access=access)
+            self._map = mmap.mmap(fd, _STAMP_BYTES, access=mmap.ACCESS_READ)
         finally:
-            os.close(fd)
+            if not writable:
+                os.close(fd)
+        self._fd = fd if writable else -1
         self.generation_cell = memoryview(self._map)[:8].cast("Q")
         """Holds one number, the current generation. When it changes, rows that were read before may be outdated."""
         self._confirmed = memoryview(self._map)[8:].cast("d")
@@ -46,13 +50,21 @@ class ReplicaStamp:
         return self._confirmed[0]
 
     def advance_generation(self) -> None:
+        """Disk I/O: call it in a thread."""
         # Based on the wall clock, so that it also differs from every number before a restart.
-        self.generation_cell[0] = max(self.generation_cell[0] + 1, time.time_ns())
+        self._write(_GENERATION.pack(max(self.generation_cell[0] + 1, time.time_ns())), 0)
 
     def confirm(self, now_s: float) -> None:
-        self._confirmed[0] = now_s
+        """Disk I/O: call it in a thread."""
+        self._write(_CONFIRMED.pack(now_s), _GENERATION.size)
+
+    def _write(self, data: bytes, offset: int) -> None:
+        """By a system call: a store to the map would hold the GIL while a stalled disk holds up the page."""
+        os.pwrite(self._fd, data, offset)
 
     def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
         self.generation_cell.release()
         self._confirmed.release()
         self._map.close()

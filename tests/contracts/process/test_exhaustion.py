@@ -1,6 +1,7 @@
 """A proxy whose worker runs out of file descriptors or memory: it sheds calls, says why, and bills nothing for them."""
 
 import asyncio
+import io
 import json
 import resource
 from collections import Counter
@@ -34,12 +35,14 @@ def limit_descriptors(pid: int, left: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + left, open_now + left))
 
 
-async def call(world: World, client: aiohttp.ClientSession) -> tuple[int, dict[str, str], dict[str, Any]]:
+async def call(
+    world: World, client: aiohttp.ClientSession, content: str = "hi"
+) -> tuple[int, dict[str, str], dict[str, Any]]:
     """One call on a connection of its own."""
-    body = {"model": "org/m", "messages": [{"role": "user", "content": "hi"}]}
-    headers = {"Authorization": f"Bearer {make_key(1)}"}
+    body = {"model": "org/m", "messages": [{"role": "user", "content": content}]}
+    headers = {"Authorization": f"Bearer {make_key(1)}", "Content-Type": "application/json"}
     url = f"http://127.0.0.1:{world.proxy.port}/v1/chat/completions"
-    async with client.post(url, json=body, headers=headers) as answer:
+    async with client.post(url, data=io.BytesIO(json.dumps(body).encode()), headers=headers) as answer:
         return answer.status, dict(answer.headers), await answer.json()
 
 
@@ -88,3 +91,28 @@ async def test_calls_beyond_the_descriptors_are_shed_and_leave_no_event(world: W
         status, headers, _ = await call(world, client)
     assert status == 200
     assert int(headers["x-ratelimit-remaining-requests"]) == 1000 - answers[200] - 1, "what was taken was given back"
+
+
+LARGE_BYTES = 30 << 20
+
+
+async def test_call_that_takes_more_memory_than_the_worker_may_have_is_shed(world: World) -> None:
+    await world.proxy.start()
+    (worker,) = world.proxy.workers()
+    assert (await world.proxy.call())[0] == 200
+    limit_memory(worker, LARGE_BYTES // 2)
+    async with aiohttp.ClientSession() as client:
+        statuses = [(await call(world, client, "x" * LARGE_BYTES))[0] for _ in range(3)]
+        assert statuses == [529] * 3
+        (text,) = await degraded(world)
+        assert "Out of memory" in text
+        assert (await call(world, client))[0] == 200
+    log = world.proxy.log.read_text()
+    assert "`ulimit -v`" in log
+    assert "Please report" not in log
+    assert world.proxy.workers() == [worker]
+
+
+def limit_memory(pid: int, left: int) -> None:
+    (size,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmSize" in line]
+    resource.prlimit(pid, resource.RLIMIT_AS, (int(size) * 1024 + left, resource.RLIM_INFINITY))

@@ -19,6 +19,7 @@ import orjson
 from proxy.accounting.journal_records import HEAD_BYTES, MAGIC, MAX_PAYLOAD_BYTES, count_closes, frame_at, resume_at
 from proxy.accounting.recovery import Halves, Ledger
 from proxy.edges.journal.segment_files import LOCK_NAME, SEGMENT_SUFFIX
+from proxy.edges.journal.segments import open_segment, restore_segments
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,9 @@ class JournalReader:
             except BlockingIOError:
                 os.close(fd)
             else:
-                self._lock_fd, self.dead = fd, True
+                self._lock_fd = fd
+                restore_segments(self.directory)
+                self.dead = True
         return self.dead
 
     def from_saved_position(self) -> "JournalReader":
@@ -184,9 +187,12 @@ class JournalReader:
         following = self._after(segment)
         if following is None:
             return False
-        with self._path(following).open("rb", buffering=0) as file:
-            if file.read(len(MAGIC)) != MAGIC:
+        fd = open_segment(self._path(following))
+        try:
+            if os.pread(fd, len(MAGIC), 0) != MAGIC:
                 return False
+        finally:
+            os.close(fd)
         return frame_at(self._records_at(following, 0), 0) is not None
 
     def _next_segment(self) -> bool:
@@ -221,7 +227,7 @@ class JournalReader:
             if self._open_fd[1] >= 0:
                 os.close(self._open_fd[1])
             self._open_fd = (-1, -1)
-            self._open_fd = (segment, os.open(self._path(segment), os.O_RDONLY | os.O_CLOEXEC))
+            self._open_fd = (segment, open_segment(self._path(segment)))
         return os.pread(self._open_fd[1], size, offset)
 
 

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from policy.limits.settlement import Settlement
 from proxy.accounting.recovery import Ledger, join_events, settlements_of
+from proxy.edges.journal.segments import remove_strays
 from proxy.edges.journal.supervisor.delivery import Delivery, IngestClient, IngestUnavailableError, in_thread
 from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
@@ -32,6 +33,8 @@ SettledThrough = Callable[[str], Awaitable[int]]
 """Asks a living incarnation up to which number all its settlements are in Redis. 0 when it does not answer."""
 log = logging.getLogger(__name__)
 
+STRAY_AFTER_S = 86_400.0
+"""A journal may be on a disk that is not mounted at the moment. After this long it counts as gone."""
 RESERVE_NAME = "ballast"
 RESERVE_BYTES = 1024 * 1024
 REPLAY_CHUNK = 2_000
@@ -180,6 +183,7 @@ class Shipper:
             await self._round_done.wait()
 
     async def _run_forever(self) -> None:
+        await in_thread(remove_strays, STRAY_AFTER_S)
         await in_thread(self._reserve.allocate)
         await self._delivery.open()
         while True:

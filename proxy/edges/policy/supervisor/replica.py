@@ -83,7 +83,8 @@ class PolicyReplica:
         return self.stamp.confirmed_at_s
 
     def confirm(self, now_s: float) -> None:
-        self.stamp.confirm(now_s)
+        with self.writing():
+            self.stamp.confirm(now_s)
 
     def begin_update(self, *, reset: bool) -> "SqliteUpdate":
         """Begin to write one answer of control: add its pages, then commit or discard the update."""
@@ -154,6 +155,9 @@ class PolicyReplica:
     def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
         """Called by an update after its commit: these are the live file's connection and version."""
         self._conn, self._version = conn, version
+        # The first reader after a commit writes a mark to the write-ahead log's index. On the event loop of a worker it
+        # would wait there for a disk that stalls.
+        conn.execute("SELECT epoch FROM standing").fetchall()
         if changed:
             self.stamp.advance_generation()
 
