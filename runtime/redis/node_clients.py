@@ -1,5 +1,6 @@
 """A redis-py client for each server, with the login and the TLS options of the URL, and the deadlines of its user."""
 
+import time
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from runtime.redis.slots import Place
 from runtime.redis.url import RedisAddress, TlsOptions
 
 _RETRY_AFTER_S = 0.05
+_CONNECTING_S = 10.0
+"""Longer than a command may take to connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class NodeClients:
         self._login = login
         self._options = options
         self._clients = {ONLY: options.client(url)} if url else {}
+        self._left: list[tuple[float, Redis]] = []
+        """Closed ones, with the time. A command that was connecting then gives them an open connection afterwards."""
 
     def at(self, host: Place) -> Redis:
         if host not in self._clients:
@@ -73,7 +78,13 @@ class NodeClients:
     async def close(self, but: AbstractSet[Place] = frozenset()) -> None:
         """Close all, `but` those named. A command that is under way there fails."""
         for host in [host for host in self._clients if host not in but]:
-            await self._clients.pop(host).aclose()
+            self._left.append((time.monotonic(), self._clients.pop(host)))
+            await self._left[-1][1].aclose()
+        now = time.monotonic()
+        over = [client for closed_at, client in self._left if not but or now - closed_at > _CONNECTING_S]
+        self._left = [(closed_at, client) for closed_at, client in self._left if client not in over]
+        for client in over:
+            await client.aclose()
 
 
 async def ask(redis: Redis, *words: str) -> Any:

@@ -47,6 +47,7 @@ class RedisAttemptQueue:
         if not await self._client.repeats.may_decide():
             return Work({}, 0, 0)
         reply = await self._client.commands.run("sweep", key, SWEEP_MOST, self._max_answer_bytes)
+        await self._client.holdings.settle(workspace_id, key)
         if reply[1]:
             await self._client.index.add(workspace_id)  # in case Redis' clock was stepped, or the index deleted
         else:
@@ -55,13 +56,16 @@ class RedisAttemptQueue:
 
     async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
         workspace_id, deployment_id = deployment.workspace_id, deployment.deployment_id
-        if not await self._client.repeats.may_decide():
+        holdings, key = self._client.holdings, keys_of(workspace_id)
+        if not await self._client.repeats.may_decide() or not holdings.may_begin(workspace_id):
             return None
-        bounds = self._timeout_ms, self._max_answer_bytes
-        reply = await self._client.commands.run("start", keys_of(workspace_id), deployment_id, holder, *bounds)
+        async with holdings.beginning(workspace_id, holder):
+            bounds = self._timeout_ms, self._max_answer_bytes
+            reply = await self._client.commands.run("start", key, deployment_id, holder, *bounds)
         if reply is None:
             return None
         attempt, pieces = records.attempt_of(workspace_id, deployment_id, holder, reply)
+        holdings.hold(workspace_id, [attempt.ref.request_id])
         return attempt if pieces == 0 else await self._with_input(attempt, pieces)
 
     async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
@@ -92,6 +96,7 @@ class RedisAttemptQueue:
     async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
         lost: list[AttemptRef] = []
         for workspace_id, held in by_workspace(attempts):
+            self._client.holdings.hold(workspace_id, [ref.request_id for ref in held])
             arguments = [argument for ref in held for argument in records.attempt_arguments(ref)]
             reply = await self._client.commands.run("renew", keys_of(workspace_id), self._timeout_ms, *arguments)
             lost += [held[place - 1] for place in reply]

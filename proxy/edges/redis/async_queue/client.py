@@ -1,6 +1,7 @@
 """A process' part of the queue in Redis: its commands, and what it repeats after a crash."""
 
 from proxy.edges.redis.async_queue.commands import QueueCommands, QueueOptions
+from proxy.edges.redis.async_queue.holdings import Holdings
 from proxy.edges.redis.async_queue.inputs import Inputs
 from proxy.edges.redis.async_queue.pace import Pace
 from proxy.edges.redis.async_queue.repeats import Repeats
@@ -21,6 +22,7 @@ class QueueClient:
         self.inputs = Inputs(self.commands, Pace(PACE_BYTES_PER_S), options.piece_bytes)
         self.index = WorkspaceIndex(self.commands)
         self.repeats = Repeats(self.commands, self.index)
+        self.holdings = Holdings(self.commands)
 
     @property
     def trouble(self) -> str:

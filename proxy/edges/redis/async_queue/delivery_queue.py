@@ -20,14 +20,21 @@ class RedisDeliveryQueue:
         self._client = client
 
     async def next_delivery(self, workspace_id: str, holder: str) -> Delivery | None:
-        if not await self._client.repeats.may_decide():
+        holdings = self._client.holdings
+        if not await self._client.repeats.may_decide() or not holdings.may_begin(workspace_id):
             return None
-        reply = await self._client.commands.run("next_delivery", keys_of(workspace_id), holder)
-        return None if reply is None else records.delivery_of(workspace_id, holder, reply)
+        async with holdings.beginning(workspace_id, holder):
+            reply = await self._client.commands.run("next_delivery", keys_of(workspace_id), holder)
+        if reply is None:
+            return None
+        delivery = records.delivery_of(workspace_id, holder, reply)
+        holdings.hold(workspace_id, [delivery.request_id])
+        return delivery
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
         lost: list[Delivery] = []
         for workspace_id, held in by_workspace(deliveries):
+            self._client.holdings.hold(workspace_id, [one.request_id for one in held])
             arguments = [argument for one in held for argument in records.delivery_arguments(one)]
             reply = await self._client.commands.run("renew_deliveries", keys_of(workspace_id), *arguments)
             lost += [held[place - 1] for place in reply]

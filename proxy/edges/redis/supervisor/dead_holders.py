@@ -5,8 +5,8 @@ import logging
 import time
 
 from proxy.async_requests.queues import LEASE_S, QueueUnavailableError
-from proxy.edges.redis.async_queue.attempt_queue import SWEEP_MOST
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+from proxy.edges.redis.async_queue.holdings import GIVE_BACK_MOST
 
 LATE_COMMANDS_S = 2.0
 """A command that the worker sent last may run after its death. What it took is given back after this time."""
@@ -57,6 +57,6 @@ class DeadHolders:
         return True
 
     async def _give_back_in(self, workspace_id: str, holder: str) -> None:
-        given = SWEEP_MOST
-        while given == SWEEP_MOST:
-            given = await self._client.commands.run("give_back", keys_of(workspace_id), holder, SWEEP_MOST)
+        given = GIVE_BACK_MOST
+        while given == GIVE_BACK_MOST:
+            given = await self._client.commands.run("give_back", keys_of(workspace_id), holder, GIVE_BACK_MOST, 0)
