@@ -28,7 +28,7 @@ from proxy.async_requests.outcomes import (
     is_success,
     outcome_of,
 )
-from proxy.async_requests.queues import HELD_S, AttemptQueue, QueueUnavailableError, RequestUnknownError
+from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
 from proxy.async_requests.requests import Again, Attempt, AttemptRef, Failed, Outcome, Succeeded
 from proxy.async_requests.states import Status
 from proxy.async_worker.answer_reading import RETRY_S, AnswerStore, discard, error_text
@@ -245,17 +245,11 @@ class Attempts:
 
     async def _record(self, ref: AttemptRef, outcome: Outcome) -> bool:
         """Tell the queue, however long it is away; the lease is renewed meanwhile. False if the attempt was lost."""
-        unknown_until: float | None = None
         while True:
             try:
                 return await self._parts.queue.finish(ref, outcome)
-            except RequestUnknownError:
-                unknown_until = unknown_until or perf_counter() + HELD_S
-                if perf_counter() >= unknown_until:
-                    return False
             except QueueUnavailableError:
-                unknown_until = None
-            await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
 
 def _name(outcome: Outcome | None) -> str:

@@ -156,7 +156,7 @@ class Load:
 
     async def insist(self, write) -> object:  # type: ignore[no-untyped-def]
         """As a worker does that holds an attempt."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             while True:
                 try:
                     return await write()

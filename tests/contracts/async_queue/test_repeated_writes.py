@@ -12,7 +12,7 @@ import redis
 from proxy.async_requests.queues import RequestUnknownError
 from proxy.async_requests.requests import AttemptRef, Delivery, Failed, Outcome, Succeeded
 from proxy.async_requests.states import Status
-from proxy.edges.redis.async_queue import records
+from proxy.edges.redis.async_queue import attempt_queue, records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
 from proxy.edges.redis.async_queue.repeats import Repeats
 from tests.contracts.async_queue.queue_world import DEP, ERROR, LEASE_MS, WS, World, again, redis_world, test_client
@@ -181,6 +181,22 @@ async def test_write_to_a_request_that_is_not_there_is_unknown(losing: Losing) -
     await world.submit_again()
     assert await world.queue.renew([attempt.ref]) == []
     assert await world.queue.finish(attempt.ref, Succeeded())
+
+
+async def test_attempt_of_a_request_that_nobody_submits_again_is_lost(
+    losing: Losing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was told that it is accepted."""
+    world = losing.world
+    losing.keep()
+    await world.submit()
+    attempt = await world.start()
+    losing.lose()
+    with pytest.raises(RequestUnknownError):
+        await world.queue.store(attempt.ref, 0, b"x")
+    monkeypatch.setattr(attempt_queue, "HELD_S", 0.0)
+    assert await world.queue.store(attempt.ref, 0, b"x"), "it goes on with what it has"
+    assert not await world.queue.finish(attempt.ref, Succeeded())
 
 
 async def test_end_stores_the_part_of_its_answer_that_was_lost(losing: Losing) -> None:

@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import Any
 
 from proxy.async_requests.endings import ANSWER_LOST
-from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError, RequestUnknownError
+from proxy.async_requests.queues import HELD_S, RENEW_INTERVAL_S, QueueUnavailableError, RequestUnknownError
 from proxy.async_requests.requests import Again, Attempt, AttemptRef, DeploymentRef, Outcome, Work
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
@@ -35,6 +35,8 @@ class RedisAttemptQueue:
         self._client = client
         self._timeout_ms = int(timeout_s * 1000)
         self._max_answer_bytes = max_answer_bytes
+        self._unknown_since: dict[str, float] = {}
+        """Requests that Redis did not know lately, and since when."""
 
     def hints(self) -> AsyncGenerator[str, None]:
         return self._client.commands.subscribed(_CHANNEL, self._client.commands.report)
@@ -65,8 +67,17 @@ class RedisAttemptQueue:
         if reply is None:
             return None
         attempt, pieces = records.attempt_of(workspace_id, deployment_id, holder, reply)
-        holdings.hold(workspace_id, [attempt.ref.request_id])
-        return attempt if pieces == 0 else await self._with_input(attempt, pieces)
+        holdings.hold(workspace_id, attempt.ref.request_id)
+        if pieces == 0:
+            return attempt
+        found: Attempt | None = None
+        try:
+            async with holdings.beginning(workspace_id, holder):
+                found = await self._with_input(attempt, pieces)
+        finally:
+            if found is None:
+                holdings.release(workspace_id, [attempt.ref.request_id])
+        return found
 
     async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
         """With its large input. None if the attempt is lost meanwhile, or its input is."""
@@ -96,10 +107,11 @@ class RedisAttemptQueue:
     async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
         lost: list[AttemptRef] = []
         for workspace_id, held in by_workspace(attempts):
-            self._client.holdings.hold(workspace_id, [ref.request_id for ref in held])
             arguments = [argument for ref in held for argument in records.attempt_arguments(ref)]
             reply = await self._client.commands.run("renew", keys_of(workspace_id), self._timeout_ms, *arguments)
-            lost += [held[place - 1] for place in reply]
+            lost_here = [held[place - 1] for place in reply]
+            self._client.holdings.release(workspace_id, [ref.request_id for ref in lost_here])
+            lost += lost_here
         return lost
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
@@ -115,6 +127,7 @@ class RedisAttemptQueue:
         reply: int | bytes = await self._write("finish", attempt, arguments)
         if reply == INCOMPLETE:
             return await self.finish(attempt, Again(0, ANSWER_LOST))
+        self._client.holdings.release(attempt.deployment.workspace_id, [attempt.request_id])
         return reply == 1
 
     async def fail_deployment(self, deployment: DeploymentRef) -> int:
@@ -146,5 +159,14 @@ class RedisAttemptQueue:
             Write(name, key, id, arguments, repeated, supply=supply), lambda reply: reply == 1
         )
         if reply == UNKNOWN:
-            raise RequestUnknownError("Redis does not know the request, which may be about to be submitted again")
+            return self._unknown(id)
+        self._unknown_since.pop(id, None)
         return reply
+
+    def _unknown(self, request_id: str) -> int:
+        """Who accepted it may be about to submit it again. 0, "no longer held", if nobody has for a lease's time."""
+        now = time.monotonic()
+        self._unknown_since = {id: at for id, at in self._unknown_since.items() if now - at < 2 * HELD_S}
+        if now - self._unknown_since.setdefault(request_id, now) >= HELD_S:
+            return 0
+        raise RequestUnknownError("Redis does not know the request, which may be about to be submitted again")

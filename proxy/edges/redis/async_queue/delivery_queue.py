@@ -28,16 +28,17 @@ class RedisDeliveryQueue:
         if reply is None:
             return None
         delivery = records.delivery_of(workspace_id, holder, reply)
-        holdings.hold(workspace_id, [delivery.request_id])
+        holdings.hold(workspace_id, delivery.request_id)
         return delivery
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
         lost: list[Delivery] = []
         for workspace_id, held in by_workspace(deliveries):
-            self._client.holdings.hold(workspace_id, [one.request_id for one in held])
             arguments = [argument for one in held for argument in records.delivery_arguments(one)]
             reply = await self._client.commands.run("renew_deliveries", keys_of(workspace_id), *arguments)
-            lost += [held[place - 1] for place in reply]
+            lost_here = [held[place - 1] for place in reply]
+            self._client.holdings.release(workspace_id, [one.request_id for one in lost_here])
+            lost += lost_here
         return lost
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:
@@ -65,4 +66,5 @@ class RedisDeliveryQueue:
         arguments = *records.delivery_arguments(delivery), what, again_in_ms
         write = Write("end_delivery", key, delivery.request_id, (0, *arguments), (1, *arguments))
         held: int = await self._client.repeats.write(write, lambda reply: reply == 1)
+        self._client.holdings.release(delivery.deployment.workspace_id, [delivery.request_id])
         return held > 0
