@@ -278,7 +278,7 @@ class Supervisor:
 
     def _checks(self) -> Mapping[str, Check]:
         checks: dict[str, Check] = {
-            "policy": self._policy_check,
+            "policy": lambda: self._refresher.policy_finding(),  # noqa: PLW0108 (it is made when the proxy starts)
             "secrets": lambda: self._secrets.finding(self._replica.version),
             "workers": self._workers_check,  # the next three read what the workers answer to this one
             "journal": self._journal_check,
@@ -289,13 +289,6 @@ class Supervisor:
             "hints": self._hints_check,
         }
         return checks | {"async": self._async_check} if self._async_workers else checks
-
-    async def _policy_check(self) -> Finding:
-        """Before the first policy, `/readyz` shows how far it has come and why it does not come."""
-        if self._replica.version.loaded:
-            return OK
-        notes = (self._refresher.progress, self._refresher.trouble)
-        return Finding(fault="no policy from control yet", note="; ".join(filter(None, notes)))
 
     async def _workers_check(self) -> Finding:
         if self._draining:
@@ -329,7 +322,7 @@ class Supervisor:
         return OK
 
     async def _control_check(self) -> Finding:
-        """Degraded while refreshes fail. Before the first refresh, `_policy_check` reports it as a fault."""
+        """Degraded while refreshes fail. Before the first refresh, `policy_finding` reports it as a fault."""
         return Finding(degraded=self._refresher.trouble) if self._replica.version.loaded else OK
 
     async def _hints_check(self) -> Finding:

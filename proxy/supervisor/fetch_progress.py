@@ -1,4 +1,4 @@
-"""How far a fetch of all policy has come: in the log every few seconds, and as text for `/readyz`."""
+"""How far a fetch of policy has come: in the log every few seconds, and as text for `/readyz`."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class FetchProgress:
-    """Of one fetch, which begins when this is made."""
+    """The progress of one fetch, which begins when this is made."""
 
     def __init__(self) -> None:
         self._began_s = self._told_s = time.monotonic()
@@ -36,4 +36,4 @@ class FetchProgress:
     def ended(self) -> None:
         took_s = time.monotonic() - self._began_s
         if took_s >= TOLD_EVERY_S:
-            log.info("Fetched all policy: %d rows in %.0f s.", self._rows, took_s)
+            log.info("Fetched policy: %d rows in %.0f s.", self._rows, took_s)

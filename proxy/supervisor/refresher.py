@@ -14,6 +14,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor.fetch_progress import FetchProgress
+from proxy.supervisor.readiness import OK, Finding
 from runtime.background import is_set_within
 from runtime.backoff import jittered_s, pause_s
 
@@ -30,6 +31,7 @@ OUTAGE_S = 1.0
 FIRST_RETRY_S = 0.5
 START_RETRY_S, LONGEST_START_RETRY_S = 0.1, 1.0
 """Until control has answered once, pauses grow by the first, up to the second: it may be starting at the same time."""
+BEHIND = "policy is behind control's until a long fetch of its changes has ended; an older one serves"
 _JITTER = 0.1
 
 Given = ParamSpec("Given")
@@ -92,18 +94,23 @@ class ReplicaStore(Protocol):
 
 @dataclass(slots=True)
 class _Fetch:
-    """One answer of control on its way into the replica. `page`: the last one that arrived; `over`: it replaces policy.
+    """One answer of control on its way into the replica. `page`: the last one that arrived.
 
-    A fetch of all policy has a `progress`. It is kept while control is away: its cursor continues where it was, and
+    `whole`: it is all policy. Such a fetch is kept while control is away: its cursor continues where it was, and
     control refuses the cursor if its database was restored or replaced meanwhile, or if it is too old.
     """
 
     since: ReplicaVersion
     update: ReplicaUpdate
     page: SnapshotPage
-    over: bool
-    progress: FetchProgress | None
+    whole: bool
+    progress: FetchProgress
     written: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it replaces the policy that is there."""
+        return self.whole and self.since.loaded
 
 
 class Refresher:
@@ -122,7 +129,7 @@ class Refresher:
         self.trouble = ""
         """Why the last refresh failed; empty when it succeeded."""
         self.progress = ""
-        """How far a fetch of all policy has come; empty when none is under way."""
+        """How far a fetch of several pages has come; the replica is behind until it ends. Empty when there is none."""
         self._interrupted: _Fetch | None = None
         self._wanted = asyncio.Event()
         self._next_refresh: asyncio.Future[bool] | None = None
@@ -144,6 +151,13 @@ class Refresher:
             if self._interrupted is not None:
                 self._interrupted.update.discard()
                 self._interrupted = None
+
+    async def policy_finding(self) -> Finding:
+        """While much policy is fetched, shows how far it has come; before the first one, also why it does not come."""
+        if not self._replica.version.loaded:
+            notes = (self.progress, self.trouble)
+            return Finding(fault="no policy from control yet", note="; ".join(filter(None, notes)))
+        return Finding(degraded=BEHIND, note=self.progress) if self.progress else OK
 
     def hint(self, revision: int | None = None) -> None:
         """Control has committed `revision`. None means that hints may have been missed: refresh."""
@@ -209,15 +223,14 @@ class Refresher:
         try:
             await self._finish(fetch)
         except BaseException as error:
-            if fetch.progress is not None and type(error) is ControlUnreachableError:
+            if fetch.whole and type(error) is ControlUnreachableError:
                 self._interrupted = fetch
             else:
                 fetch.update.discard()
                 self.progress = ""
             raise
-        if fetch.progress is not None:
-            fetch.progress.ended()
-            self.progress = ""
+        fetch.progress.ended()
+        self.progress = ""
         if fetch.over:
             self._started_over(fetch.since, fetch.page)
 
@@ -236,9 +249,7 @@ class Refresher:
         page = await self._feed.page(since, None)
         whole = page.reset or not since.loaded
         update = await _in_thread(lambda: self._replica.begin_update(reset=whole))
-        return _Fetch(
-            since, update, page, over=page.reset and since.loaded, progress=FetchProgress() if whole else None
-        )
+        return _Fetch(since, update, page, whole, FetchProgress())
 
     async def _finish(self, fetch: _Fetch) -> None:
         """Write the pages that are missing, and commit. A fetch that was interrupted goes on behind its last page."""
@@ -246,11 +257,10 @@ class Refresher:
             if not fetch.written:
                 await _in_thread(fetch.update.add, fetch.page.rows)
                 fetch.written = True
-                if fetch.progress is not None:
-                    fetch.progress.fetched(fetch.page)
-                    self.progress = fetch.progress.text
+                fetch.progress.fetched(fetch.page)
             if fetch.page.next is None:
                 break
+            self.progress = fetch.progress.text
             fetch.page, fetch.written = await self._page_after(fetch), False
         page = fetch.page
         await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))

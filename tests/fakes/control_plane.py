@@ -40,6 +40,8 @@ class FakeControl:
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
     """While set and not yet fired, requests hang."""
+    later_pages: asyncio.Event | None = None
+    """The same for requests of pages behind the first."""
 
     def put(self, kind: str, id: str, body: dict[str, Any] | None) -> None:
         self.revision += 1
@@ -50,12 +52,17 @@ class FakeControl:
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         self.requests.append((since.epoch, since.revision, after))
-        if self.gate is not None:
-            await self.gate.wait()
+        await self.admit(after)
         if self.down:
             raise ControlUnreachableError("the fake is down")
         epoch = since.epoch if since.nonce == self.nonce else "of another history"
         return self.answer(epoch, since.revision, after, self.page_rows)
+
+    async def admit(self, after: str | None) -> None:
+        """Wait for the gate of this request."""
+        gate = self.gate if after is None or self.gate is not None else self.later_pages
+        if gate is not None:
+            await gate.wait()
 
     def answer(self, epoch: str, since: int, after: str | None, limit: int) -> SnapshotPage:
         reset = epoch != self.epoch
@@ -77,8 +84,7 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
             return web.json_response({"error": "Unauthorized"}, status=401)
         query = request.query
         control.requests.append((query["epoch"], int(query["since"]), query.get("after")))
-        if control.gate is not None:
-            await control.gate.wait()
+        await control.admit(query.get("after"))
         if control.down:
             return web.json_response({"error": "down"}, status=503)
         limit = min(int(query["limit"]), control.page_rows)

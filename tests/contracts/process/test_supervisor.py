@@ -359,6 +359,35 @@ async def test_degraded_check_is_ready_and_listed(world: World) -> None:
     assert (await world.proxy.call())[0] == 200
 
 
+async def test_readyz_says_that_policy_is_behind_while_much_of_it_is_fetched(world: World) -> None:
+    """From the first fetch on, and whenever changes take several pages."""
+    world.control.page_rows, world.control.later_pages = 1, asyncio.Event()
+    await world.proxy.start(ready=False)
+    await eventually(lambda: says(world.proxy, "no policy from control yet (fetching it: 1 rows so far"))
+    assert (await world.proxy.admin("/readyz"))[0] == 503
+    world.control.later_pages.set()
+    await world.proxy.until_ready()
+    assert not await says(world.proxy, "behind")
+
+    world.control.later_pages = asyncio.Event()
+    for slug in ("acme/x", "acme/y"):
+        world.control.put("endpoint", slug, None)
+    await world.hint()
+    await eventually(lambda: is_degraded(world.proxy, "policy: policy is behind control's"))
+    assert (await world.proxy.admin("/readyz"))[0] == 200
+    assert (await world.proxy.call())[0] == 200
+    world.control.later_pages.set()
+    await eventually(lambda: is_up_to_date(world.proxy))
+
+
+async def says(proxy: Proxy, text: str) -> bool:
+    return text in (await proxy.admin("/readyz"))[1]
+
+
+async def is_up_to_date(proxy: Proxy) -> bool:
+    return not await says(proxy, "behind")
+
+
 async def acl(world: World, *rules: str) -> None:
     client = Redis.from_url(world.redis.url)
     await client.execute_command("ACL", "SETUSER", "default", *rules)  # type: ignore[no-untyped-call]  # redis-py's

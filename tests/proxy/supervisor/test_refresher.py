@@ -287,6 +287,28 @@ async def test_interrupted_fetch_is_discarded_when_the_proxy_ends(
     assert replica.dropped == 1
 
 
+@pytest.mark.parametrize("epoch", ["epoch-1", "epoch-2"])
+async def test_replica_is_behind_until_the_last_page_of_a_fetch(
+    control: FakeControl, replica: MemoryReplica, epoch: str
+) -> None:
+    """Of changes, and of all policy that replaces an older one."""
+    control.put("endpoint", "a", {})
+    async with running(replica, control) as refresher:
+        await eventually(lambda: replica.confirmations == 1)
+        assert refresher.progress == "", "one page is no news"
+        if epoch != control.epoch:
+            control.start_over(epoch)
+        for slug in "xyz":
+            control.put("endpoint", slug, {})
+        control.page_rows, control.later_pages = 2, asyncio.Event()
+        refresher.hint()
+        await eventually(lambda: refresher.progress.startswith("fetching it: 2 rows so far"))
+        assert set(replica.rows) == {("endpoint", "a")}
+        control.later_pages.set()
+        await eventually(lambda: replica.confirmations == 2)
+        assert refresher.progress == ""
+
+
 async def test_long_fetch_is_told_of_in_the_log(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,7 +327,7 @@ async def test_long_fetch_is_told_of_in_the_log(
         "Fetched 2 rows of policy so far, up to revision 2 of 5.",
         "Fetched 4 rows of policy so far, up to revision 4 of 5.",
         "Fetched 5 rows of policy so far, up to revision 5 of 5.",
-        "Fetched all policy: 5 rows",
+        "Fetched policy: 5 rows",
     ]
 
 
