@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.sum_records import UsageSum
+from control.edges.sql.billing.sum_records import SUMS_AT_ONCE, UsageSum
 from control.edges.sql.billing.usage_sources import entities_after, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
@@ -40,8 +40,6 @@ _DAYS_AT_ONCE = 31
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """Sorts behind the prefix of every key: a place between two entities."""
-_SUMS_AT_ONCE = 16
-"""Added between two pauses: 50 µs."""
 PRICES_AT_ONCE = 500
 """Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
 Name = tuple[str, ...]
@@ -285,10 +283,14 @@ class _Book:
 
     async def add(self, sums: Sequence[UsageSum], by: Grouping, at_ms: int) -> None:
         """Add sums of calls whose prices are those at `at_ms`, or of their day."""
+        prices: dict[tuple[str, int], Price | None] = {}
         for number, found in enumerate(sums):
-            if number % _SUMS_AT_ONCE == 0:
+            if number % SUMS_AT_ONCE == 0:
                 await pause()
-            price = self._prices.at(found.slug, max(at_ms, found.day_ms))
+            valid = (found.slug, found.day_ms)
+            if valid not in prices:
+                prices[valid] = self._prices.at(found.slug, max(at_ms, found.day_ms))
+            price = prices[valid]
             # By its date: the hash of a price is that of all its amounts.
             place = (found.slug, -1 if price is None else price.valid_from_ms)
             lines = self._groups[_name_of(found, by)]

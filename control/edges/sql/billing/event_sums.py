@@ -7,11 +7,10 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, BindParameter, ColumnElement, FromClause, func, literal, literal_column, select, text
 
-from control.edges.sql.billing.sum_records import UsageSum
+from control.edges.sql.billing.sum_records import UsageSum, sums_of
 from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.resources.records import Window
-from control.time_slices import each
 from policy.prices import DAY_MS
 
 _KNOWN_ENTITIES = {
@@ -43,7 +42,7 @@ class EventSums:
         if slug is not None:
             query = query.where(table.c.model_slug == slug)
         query = query.group_by(*(name for name in names if not isinstance(name, BindParameter)))
-        return await each((await self.conn.execute(query)).all(), UsageSum.of_row)
+        return await sums_of((await self.conn.execute(query)).all())
 
     async def of_entities(self, entities: Sequence[str], by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
         """One range of the index for each entity."""
@@ -59,7 +58,7 @@ class EventSums:
             **part.bounds,
             **({} if slug is None else {"slug": slug}),
         }
-        return await each((await self.conn.execute(query, given)).all(), UsageSum.of_row)
+        return await sums_of((await self.conn.execute(query, given)).all())
 
     async def entities_after(self, after: str, limit: int) -> Sequence[str]:
         """One look-up in the index for each entity, whether or not it has events in the window."""

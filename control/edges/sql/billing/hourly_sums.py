@@ -10,10 +10,9 @@ from typing import Any
 import orjson
 from sqlalchemy import text
 
-from control.edges.sql.billing.sum_records import UsageSum
+from control.edges.sql.billing.sum_records import UsageSum, sums_of
 from control.edges.sql.store import Connection
 from control.resources.records import Window
-from control.time_slices import each
 from policy.prices import DAY_MS
 
 _SUMMED = "sum(h.calls), sum(h.input_tokens), sum(h.output_tokens), sum(h.cached_input_tokens)"
@@ -48,7 +47,7 @@ class HourlySums:
             f"SELECT {day}, CAST(:entity AS text), {key}, h.model_slug, {_SUMMED}"  # noqa: S608 (ours)
             f" FROM {rows}{_of_slug(slug)} GROUP BY {names}"
         )
-        return await each(await self._rows(query, slug=slug, entity=entity), UsageSum.of_row)
+        return await sums_of(await self._rows(query, slug=slug, entity=entity))
 
     async def of_entities(self, entities: Sequence[str], by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
         """One range of the primary key for each day: neighbours lie side by side."""
@@ -63,7 +62,7 @@ class HourlySums:
             f" GROUP BY {names}, h.model_slug"
         )
         given = {"first_entity": entities[0], "last_entity": entities[-1]}
-        return await each(await self._rows(query, slug=slug, **given), UsageSum.of_row)
+        return await sums_of(await self._rows(query, slug=slug, **given))
 
     async def entities_after(self, after: str, limit: int) -> Sequence[str]:
         """One look-up in the primary key for each entity and day."""

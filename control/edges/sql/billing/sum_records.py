@@ -6,7 +6,11 @@ Every sum is grouped by slug as well, because prices are per slug.
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from control.time_slices import pause
 from policy.prices import Usage
+
+SUMS_AT_ONCE = 16
+"""Sums that are read or added up between two pauses: 50 µs."""
 
 
 class UsageSum(NamedTuple):
@@ -27,6 +31,15 @@ class UsageSum(NamedTuple):
         day_ms, entity, key, slug, calls, input, output, cached_input = row
         usage = Usage(calls=calls, input=int(input), output=int(output), cached_input=int(cached_input))
         return cls(day_ms, entity, key, slug, usage)
+
+
+async def sums_of(rows: Sequence[Sequence[Any]]) -> Sequence[UsageSum]:
+    """The sums that these rows hold, read in slices: a page may have very many of them."""
+    found: list[UsageSum] = []
+    for start in range(0, len(rows), SUMS_AT_ONCE):
+        await pause()
+        found += map(UsageSum.of_row, rows[start : start + SUMS_AT_ONCE])
+    return found
 
 
 class UsageSource(Protocol):
