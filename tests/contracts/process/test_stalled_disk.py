@@ -1,8 +1,14 @@
-"""A proxy whose data directory is on a disk that stalls: a file system of its own is frozen under it."""
+"""A proxy whose data directory is on a disk that stalls: a file system of its own is frozen under it.
+
+Not collected where nothing can be mounted: `tests/proxy/edges/journal/test_segments.py` has a disk that is only told to
+stall.
+"""
 
 import asyncio
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,18 +30,37 @@ def run(*words: str | Path) -> None:
     subprocess.run([str(word) for word in words], check=True, capture_output=True)
 
 
+def make_disk(image: Path, size: int) -> None:
+    with image.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    run("mkfs.ext4", "-q", image)
+
+
+def can_mount() -> bool:
+    """Whether a file system can be mounted and frozen here: only root may, and not in most containers."""
+    tools = ("mkfs.ext4", "fsfreeze", "unshare", "mount")
+    if os.geteuid() != 0 or not all(shutil.which(tool) for tool in tools):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "disk"
+        try:
+            make_disk(image, 4 << 20)
+            run("unshare", "--mount", "mount", "-o", "loop", image, "/mnt")
+        except (OSError, subprocess.CalledProcessError):
+            return False
+    return True
+
+
+__test__ = can_mount()
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """The directory of a file system of its own."""
     image, place = tmp_path / "disk", tmp_path / "mounted"
     place.mkdir()
-    try:
-        with image.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, DISK_BYTES)
-        run("mkfs.ext4", "-q", image)
-        run("mount", "-o", "loop", image, place)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
+    make_disk(image, DISK_BYTES)
+    run("mount", "-o", "loop", image, place)
     try:
         yield place
     finally:
