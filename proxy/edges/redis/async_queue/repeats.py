@@ -123,7 +123,6 @@ class Repeats:
     async def _watch(self) -> None:
         async for _ in self._commands.watched(_CHANNEL, self._on_lost):
             self._repeating = _task(self._repeat())
-            await self._commands.check_rights()
 
     def _on_lost(self, error: Exception) -> None:
         """The subscription failed, or could not be made."""
@@ -145,6 +144,7 @@ class Repeats:
             self._serves.set()
             await self._send_unknown(unknown)
         self._serves.set()
+        await self._commands.check_rights()
 
     async def _send_unknown(self, unknown: Sequence[Write]) -> None:
         give_up_at = time.monotonic() + UNKNOWN_FOR_S
