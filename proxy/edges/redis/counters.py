@@ -39,10 +39,10 @@ from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 
-PLANS_KEPT = 8_000
-"""About as many as the directory keeps; 13 MB with four limits on each of five levels. When more pairs of group and
-slug are called than the directory can keep, it drops plans all the time. This cache keeps the dropped plans alive until
-it is cleared."""
+PLANS_KEPT = 2_500
+"""About as many as the directory keeps; 4 MB with four limits on each of five levels. When more pairs of group and slug
+are called than the directory can keep, it drops plans all the time. This cache keeps the dropped plans alive until it
+is cleared."""
 CLOSE_TIMEOUT_S = 2.0
 _UNJOURNALED = "~"
 """Suffix of the incarnation for returned reservations. They are not in the journal and need their own numbers: with
