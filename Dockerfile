@@ -33,7 +33,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends redis-server &&
 COPY --from=build /opt/tollgate /opt/tollgate
 USER 10001
 WORKDIR /data
-ENV PATH=/opt/tollgate/bin:$PATH TOLLGATE_DATA=/data TOLLGATE_REDIS_SERVER=/usr/bin/redis-server
+# A container's /dev/shm ends with it: what a journal had there alone would be lost (docs/decisions/0071).
+ENV PATH=/opt/tollgate/bin:$PATH TOLLGATE_DATA=/data TOLLGATE_REDIS_SERVER=/usr/bin/redis-server TOLLGATE_JOURNAL_MEMORY_DIR=off
 VOLUME /data
 EXPOSE 8080 8081 8082
 ENTRYPOINT ["tollgate"]

@@ -23,6 +23,7 @@ from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATA_DIR = "./.tollgate"
 DEFAULT_READY_GRACE_S = 7.0
+JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (what is made in it is private)
 MAX_BODY_BYTES = 100_000_000
 
 
@@ -97,6 +98,8 @@ class Settings:
     model_host_suffix: str
     """What models' own hosts end in. Empty: models have none."""
     journal_dir: Path
+    journal_memory_dir: Path | None
+    """In memory, where the journal is written first. None: it is written to `journal_dir` alone."""
     replica_path: Path
     log_level: str
     shipped_retention_s: float
@@ -147,6 +150,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         if read.has("TOLLGATE_MODEL_HOST_SUFFIX")
         else "",
         journal_dir=Path(read.text("TOLLGATE_JOURNAL_DIR", str(data / "journal"))),
+        journal_memory_dir=read.parsed("TOLLGATE_JOURNAL_MEMORY_DIR", _directory_or_off, JOURNAL_MEMORY_DIR),
         replica_path=Path(read.text("TOLLGATE_REPLICA_PATH", str(data / "replica.db"))),
         log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
@@ -263,6 +267,14 @@ def _on_or_off(text: str) -> bool:
     if text not in ("on", "off"):
         raise ValueError("expected on or off")
     return text == "on"
+
+
+def _directory_or_off(text: str) -> Path | None:
+    if text == "off":
+        return None
+    if not Path(text).is_absolute():
+        raise ValueError("expected an absolute path, or off")
+    return Path(text)
 
 
 def _worker_count(text: str) -> int:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from proxy.edges.journal.segments import memory_directories, remove
+from proxy.settings import JOURNAL_MEMORY_DIR
 
 # An example's duration depends on the machine's load, so it must not fail a test.
 settings.register_profile("tollgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,7 +35,7 @@ def pytest_collection_finish() -> None:
 def _no_journal_stays_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give back the memory of journals whose workers this session's tests have killed."""
     yield
-    for directory, journal in memory_directories():
+    for directory, journal in memory_directories(Path(JOURNAL_MEMORY_DIR)):
         if journal.is_relative_to(tmp_path_factory.getbasetemp()):
             remove(directory)
 

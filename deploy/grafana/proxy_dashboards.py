@@ -83,6 +83,15 @@ PROXY = Dashboard(
                     (f"sum(rate(tollgate_local_limit_decisions_total{{{PROXIES}}}[{RATE}]))", "without Redis"),
                 ),
                 panel(
+                    "Steps of Redis' clock",
+                    "short",
+                    "A limit goes on after a step; a day may count calls of the next or of the one before.",
+                    (
+                        f"sum by (instance) (increase(tollgate_redis_clock_jumps_total{{{PROXIES}}}[{RATE}]))",
+                        "{{instance}}",
+                    ),
+                ),
+                panel(
                     "Refusals by limit",
                     "ops",
                     "Calls that a limit refused (429), by its type and unit.",

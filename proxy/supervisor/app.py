@@ -236,7 +236,9 @@ class Supervisor:
         stack.push_async_callback(counters.close)
         self._redis = RedisProbe(counters, self._hints)
         shipped = ShippedOptions(settings.shipped_retention_s, settings.shipped_max_bytes)
-        shipping = ShipperOptions(look_back_interval_s=settings.refresh_interval_s, shipped=shipped)
+        shipping = ShipperOptions(
+            look_back_interval_s=settings.refresh_interval_s, memory_root=settings.journal_memory_dir, shipped=shipped
+        )
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
 
     def _bind_admin_port(self) -> socket.socket:

@@ -19,7 +19,6 @@ from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
-from proxy.edges.journal.segments import MEMORY_ROOT
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
@@ -184,7 +183,8 @@ async def _dependencies(
     meters = WorkerMetrics(link, access_log.write)
     link.flush = meters.flush
     stack.callback(meters.close)
-    journal = JournalWriter(settings.journal_dir, launch.incarnation, JournalOptions(memory_root=MEMORY_ROOT))
+    options = JournalOptions(memory_root=settings.journal_memory_dir)
+    journal = JournalWriter(settings.journal_dir, launch.incarnation, options)
     journal.start()
     stack.callback(journal.stop)
     counters = await _counters(settings, launch.incarnation, meters, journal)

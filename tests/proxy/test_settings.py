@@ -40,6 +40,13 @@ def test_paths_override_the_data_directory() -> None:
     assert settings.replica_path == Path("/r/x.db")
 
 
+def test_journal_is_written_in_memory_first_unless_that_is_off() -> None:
+    assert settings_from(LEAST).journal_memory_dir == Path("/dev/shm")
+    assert settings_from(LEAST | {"TOLLGATE_JOURNAL_MEMORY_DIR": "off"}).journal_memory_dir is None
+    with pytest.raises(SettingsError, match=r"TOLLGATE_JOURNAL_MEMORY_DIR.*absolute"):
+        settings_from(LEAST | {"TOLLGATE_JOURNAL_MEMORY_DIR": "memory"})
+
+
 def test_empty_value_means_unset() -> None:
     assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": ""}).drain_timeout_s == 25
 

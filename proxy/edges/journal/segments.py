@@ -2,7 +2,7 @@
 
 The event loop writes to the file in memory (tmpfs), which outlives a killed process as a page of the disk's file would.
 The journal's thread copies records to disk. What a dead worker did not copy, the supervisor does (`restore_segments`).
-Where there is no room in memory, the event loop writes to the disk.
+Where memory is not used or has no room, the event loop writes to the disk.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ from proxy.edges.journal.segment_files import allocate, sync_directory, write_at
 log = logging.getLogger(__name__)
 _LINK = "journal"
 """The name of the link to the worker's journal, by which what nobody will copy any more is told."""
-MEMORY_ROOT = Path("/dev/shm")  # noqa: S108 (the directories in it are private)
+_MEMORY = "memory"
+"""The name of the journal's link to its directory in memory: its reader needs no setting."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +80,9 @@ def _new_memory_file(place: Path, journal: Path, size: int) -> Path | None:
         place.parent.mkdir(mode=0o700, exist_ok=True)
         if not _is_ours(place.parent):
             raise PermissionError(errno.EPERM, "a directory of another user is in its place")
-        if not link.is_symlink():
-            link.symlink_to(journal.absolute())
+        for name, target in ((link, journal), (journal / _MEMORY, place.parent)):
+            if not name.is_symlink():
+                name.symlink_to(target.absolute())
         os.close(_allocated(place, size))
     except OSError as error:
         log.warning(
@@ -116,14 +118,23 @@ def _allocated(path: Path, size: int, synced: bool = False) -> int:
 
 def open_segment(path: Path) -> int:
     """Open a segment for reading: the file in memory as long as there is one, since it has all records."""
-    memory = memory_directory(path.parent.name)
-    if _is_ours(memory):
+    memory = _memory_of(path.parent)
+    if memory is not None:
         with contextlib.suppress(FileNotFoundError):
             return os.open(memory / path.name, os.O_RDONLY | os.O_CLOEXEC)
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def memory_directory(incarnation: str, root: Path = MEMORY_ROOT) -> Path:
+def _memory_of(journal: Path) -> Path | None:
+    """The directory in memory that a journal has left there. None if it has none, or none of this user."""
+    try:
+        memory = (journal / _MEMORY).readlink()
+    except FileNotFoundError:
+        return None
+    return memory if _is_ours(memory) else None
+
+
+def memory_directory(incarnation: str, root: Path) -> Path:
     return root / f"tollgate-journal-{incarnation}"
 
 
@@ -134,10 +145,10 @@ def remove_memory(directory: Path) -> None:
             remove(directory)
 
 
-def restore_segments(journal: Path, root: Path = MEMORY_ROOT) -> None:
+def restore_segments(journal: Path) -> None:
     """Copy what a dead worker's segments had in memory to their files on disk, and remove it from memory."""
-    directory = memory_directory(journal.name, root)
-    if not _is_ours(directory):
+    directory = _memory_of(journal)
+    if directory is None:
         return
     for place in _segments_in(directory):
         with contextlib.suppress(FileNotFoundError):  # its events were committed, so it was copied before
@@ -146,14 +157,14 @@ def restore_segments(journal: Path, root: Path = MEMORY_ROOT) -> None:
     remove(directory)
 
 
-def remove_strays(older_than_s: float, root: Path = MEMORY_ROOT) -> None:
+def remove_strays(older_than_s: float, root: Path) -> None:
     """Remove what dead workers left in memory whose journals are gone: nobody can copy it."""
     for directory, journal in memory_directories(root):
         if not journal.exists() and time.time() - directory.lstat().st_mtime > older_than_s:
             remove(directory)
 
 
-def memory_directories(root: Path = MEMORY_ROOT) -> Iterator[tuple[Path, Path]]:
+def memory_directories(root: Path) -> Iterator[tuple[Path, Path]]:
     """Each directory in memory of this user, and the journal that it belongs to."""
     for directory in root.glob(memory_directory("*", root).name):
         if _is_ours(directory):

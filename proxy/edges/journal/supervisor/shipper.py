@@ -64,6 +64,8 @@ class ShipperOptions:
     longest_delay_s: float = 15.0
     look_back_interval_s: float = 60.0
     """After this long without an answer from control, ask whether it still has what it committed."""
+    memory_root: Path | None = None
+    """Where workers' journals are written first."""
     shipped: ShippedOptions = field(default_factory=ShippedOptions)
 
 
@@ -183,7 +185,8 @@ class Shipper:
             await self._round_done.wait()
 
     async def _run_forever(self) -> None:
-        await in_thread(remove_strays, STRAY_AFTER_S)
+        if self._options.memory_root is not None:
+            await in_thread(remove_strays, STRAY_AFTER_S, self._options.memory_root)
         await in_thread(self._reserve.allocate)
         await self._delivery.open()
         while True:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from proxy.accounting.journal_records import Kind, frames
 from proxy.edges.journal import disk_watch
-from proxy.edges.journal.segments import MEMORY_ROOT, memory_directory, remove_strays, restore_segments
+from proxy.edges.journal.segments import memory_directory, remove_strays, restore_segments
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from proxy.exchange import JournalUnavailableError
@@ -114,10 +113,9 @@ async def test_disk_that_stalls_for_long_refuses_new_calls_until_it_answers(
     journal.stop()
 
 
-@pytest.mark.skipif(not os.access(MEMORY_ROOT, os.W_OK), reason="no tmpfs at /dev/shm")
-def test_records_in_memory_of_a_dead_worker_are_read(folder: Path) -> None:
-    incarnation = secrets.token_hex(8)
-    journal = JournalWriter(folder, incarnation, replace(SMALL, memory_root=MEMORY_ROOT))
+def test_records_in_memory_of_a_dead_worker_are_read(folder: Path, memory: Path) -> None:
+    incarnation = "w1"
+    journal = JournalWriter(folder, incarnation, replace(SMALL, memory_root=memory))
     write_calls(journal, *range(60))  # over several segments, none of them on disk
     start(journal, 100)
     assert kinds(folder / incarnation) == []
@@ -126,14 +124,13 @@ def test_records_in_memory_of_a_dead_worker_are_read(folder: Path) -> None:
     assert reader.check_dead()
     assert len(reader.read(1000)) == 60
     assert list(reader.ledger.open) == [key(100).encode()]
-    assert not memory_directory(incarnation).exists()
+    assert not memory_directory(incarnation, memory).exists()
     reader.release()
 
 
-@pytest.mark.skipif(not os.access(MEMORY_ROOT, os.W_OK), reason="no tmpfs at /dev/shm")
-def test_records_in_memory_of_a_living_worker_are_read_at_once(folder: Path) -> None:
-    incarnation = secrets.token_hex(8)
-    journal = JournalWriter(folder, incarnation, replace(SMALL, memory_root=MEMORY_ROOT))
+def test_records_in_memory_of_a_living_worker_are_read_at_once(folder: Path, memory: Path) -> None:
+    incarnation = "w1"
+    journal = JournalWriter(folder, incarnation, replace(SMALL, memory_root=memory))
     reader = JournalReader(folder / incarnation)
     write_calls(journal, *range(40))
     assert not reader.check_dead()
@@ -142,7 +139,7 @@ def test_records_in_memory_of_a_living_worker_are_read_at_once(folder: Path) -> 
     assert len(reader.read(1000)) == 40
     reader.release()
     journal.stop()
-    assert not memory_directory(incarnation).exists()
+    assert not memory_directory(incarnation, memory).exists()
 
 
 def test_records_that_a_stopping_worker_cannot_copy_stay_in_memory(
@@ -158,7 +155,7 @@ def test_records_that_a_stopping_worker_cannot_copy_stay_in_memory(
         disk.setattr(os, "pwrite", broken)
         journal.stop()
     assert kinds(folder / "w1") == []
-    restore_segments(folder / "w1", memory)
+    restore_segments(folder / "w1")
     assert kinds(folder / "w1") == CALL
     assert list(memory.iterdir()) == []
 
@@ -175,7 +172,7 @@ def test_segment_in_memory_whose_events_are_committed_is_only_removed(folder: Pa
     write_calls(journal, 1)
     (segment,) = (folder / "w1").glob("*.journal")
     segment.unlink()
-    restore_segments(folder / "w1", memory)
+    restore_segments(folder / "w1")
     assert list(memory.iterdir()) == []
     assert not segment.exists()
 
@@ -187,7 +184,7 @@ def test_directory_of_another_user_is_neither_written_nor_read(
     write_calls(journal, 1)
     memory_directory("w2", memory).mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    restore_segments(folder / "w1", memory)
+    restore_segments(folder / "w1")
     assert kinds(folder / "w1") == []
     write_calls(JournalWriter(folder, "w2", replace(SMALL, memory_root=memory)), 1)
     assert kinds(folder / "w2") == CALL
