@@ -238,7 +238,8 @@ class Pipeline:
         return answered
 
     def _refusal(self, context: RequestContext, error: Exception) -> Answered:
-        request_id, row = context.request_id, row_of(error)
+        request_id = context.request_id
+        row = row_of(error)
         if row is BUG:
             log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
         elif row in EXHAUSTED:

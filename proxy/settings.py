@@ -215,7 +215,7 @@ def _egress(read: Environment, model_api_base_url: str | None) -> EgressRules:
 
 
 def _ready_grace_s(read: Environment, drain_timeout_s: float) -> float:
-    """By default 7 s, but at most half of the drain timeout: calls in flight need the rest."""
+    """Default to 7 s, but at most half of the drain timeout: calls in flight need the rest."""
 
     def parse(text: str) -> float:
         value = number(float, text, "a number of seconds, 0 or more")

@@ -12,7 +12,7 @@ SPARE_DESCRIPTORS = 32
 REFUSING_DESCRIPTORS = 32
 """Kept besides for callers who are only told that there is no room."""
 _LEAST_PARTS = 8
-"""Of a low limit, each of the two keeps no more than this part."""
+"""The part of a low limit that each of the two keeps at most."""
 _NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
 _NO_MEMORY = frozenset((errno.ENOMEM, errno.ENOBUFS))
 _NO_THREAD = "can't start new thread"

@@ -31,7 +31,7 @@ def documented_rules(user: str, kind: str = "") -> list[str]:
 
 
 _SOON = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-"""So that a replica connects, and has something to acknowledge, at once."""
+"""A replica connects, and has something to acknowledge, at once."""
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class CheckpointSizes:
 
     others_bytes: int = 1024**4
     named_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By the workspace's id."""
+    """Bytes by the workspace's id."""
 
     def of(self, workspace_id: str) -> int:
         """The most bytes of a checkpoint of this workspace."""

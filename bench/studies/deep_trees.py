@@ -192,7 +192,7 @@ class Subject:
     program: Program
     port: int
     pairs: list[int]
-    """Those that were not called yet, shuffled, as often as needed."""
+    """Pairs that were not called yet, shuffled, as often as needed."""
     first_us: list[float] = field(default_factory=list)
     again_us: list[float] = field(default_factory=list)
 

@@ -23,7 +23,7 @@ _CONSTANTS: Mapping[str, Any] = {"": None, "~": None} | {
     for text in (name, name.title(), name.upper())
 }
 _LONGEST_LINE = 120
-"""Of a list in one line, without its indentation."""
+"""The bound of a list in one line, without its indentation."""
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9/_.-]*(?: [A-Za-z0-9/_.-]+)*")
 _RESERVED = frozenset({"y", "yes", "n", "no", "on", "off", "true", "false", "null"})
 """Words that some readers of YAML take for something other than text, in any case."""

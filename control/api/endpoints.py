@@ -138,7 +138,8 @@ async def _post(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(CreateGatewayEndpointRequestV1)
     target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    new, keys = NewTarget(target, body.owner_change()), request.dependencies.settings.secret_keys
+    new = NewTarget(target, body.owner_change())
+    keys = request.dependencies.settings.secret_keys
     return _response(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
 
 
@@ -146,7 +147,8 @@ async def _patch(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(UpdateGatewayEndpointRequestV1)
     target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    new, keys = NewTarget(target, body.owner_change()), request.dependencies.settings.secret_keys
+    new = NewTarget(target, body.owner_change())
+    keys = request.dependencies.settings.secret_keys
     endpoint_id = request.path["endpoint_id"]
     return _response(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
 

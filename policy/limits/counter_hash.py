@@ -121,7 +121,8 @@ class Counts:
         by_ms = ahead_ms - self.ahead_at(clock_ms)
         if not by_ms:
             return counts
-        logs, margins = _moved(self.logs, by_ms), _moved(self.margins, by_ms)
+        logs = _moved(self.logs, by_ms)
+        margins = _moved(self.margins, by_ms)
         return replace(counts, logs=logs, margins=margins)
 
     def _on_day(self, day: int) -> "Counts":
@@ -165,7 +166,8 @@ class CounterHash:
         """
         counts = self._of(group)
         counts = counts.at(clock_ms, counts.ahead_at(clock_ms) if ahead_ms is None else ahead_ms)
-        logs, margins = self._live(counts.logs, counts.last_ms), self._live(counts.margins, counts.last_ms)
+        logs = self._live(counts.logs, counts.last_ms)
+        margins = self._live(counts.margins, counts.last_ms)
         return replace(counts, logs=logs, margins=margins)
 
     def steps(self, state: Mapping[str, Counts]) -> bool:

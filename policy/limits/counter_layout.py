@@ -37,8 +37,11 @@ MARGIN = 64
 EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
 
-_DAY_AT, _LOGS_AT = 6, 23
-_LOG_BYTES, _ENTRY_BYTES, _DAY_BYTES = 29, 15, 17
+_DAY_AT = 6
+_LOGS_AT = 23
+_LOG_BYTES = 29
+_ENTRY_BYTES = 15
+_DAY_BYTES = 17
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
 DAYS_SUFFIX = ":days"

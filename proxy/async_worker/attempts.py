@@ -228,7 +228,8 @@ class Attempts:
             held = outcome is not None and await self._record(run.attempt.ref, outcome)
         finally:
             self._parts.leases.release(run.attempt.ref)
-        deployment, meters = run.attempt.ref.deployment, self._parts.meters
+        deployment = run.attempt.ref.deployment
+        meters = self._parts.meters
         if not held:
             log.warning(
                 "Attempt %d of asynchronous request %s was taken back, because its lease was not renewed in time. If it"

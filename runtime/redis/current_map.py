@@ -90,11 +90,13 @@ class CurrentMap:
         except RedisError as error:
             self._error = error
             return
-        self._map, self._error = found, None
+        self._map = found
+        self._error = None
         self._note_primaries(found)
 
     def _note_primaries(self, found: SlotMap) -> None:
-        known, self._primaries = self._primaries, frozenset(found.primaries)
+        known = self._primaries
+        self._primaries = frozenset(found.primaries)
         if known not in (frozenset(), self._primaries):
             self._changed.set()
             self._changed = asyncio.Event()

@@ -92,7 +92,7 @@ class RoutedRedis:
             return await self._redirected(key, partial(_send, command))
 
     async def write(self, key: str, command: Command, wait_ms: int | None) -> Written:
-        """As `at`. `wait_ms`: how long to wait for a replica; None: not at all."""
+        """Do the same as `at`. `wait_ms`: how long to wait for a replica; None: not at all."""
         async with self._doubting():
             written: Written = await self._redirected(key, partial(_send_write, command, wait_ms))
         return written

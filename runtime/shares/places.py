@@ -42,11 +42,11 @@ class Places:
         self._free = most
         self._what = what
         self._taken: Counter[str] = Counter()
-        """By workspace; without those that hold none."""
+        """Places by workspace, without those that hold none."""
         self._last = ""
         """The workspace that got the last place."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By workspace; the next one first."""
+        """Waiting workspaces; the next one first."""
         self._log = PacedLog(log)
 
     def take(self, workspace: str) -> None:

@@ -1,4 +1,4 @@
-"""Who keeps a connection of control's API or of the admin port when all are taken: real sockets, hostile callers."""
+"""The connections of control and of the admin port that are kept when all are taken: real sockets, hostile callers."""
 
 import asyncio
 import json

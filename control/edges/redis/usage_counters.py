@@ -122,7 +122,8 @@ def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int
     fields = dict(zip(_fields(meters), values, strict=True))
     found: list[Used] = []
     for meter in meters:
-        header, detail = fields[meter.bucket.group_id], fields[_detail(meter)]
+        header = fields[meter.bucket.group_id]
+        detail = fields[_detail(meter)]
         if meter.unit is Unit.DAY:
             requests, tokens = day_usage(header, clock_ms, detail)
             amount = requests if meter.type is LimitType.REQUEST else tokens

@@ -84,7 +84,7 @@ def _bytes_in_postgresql(size: _Bytes, compiler: SQLCompiler, **options: Any) ->
 
 
 async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> frozenset[str]:
-    """Those of the owners that exist. Nobody else inserts lines of them until the transaction ends."""
+    """The owners that exist, of these. Nobody else inserts lines of them until the transaction ends."""
     owner_id = log.owners.c.id
     query = select(owner_id).where(one_of(owner_id, ids)).order_by(owner_id).with_for_update(key_share=True)
     return frozenset((await tx.conn.execute(query)).scalars())
@@ -93,7 +93,8 @@ async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> froze
 async def count_lines(conn: Connection, log: LogTable, wanted: Sequence[Millisecond]) -> dict[Millisecond, int]:
     """The number of lines in each of these milliseconds. One index range each."""
     value, source, _ = _SOURCES[conn.dialect.name]
-    owner, start_ns = value.format(place=0, type="text"), value.format(place=1, type="bigint")
+    owner = value.format(place=0, type="text")
+    start_ns = value.format(place=1, type="bigint")
     line = log.lines.name
     query = (
         f"SELECT {owner}, {start_ns}, (SELECT count(*) FROM {line} WHERE {line}.{log.owner} = {owner}"  # noqa: S608

@@ -45,7 +45,8 @@ async def examine(installation: Installation) -> list[Finding]:
 
 async def _redis(installation: Installation) -> list[Finding]:
     given, socket = installation.given, installation.own_redis_socket
-    found, looks = list[Finding](), list[RedisLook]()
+    found = list[Finding]()
+    looks = list[RedisLook]()
     if socket is None:
         looks = await look_at_redis(installation.redis_url or "")
         found += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
@@ -58,7 +59,8 @@ async def _redis(installation: Installation) -> list[Finding]:
             found.append(fault("redis", str(error), "Then run this again"))
     setting = "TOLLGATE_REDIS_URL"
     if url := given.get("TOLLGATE_ASYNC_REDIS_URL"):
-        setting, looks = "TOLLGATE_ASYNC_REDIS_URL", await look_at_redis(url)
+        setting = "TOLLGATE_ASYNC_REDIS_URL"
+        looks = await look_at_redis(url)
         found += redis_findings(looks, "async", setting)
     if given.get("TOLLGATE_ASYNC") != "off":
         found += queue_findings(looks, setting)

@@ -36,7 +36,7 @@ LONGEST_PAGE_S = 5.0
 _ENTITIES_AT_ONCE = 101
 """One more than a page has by default: it tells that more follow."""
 _DAYS_AT_ONCE = 31
-"""Of hourly sums: a day has a row for each slug."""
+"""The bound on rows of hourly sums: a day has a row for each slug."""
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """Sorts behind the prefix of every key: a place between two entities."""
@@ -233,12 +233,14 @@ class UsageReports:
         last_ms = hours.end_ms // DAY_MS * DAY_MS
         if first_ms >= last_ms:
             return list(_days_of(window))
-        before, after = replace(window, end_ms=first_ms), replace(window, start_ms=last_ms)
+        before = replace(window, end_ms=first_ms)
+        after = replace(window, start_ms=last_ms)
         summed = _days_of(replace(window, start_ms=first_ms, end_ms=last_ms), summed_days)
         return [*_days_of(before), *summed, *_days_of(after)]
 
     async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
-        by_day, by_key = query.by is Grouping.DAY, query.by is Grouping.KEY
+        by_day = query.by is Grouping.DAY
+        by_key = query.by is Grouping.KEY
         async with self.store.read() as conn:
             sources = await sources_of(conn, query.window)
             found = [await source.totals(by_day, by_key, query.slug) for source in sources]
@@ -264,7 +266,8 @@ class UsageReports:
     async def _of_entities(
         self, query: ReportQuery, prices: PriceList, entities: Sequence[str]
     ) -> AsyncIterator[ReportGroup]:
-        book, by_key = _Book(prices), query.by is Grouping.KEY
+        book = _Book(prices)
+        by_key = query.by is Grouping.KEY
         for part in _parts_of_one_price(query.window, prices):
             async with self.store.read() as conn:
                 sources = await sources_of(conn, part)

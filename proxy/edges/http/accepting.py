@@ -19,7 +19,8 @@ class Acceptor:
 
     async def start(self) -> None:
         """Accept from now on, on a descriptor of its own, since to stop accepting is to close it."""
-        loop, sock = asyncio.get_running_loop(), self._sock.dup()
+        loop = asyncio.get_running_loop()
+        sock = self._sock.dup()
         self._server = await loop.create_server(self._protocol, sock=sock, backlog=_BACKLOG)
         if self._closed:  # meanwhile
             self._server.close()

@@ -105,7 +105,8 @@ class HttpServer:
     def _make_crowded(self) -> "HttpServer":
         """This server as a connection sees it that is answered once and closed. Shares all that it has."""
         crowded = copy.copy(self)
-        crowded.handle, crowded.draining = self._refuse, True
+        crowded.handle = self._refuse
+        crowded.draining = True
         crowded.limits = replace(self.limits, keepalive_timeout_s=CROWDED_S, head_timeout_s=CROWDED_S)
         return crowded
 

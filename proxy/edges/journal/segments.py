@@ -29,9 +29,9 @@ class Segment:
     """The first `used` bytes hold records; the rest are zeros. Only the thread calls the methods."""
 
     fd: int
-    """Of the file on disk."""
+    """The descriptor of the file on disk."""
     write_fd: int
-    """Of the file that is written first: in memory, or `fd`."""
+    """The descriptor of the file that is written first: in memory, or `fd`."""
     used: int = 0
     memory: Path | None = None
     """The file in memory."""

@@ -305,7 +305,8 @@ class JournalWriter:
             if self._current.fd >= 0:
                 self._retired.append(self._current)
             self._current = following
-        self._left, self._spare = self._usable, None
+        self._left = self._usable
+        self._spare = None
         self._wake.set()
 
     def _make_room(self, size: int) -> None:
@@ -356,7 +357,8 @@ class JournalWriter:
         self._dirty = False
         try:
             with self._rotation:
-                *retired, current = (*self._retired, self._current)
+                retired = list(self._retired)
+                current = self._current
             for segment in retired:  # in order: a reader takes a begun segment for the end of the one before
                 segment.sync()
                 segment.close()

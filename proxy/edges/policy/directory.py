@@ -43,12 +43,12 @@ CACHE_WEIGHT = 16_000_000
 A full pass of the garbage collector visits each cached value: with 56 MB it held a worker's loop for 170 ms."""
 _ROW_WEIGHT = 150
 _BYTE_WEIGHT = 3
-"""Of each byte of an encoded row."""
+"""The weight of each byte of an encoded row."""
 _HOLDER_WEIGHT = 1500
 _PATH_WEIGHT = 500
 _ROUTE_WEIGHT = 900
 _BOUND_WEIGHT = 80
-"""Of each bound of a route's plan."""
+"""The weight of each bound of a route's plan."""
 _CALLER_WEIGHT = 250
 _SHAPE_WEIGHT = 2400
 # Plain strings: hashing an enum member costs more than the look-up.
@@ -121,7 +121,7 @@ class SnapshotDirectory:
         return self._cache.get((group_id, slug)) or self._slug_route(group_id, slug)
 
     def caller(self, facts: HeadFacts) -> Identified | None:
-        """Who sends requests with this head, if that was kept under the present policy."""
+        """Find who sends requests with this head, if that was kept under the present policy."""
         entry = self._cache.young.get(facts)
         if entry is not None and entry.checked == self._generation_cell[0]:
             identified: Identified | None = entry.value
@@ -146,7 +146,8 @@ class SnapshotDirectory:
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
         """Keep it if route and secret are those that calls get now: policy may have changed while the call waited."""
-        plan, secret_id = shape.route.plan, shape.route.endpoint.target.secret_id
+        plan = shape.route.plan
+        secret_id = shape.route.endpoint.target.secret_id
         route = self._cache.entry((plan.group_id, plan.slug))
         if route is None or route.value is not shape.route:
             return

@@ -85,4 +85,6 @@ class PolicyCache:
         self.young[key] = entry
 
     def _turn_over(self, old: dict[Any, Entry]) -> None:
-        self._old, self.young, self._young_weight = old, {}, 0
+        self._old = old
+        self.young = {}
+        self._young_weight = 0

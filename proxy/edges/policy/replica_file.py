@@ -59,7 +59,7 @@ class ReplicaStamp:
         self._write(_CONFIRMED.pack(now_s), _GENERATION.size)
 
     def _write(self, data: bytes, offset: int) -> None:
-        """By a system call: a store to the map would hold the GIL while a stalled disk holds up the page."""
+        """Write by a system call: a store to the map would hold the GIL while a stalled disk holds up the page."""
         os.pwrite(self._fd, data, offset)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ _ENTRIES = [
     f"SELECT group_id, body FROM group_models WHERE slug = ? AND group_id IN ({','.join('?' * groups)})"  # noqa: S608
     for groups in range(MAX_DEPTH + 1)
 ]
-"""By the number of groups."""
+"""Queries by the number of groups."""
 
 
 class ReplicaRows:

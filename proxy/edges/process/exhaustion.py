@@ -28,12 +28,14 @@ class Exhaustion:
     def note(self, error: BaseException) -> None:
         """Log the shortage, at most once per `LOG_INTERVAL_S`."""
         now = time.monotonic()
-        self._trouble, self._lasts_until = _described(error), now + LASTS_S
+        self._trouble = _described(error)
+        self._lasts_until = now + LASTS_S
         self._unlogged += 1
         if now < self._not_before:
             return
         log.error("%s Since the last such line %d %s.", self._trouble, self._unlogged, self._consequence)
-        self._unlogged, self._not_before = 0, now + LOG_INTERVAL_S
+        self._unlogged = 0
+        self._not_before = now + LOG_INTERVAL_S
 
     @property
     def trouble(self) -> str:

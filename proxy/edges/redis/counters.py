@@ -104,7 +104,7 @@ class RedisCounters:
         """How many requests were decided without Redis since it was lost."""
 
     def _local_limits(self) -> LocalLimits:
-        """By a clock that shows what the machine's showed at the start, and that does not step with it."""
+        """The time by a clock that shows what the machine's showed at the start, and that does not step with it."""
         started_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         return LocalLimits(
             self._lease_ms, lambda: self._roster.share, lambda: started_ms + time.monotonic_ns() // 1_000_000

@@ -155,7 +155,7 @@ class Load:
         await self.insist(lambda: worker.attempts.finish(attempt.ref, Succeeded(size, 2)))
 
     async def insist(self, write) -> object:  # type: ignore[no-untyped-def]
-        """As a worker does that holds an attempt."""
+        """Do what a worker does that holds an attempt."""
         async with asyncio.timeout(100):
             while True:
                 try:

@@ -41,7 +41,7 @@ class Losing:
         self._kept = {key: self._own.dump(key) for key in keys}
 
     def forget(self) -> None:
-        """As a process does some seconds after its writes."""
+        """Forget the writes so far. A process does so some seconds after them."""
         self._client.repeats = Repeats(self._client.commands, self._client.index)
 
     def lose(self) -> None:

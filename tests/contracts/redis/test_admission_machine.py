@@ -252,7 +252,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def control_reads_what_the_scripts_count(self) -> None:
-        """Of each limit, from the stored fields alone, at times when no script has dropped what left."""
+        """The use of each limit, from the stored fields alone, when no script has dropped what left."""
         plan = self._plan(len(self.groups) - 1)
         for bound in plan.bounds:
             group, number = bound.counting_group, KIND_NUMBER[bound.limit.type, bound.limit.unit]

@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 CONNECTIONS = 32
 SHARE = 18
-"""Of one workspace: three quarters of the three quarters that workspaces have."""
+"""The share of one workspace: three quarters of the three quarters that workspaces have."""
 LARGE = 8 << 20
 """Bytes of a file, more than the kernel takes of an answer that nobody reads."""
 

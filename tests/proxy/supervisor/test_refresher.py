@@ -291,7 +291,7 @@ async def test_interrupted_fetch_is_discarded_when_the_proxy_ends(
 async def test_replica_is_behind_until_the_last_page_of_a_fetch(
     control: FakeControl, replica: MemoryReplica, epoch: str
 ) -> None:
-    """Of changes, and of all policy that replaces an older one."""
+    """The fetch of changes, and of all policy that replaces an older one."""
     control.put("endpoint", "a", {})
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)

@@ -199,7 +199,9 @@ class LocalAttempt:
                 working.cancel()
 
     def _launch(self, node: LocalNode, environment: JobEnvironment) -> Launch:
-        job, directory, owner = self.job, self.directory, self.record.owner
+        job = self.job
+        directory = self.directory
+        owner = self.record.owner
         place = NodePlace(
             job_id=job.job_id,
             rank=node.rank,

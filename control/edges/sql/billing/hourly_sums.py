@@ -77,7 +77,8 @@ class HourlySums:
     async def _rows(self, query: str, **given: Any) -> Sequence[Any]:
         """Run a query that may use `days(day_ms)`. It may begin with a comma and another table of this kind."""
         window = self.window
-        first_day, last_day = _day_of(window.start_ms), _day_of(window.end_ms - 1)
+        first_day = _day_of(window.start_ms)
+        last_day = _day_of(window.end_ms - 1)
         values = {
             "workspace": window.workspace_id,
             "start": window.start_ms,

@@ -65,7 +65,8 @@ class HintSubscriber:
         await self._redis.aclose()
 
     def _on_lost(self, error: Exception) -> None:
-        self._subscribed, self._fault = False, cause_of(error)
+        self._subscribed = False
+        self._fault = cause_of(error)
 
 
 def _revision(text: str) -> int | None:

@@ -58,7 +58,8 @@ class RedisAttemptQueue:
 
     async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
         workspace_id, deployment_id = deployment.workspace_id, deployment.deployment_id
-        holdings, key = self._client.holdings, keys_of(workspace_id)
+        holdings = self._client.holdings
+        key = keys_of(workspace_id)
         if not await self._client.repeats.may_decide() or not holdings.may_begin(workspace_id):
             return None
         async with holdings.beginning(workspace_id, holder):
@@ -151,7 +152,8 @@ class RedisAttemptQueue:
         self, name: str, attempt: AttemptRef, once: Sequence[Argument], again: Sequence[Argument] | None = None
     ) -> Any:
         """`again`: the script's own arguments when it is sent again, if they are others."""
-        key, id = keys_of(attempt.deployment.workspace_id), attempt.request_id
+        key = keys_of(attempt.deployment.workspace_id)
+        id = attempt.request_id
         arguments = self._timeout_ms, 0, *once
         repeated = self._timeout_ms, 1, *(once if again is None else again)
         supply = partial(self._client.repeats.store_again, key, id)
@@ -164,7 +166,7 @@ class RedisAttemptQueue:
         return reply
 
     def _unknown(self, request_id: str) -> int:
-        """Who accepted it may be about to submit it again. 0, "no longer held", if nobody has for a lease's time."""
+        """Raise: its acceptor may submit it again. 0, "no longer held", if nobody has for a lease's time."""
         now = time.monotonic()
         self._unknown_since = {id: at for id, at in self._unknown_since.items() if now - at < 2 * HELD_S}
         if now - self._unknown_since.setdefault(request_id, now) >= HELD_S:

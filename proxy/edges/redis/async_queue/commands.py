@@ -100,7 +100,7 @@ class QueueCommands:
         return await self._guarded(lambda: self._scripts[name].run(self._redis, _keys(key), *arguments))
 
     async def write(self, name: str, key: str, *arguments: Argument) -> Any:
-        """As `run`, and the reply counts: a replica has what was written, if there is one."""
+        """Do the same as `run`; the reply counts: a replica has what was written, if there is one."""
         return await self._guarded(lambda: self._writes.run(self._scripts[name], _keys(key), *arguments))
 
     def doubt(self) -> None:

@@ -19,7 +19,7 @@ class Holdings:
     def __init__(self, commands: QueueCommands) -> None:
         self._commands = commands
         self._known: defaultdict[str, set[str]] = defaultdict(set)
-        """By workspace, the requests that are held."""
+        """The requests that are held, by workspace."""
         self._beginning: Counter[str] = Counter()
         self._doubtful: dict[str, str] = {}
         """Workspaces in which something may have begun, and the holder."""

@@ -15,7 +15,7 @@ from proxy.supervisor.readiness import OK, Finding
 TOLD_S = 3600.0
 """How long `/readyz` names a step."""
 SAME_MS = 2000
-"""By how much what two processes say of one step may differ."""
+"""The most by which what two processes say of one step differs."""
 _REMEDY = "Let NTP slew the clocks of all Redis servers instead of stepping them, and check that they agree"
 
 

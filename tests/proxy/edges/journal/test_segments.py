@@ -51,7 +51,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def kinds(folder: Path) -> list[Kind]:
-    """Of the records on disk, without the ends of segments."""
+    """The kinds of the records on disk, without the ends of segments."""
     segments = sorted(folder.glob("*.journal"))
     found = [kind for path in segments for kind, _, _ in frames(path.read_bytes())]
     return [kind for kind in found if kind is not Kind.END]

@@ -50,7 +50,7 @@ def test_slow_replies_and_drift_are_no_steps() -> None:
 
 
 def test_a_fail_over_to_a_server_that_is_behind_is_a_step() -> None:
-    """Of sentinels: the same client connects to another server. Of a cluster: another server has its own."""
+    """With sentinels the same client connects to another server. In a cluster another server has its own."""
     observer, clock = Observer(), RedisClock()
     observer.reply(clock, 1, START_MS)
     clock.forget()

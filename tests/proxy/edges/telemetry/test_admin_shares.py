@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 CONNECTIONS = 16
 SHARE = 9
-"""Of one workspace: three quarters of the three quarters that workspaces have."""
+"""The share of one workspace: three quarters of the three quarters that workspaces have."""
 WORKSPACES = {"hostile": "ws_a", "other": "ws_b", "operator": ALL_WORKSPACES}
 """What each credential may read."""
 HELD = {
