@@ -14,7 +14,8 @@ from control.resources.records import Window
 from tests.control.billing import FAR_MS, all_pages, clock_ms, event, ingest_and_reader
 from tests.postgres_server import PostgresServer
 
-HOLDBACK_S = 2.0
+HOLDBACK_S = 10.0
+"""A batch may take a quarter of it, also on a busy machine."""
 CONTROLS = 3
 
 
@@ -53,7 +54,7 @@ async def test_controls_ingest_overlapping_batches_side_by_side(migrated_postgre
             start_ms = window.end_ms
             await asyncio.sleep(0.05)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         await asyncio.gather(
             *(control(store, random.Random(n)) for n, store in enumerate(stores[:CONTROLS])), upkeep(), reader()
         )
@@ -91,7 +92,7 @@ async def test_ingest_goes_on_while_the_table_becomes_a_partition(migrated_postg
         await asyncio.sleep(0.2)
         done.set()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         await asyncio.gather(*(control(store) for store in stores[1:]), migrating())
     async with stores[0].read() as conn:
         query = "SELECT count(*), count(DISTINCT idempotency_key) FROM events"
