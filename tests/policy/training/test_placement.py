@@ -112,8 +112,9 @@ def test_only_spot_jobs_are_preempted_and_only_for_a_dedicated_job_that_then_fit
     assert all(by_id[job_id].job.is_spot for job_id in decision.preempted)
     if decision.preempted:
         left = [one for one in running if one.job.job_id not in decision.preempted]
-        after = decide(hosts, left, waiting)
-        helped = [one for one in waiting if one.job_id in after.starts and one.job_id not in decision.starts]
+        still_waiting = [one for one in waiting if one.job_id not in decision.starts]
+        after = decide(hosts, [*left, *started(decision, waiting)], still_waiting)
+        helped = [one for one in still_waiting if one.job_id in after.starts]
         assert any(not one.is_spot for one in helped)
 
 
