@@ -80,7 +80,7 @@ class TokenSealer:
         return seal(self._keys, self._purpose, text, nonce).translate(_TO_URL).rstrip("=")
 
     def open(self, token: str) -> list[Any] | None:
-        """What any of the keys sealed for this purpose; None for any other text."""
+        """Return the values that any of the keys sealed for this purpose; None for any other text."""
         padding = "=" * (-len(token) % 4)
         try:
             text = unseal(self._keys, self._purpose, token.translate(_FROM_URL) + padding)

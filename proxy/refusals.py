@@ -254,7 +254,7 @@ TABLE: Mapping[type[Exception], Refusal] = {
 }
 
 EXHAUSTED = (TABLE[OutOfDescriptorsError], TABLE[OutOfMemoryError])
-"""What the process, or the machine, has run out of."""
+"""Refusals because the process, or the machine, has run out of something."""
 
 BUG = Refusal(502, "INTERNAL_GATEWAY_ERROR", "bug")
 

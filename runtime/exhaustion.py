@@ -1,4 +1,4 @@
-"""What a process can run out of: file descriptors and memory. Reads it from errors, and knows the limits.
+"""Limits of a process on file descriptors and memory, and the errors that tell that one is reached.
 
 The kernel hands out the lowest free descriptor, so a new one's number says how many are left.
 """

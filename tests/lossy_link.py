@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from tests.ports import HOST, own_port
 
 SEGMENT_BYTES = 1448
-FIRST_TIMEOUT_S, HANDSHAKE_TIMEOUT_S = 0.2, 1.0
+FIRST_TIMEOUT_S = 0.2
+HANDSHAKE_TIMEOUT_S = 1.0
 """Linux waits this long at least before it sends a segment, or the first one of a connection, again."""
 Connect = Callable[[], Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 

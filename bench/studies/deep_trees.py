@@ -1,4 +1,4 @@
-"""What a call costs with deep trees, many models, many groups and many keys: CPU beside that of a call at ten groups.
+"""CPU of a call with deep trees, many models, many groups and many keys, beside that of a call at ten groups.
 
 `python -m bench.studies.deep_trees [--pairs N] [--rounds N] [--shapes NAME,…] [--folder DIR] [--facts FILE]`. For each
 shape of policy a real proxy with one worker. In each round every proxy answers each of N further pairs of key and slug
@@ -128,7 +128,8 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 def request_of(shape: Shape, pair: int) -> bytes:
     """A chat completion of a pair of key and slug, as an SDK sends it."""
-    key, slug = key_of(pair // shape.models), slug_of(pair % shape.models)
+    key = key_of(pair // shape.models)
+    slug = slug_of(pair % shape.models)
     body = b'{"model":"%b","messages":[{"role":"user","content":"What does the quick brown fox do?"}],"max_tokens":64}'
     body %= slug.encode()
     head = (
@@ -206,7 +207,8 @@ class Subject:
     async def cost_us(self, pairs: Sequence[int]) -> float:
         """CPU of a call, by calls of these pairs."""
         requests = iter([request_of(self.shape, pair) for pair in pairs])
-        loop, before_s = asyncio.get_running_loop(), cpu_s(self.pids())
+        loop = asyncio.get_running_loop()
+        before_s = cpu_s(self.pids())
         callers = [
             (await loop.create_connection(lambda: Caller(requests), "127.0.0.1", self.port))[1] for _ in range(CALLERS)
         ]
@@ -230,7 +232,8 @@ async def start_subject(stack: AsyncExitStack, folder: Path, shape: Shape, envir
     replica = PolicyReplica(folder / "replica.db")
     await follow(replica, PagedFeed(rows(shape), ReplicaVersion("epoch", 1), reset=True))
     replica.close()
-    port, admin = free_port(), free_port()
+    port = free_port()
+    admin = free_port()
     argv = [sys.executable, "-m", "proxy", "--proxy-port", str(port), "--admin-port", str(admin), "--workers", "1"]
     environ = environ | {
         "TOLLGATE_REPLICA_PATH": str(folder / "replica.db"),
@@ -285,7 +288,8 @@ async def measure(folder: Path, names: Sequence[str], pairs: int, rounds: int) -
 
 def report(subjects: dict[str, Subject]) -> dict[str, list[float]]:
     """Print what calls cost, and return the ratios of each round."""
-    base, facts = subjects[BASE], dict[str, list[float]]()
+    base = subjects[BASE]
+    facts = dict[str, list[float]]()
     for name, subject in subjects.items():
         again = [mine / theirs for mine, theirs in zip(subject.again_us, base.again_us, strict=True)]
         first = [mine / theirs for mine, theirs in zip(subject.first_us, base.again_us, strict=True)]

@@ -1,4 +1,4 @@
-"""What policy files and the tree of groups take in a workspace of many groups.
+"""Times of the commands for policy files and the tree of groups in a workspace of many groups.
 
 `python -m bench.studies.many_groups [--groups N]`. A real `tollgate control` with N groups (20 000) in trees of three
 levels, each with four slugs of four limits, and the real commands: `export`, `plan` of the file that it wrote, `groups
@@ -67,10 +67,12 @@ async def fill(database: str, groups: int) -> None:
 
 
 def measure(output: Path, environ: dict[str, str], *words: str) -> None:
-    started_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    started_s = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with output.open("wb") as file:
         subprocess.run([_TOLLGATE, *words], stdout=file, stderr=subprocess.DEVNULL, env=environ, check=True)
-    took_s, after = time.monotonic() - started_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    took_s = time.monotonic() - started_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{' '.join(words[:2])}: {took_s:.1f} s, {after.ru_utime - before.ru_utime:.1f} s of CPU here,"
         f" {output.stat().st_size / 1e6:.1f} MB written",

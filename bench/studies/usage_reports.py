@@ -35,7 +35,9 @@ DAYS = 92
 GOAL_S = 0.5
 HOLDBACK_S = 60.0
 LIMIT = 100
-ENTITIES, SLUGS, ACTIVE = 1000, 20, 90
+ENTITIES = 1000
+SLUGS = 20
+ACTIVE = 90
 """Pairs of an entity and a slug that have calls in an hour: others in the next."""
 _MS = f":day + n * {DAY_MS} / :count"
 _PAIR = f"((({_MS}) / 3600000 * 37 + n % {ACTIVE} * 11) % {ENTITIES * SLUGS})"

@@ -23,7 +23,7 @@ def owner_to_export(workspace: Workspace) -> str:
 
 
 def export_value(workspace: Workspace, name: str) -> tuple[dict[str, Any], int]:
-    """What the file says that `name` would own, and how many resources of other owners it leaves out."""
+    """Return the content of the file that `name` would own, and how many resources of other owners it leaves out."""
     owners = (None, name)
     secrets = [key for key, found in workspace.secrets.items() if found.owner in owners]
     variables = _variables(secrets)

@@ -27,7 +27,7 @@ DAYS_KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class DayCounts:
-    """What one UTC day has counted."""
+    """The counts of one UTC day."""
 
     day: int = 0
     requests: int = 0

@@ -24,7 +24,7 @@ from proxy.async_requests.requests import (
 HELD_S = 60.0
 """A holder goes on for so long after it has last renewed an attempt or a delivery."""
 LEASE_S = HELD_S + 2.0
-"""What has not been renewed for so long is taken back: its holder has given it up."""
+"""Time without renewal after which an attempt is taken back: its holder has given it up."""
 RENEW_INTERVAL_S = 2.0
 STANDING_S = 3.0
 """How long the mark of `report_standing` holds."""

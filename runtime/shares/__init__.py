@@ -1,1 +1,1 @@
-"""What many workspaces share: places, and turns for long work."""
+"""Resources that workspaces share: places, and turns for long work."""

@@ -1,7 +1,7 @@
 """Each seed of `tests/seeded_bugs.txt` fits the sources, and the suite kills each seeded bug.
 
-Seeds quote source lines, so that a rename breaks them. All that depends on the quotes is in the soak.
-`pytest -m soak tests/contracts/test_seeded_bugs.py -k fits` tells in seconds which quotes to change.
+Seeds quote source lines, so that a rename breaks them: change the quote with the line. The runs with a planted bug are
+in the soak.
 """
 
 import shutil
@@ -22,7 +22,6 @@ def test_seed_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         plant(Seed("no such line", (Edit("module.py", "TWO = 2\n", ""),)), tmp_path)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("one", SEEDS, ids=lambda one: one.name)
 def test_seed_fits_the_sources(one: Seed, tmp_path: Path) -> None:
     for edit in one.edits:

@@ -15,7 +15,8 @@ from policy.prices import DAY_MS, date_text
 from tests.control.billing import event, ingest_and_reader
 from tests.control.plane import ControlPlane, Json
 
-PATH, PRICES = "/v1/gateway/usage_report", "/v1/gateway/prices"
+PATH = "/v1/gateway/usage_report"
+PRICES = "/v1/gateway/prices"
 NAMES: dict[str, tuple[str, ...]] = {
     "day": ("day",),
     "slug": ("slug",),
@@ -53,7 +54,8 @@ async def report(plane: ControlPlane, start_ms: int, by: str, **more: Any) -> li
     """All items, page by page; the window must stay the same."""
     params = {"start": time_text(start_ms), "group_by": by, **more}
     answer = (await plane.get(PATH, params=params)).ok()
-    items, window = answer["items"], answer["window"]
+    items = answer["items"]
+    window = answer["window"]
     while answer["pagination"]["has_more"]:
         answer = (await plane.get(PATH, params={"cursor": answer["pagination"]["cursor"]})).ok()
         assert answer["window"] == window
@@ -147,7 +149,8 @@ async def forget_events(plane: ControlPlane) -> None:
 
 def rate_at(one: Json, first_day_ms: int) -> tuple[str, Decimal, Decimal] | None:
     """Currency, price of input and price per call of an event, by the prices of the test."""
-    slug, day = one["modelSlug"], one["timestamp"][:10]
+    slug = one["modelSlug"]
+    day = one["timestamp"][:10]
     if slug == "acme/chat":
         changed = day >= date_text(first_day_ms + DAY_MS)
         return ("EUR", Decimal("0.000000000001"), Decimal(7)) if changed else ("EUR", Decimal(3), Decimal(0))

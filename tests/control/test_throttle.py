@@ -125,7 +125,9 @@ async def test_requests_keep_their_age_when_the_clock_steps_back(
     redis: RoutedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle_windows, "_DEADLINE_S", 10)  # a late reply on a busy machine is counted locally
-    windows, slow, key = RedisWindows(redis), Allowance("slow", 3, 60_000), "tg:throttle:{k}:slow"
+    windows = RedisWindows(redis)
+    slow = Allowance("slow", 3, 60_000)
+    key = "tg:throttle:{k}:slow"
     for _ in range(3):
         assert await windows.admit("k", slow) == 0
     before = await redis.at(key, lambda server: server.zrange(key, 0, -1, withscores=True))

@@ -73,6 +73,16 @@ class Caller:
         self.writer.transport.abort()
 
 
+async def connect(port: int, data: bytes = b"", *, reads: bool = True) -> Caller:
+    """A caller that has sent `data`. With `reads` false it takes nothing of an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    caller = Caller(reader, writer)
+    if not reads:
+        writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
+    caller.send(data)
+    return caller
+
+
 @dataclass
 class Front:
     """The server and its port."""

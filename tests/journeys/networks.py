@@ -1,4 +1,4 @@
-"""What lies between the callers, the product, its upstream and its Redis in a run under faults."""
+"""Networks between the callers, the product, its upstream and its Redis in a run under faults."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,8 @@ class NginxNetwork(Network):
 
     async def front(self, proxy_url: str) -> str:
         assert NGINX is not None
-        port, log = own_port(), self.folder / "nginx.log"
+        port = own_port()
+        log = self.folder / "nginx.log"
         configuration = self.folder / "nginx.conf"
         names = {"folder": self.folder, "proxy": urlsplit(proxy_url).netloc, "front": f"{HOST}:{port}"}
         configuration.write_text(_NGINX.format(**names))

@@ -89,7 +89,8 @@ def node_fields(group: Group) -> tuple[str, str, str | None, str, Enforcement]:
 def test_a_group_is_equal_after_a_round_trip_through_json(path: tuple[Group, ...]) -> None:
     for group in path:
         body = through_json(group_to_wire(group))
-        node, models = group_node_from_wire(group.id, body), tuple(map(models_entry_from_wire, body["models"]))
+        node = group_node_from_wire(group.id, body)
+        models = tuple(map(models_entry_from_wire, body["models"]))
         assert (node, models) == (GroupNode(*node_fields(group)), group.models)
 
 

@@ -1,4 +1,4 @@
-"""What a process can run out of: its limits, in a process of its own."""
+"""Limits on descriptors and memory, in a process of their own."""
 
 import subprocess
 import sys

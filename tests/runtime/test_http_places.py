@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from aiohttp import web
 
-from runtime.http_server import FrontLimits, FrontRunner, keep
+from runtime.http_server import FrontLimits, keep
 from runtime.shares.places import NoPlaceError
-from tests.fakes.front import Caller
+from tests.fakes.aiohttp_front import listening_at
+from tests.fakes.front import Caller, connect
 from tests.waiting import eventually
 
 ASK = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"
@@ -26,25 +27,23 @@ STRANGERS = {
     "unread body": HEAD.replace(b"/echo", b"/unread") + b"Content-Length: 9\r\n\r\nhi",
     "unread answer": b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n",
 }
-"""What callers that nobody knows can send to hold a connection."""
+"""Data that callers whom nobody knows send to hold a connection."""
 
 
 class Served:
     """An application on a few connections, and callers that write raw bytes."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
-        self.port, self._stack = 0, stack
-        self.entered, self.go = asyncio.Event(), asyncio.Event()
+        self.port = 0
+        self._stack = stack
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
         self.kept: list[str] = []
         """The workspaces with a request under way."""
 
     async def caller(self, data: bytes = b"", *, reads: bool = True) -> Caller:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        caller = Caller(reader, writer)
+        caller = await connect(self.port, data, reads=reads)
         self._stack.callback(hang_up, caller)
-        if not reads:
-            writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
-        caller.send(data)
         return caller
 
     async def ask(self, data: bytes) -> bytes:
@@ -100,11 +99,7 @@ async def served(max_connections: int) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         server = Served(stack)
         limits = FrontLimits(max_connections=max_connections, look_interval_s=0.05)
-        runner = FrontRunner(application(server), limits, shutdown_timeout=0.2)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.port = runner.addresses[0][1]
+        server.port = await stack.enter_async_context(listening_at(application(server), limits))
         yield server
 
 
@@ -120,7 +115,9 @@ async def test_newcomer_is_served_while_strangers_hold_every_connection(data: by
 
 async def test_connection_that_waited_longest_for_its_caller_is_closed_first() -> None:
     async with served(3) as server:
-        busy, head, idle = await server.busy(), await server.caller(HEAD), await server.caller()
+        busy = await server.busy()
+        head = await server.caller(HEAD)
+        idle = await server.caller()
         idle.send(ASK.replace(b"Connection: close\r\n", b""))
         await idle.until(b"hi")
         assert (await server.ask(ASK)).endswith(b"hi")

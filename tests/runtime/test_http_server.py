@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from runtime.http_server import FrontLimits, FrontRunner
+from runtime.http_server import FrontLimits
+from tests.fakes.aiohttp_front import listening_at
 from tests.fakes.front import Caller
 from tests.waiting import eventually
 
@@ -79,11 +80,7 @@ def application(server: Served) -> web.Application:
 async def served(limits: FrontLimits = PATIENT) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         server = Served(stack)
-        runner = FrontRunner(application(server), limits, shutdown_timeout=0.2)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.port = runner.addresses[0][1]
+        server.port = await stack.enter_async_context(listening_at(application(server), limits))
         yield server
 
 

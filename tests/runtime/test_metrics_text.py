@@ -5,7 +5,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from runtime.metrics_text import rendered
 
-TEXT_0, TEXT_1 = "text/plain; version=0.0.4; charset=utf-8", "text/plain; version=1.0.0; charset=utf-8"
+TEXT_0 = "text/plain; version=0.0.4; charset=utf-8"
+TEXT_1 = "text/plain; version=1.0.0; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"

@@ -111,14 +111,14 @@ def _fields(meters: Sequence[Meter]) -> list[str]:
 
 
 def _detail(meter: Meter) -> str:
-    """What completes the header of this meter's group: the closed entries of a log, or the counts of other days."""
+    """The field beside the header of this meter's group: the closed entries of a log, or the counts of other days."""
     if meter.unit is Unit.DAY:
         return days_field(meter.bucket.group_id)
     return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
 
 
 def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int) -> list[Used]:
-    """What a script would count now."""
+    """The count that a script would find now."""
     fields = dict(zip(_fields(meters), values, strict=True))
     found: list[Used] = []
     for meter in meters:

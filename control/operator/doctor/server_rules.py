@@ -34,7 +34,7 @@ def redis_findings(looks: Sequence[RedisLook], check: str, setting: str) -> Iter
 
 
 def queue_findings(looks: Sequence[RedisLook], setting: str) -> Iterator[Finding]:
-    """What the queue of asynchronous requests needs besides. `setting`: the one that names its Redis."""
+    """Findings on what the queue of asynchronous requests needs besides. `setting`: the one that names its Redis."""
     for look in looks:
         if look.trouble or (look.info and look.may_wait):
             continue

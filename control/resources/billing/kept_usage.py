@@ -10,7 +10,7 @@ from control.resources.times import time_text
 
 @dataclass(frozen=True, slots=True)
 class KeptUsage:
-    """What is left of a workspace's usage: its hourly sums, and events and sums from these times on."""
+    """The usage of a workspace that is still kept: its hourly sums, and events and sums from these times on."""
 
     summed: SummedHours
     events_from_ms: int

@@ -1,4 +1,4 @@
-"""What the console may send to the proxy on behalf of whoever is logged in.
+"""Rules for the calls that the console makes at the proxy on behalf of whoever is logged in.
 
 The path is checked character by character, so the text that is appended to the proxy's URL can name no other host, and
 no path but one of the inference API.

@@ -58,7 +58,7 @@ class UsageLinkSealer:
         return self._tokens.seal(values, new_nonce())
 
     def open(self, token: str) -> UsageLink | None:
-        """What was sealed here, expired or not; None for any other text."""
+        """Return the link that was sealed here, expired or not; None for any other text."""
         values = self._tokens.open(token)
         if values is None:
             return None

@@ -87,7 +87,7 @@ def reported(job: JobRecord, report: JobReport, now_ms: int) -> JobRecord:
     if job.status in PLACED and event is not Event.DOES_NOT_FIT:
         nodes = report.nodes if after.status not in QUEUED else ()
         after = replace(after, error_message=_error_text(report.error_message), nodes=nodes)
-    elif job.status in ENDED and report.phase is Phase.ENDED and report.outcome is not Outcome.REQUEUED:
+    elif after.status in ENDED and report.phase is Phase.ENDED and report.outcome is not Outcome.REQUEUED:
         # a checkpoint may be refused after the end
         after = replace(after, error_message=_error_text(report.error_message) or after.error_message)
     return _touched(job, replace(after, checkpoint_sync_status=_sync_status(job, report)), now_ms)

@@ -23,11 +23,11 @@ class Troubles:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What makes this machine's proxy not ready. A lack of descriptors does not: it comes and goes with calls."""
+        """The troubles that make this machine's proxy not ready. A lack of descriptors is none: it passes."""
         return tuple(text for text in self.texts.values() if text != _NO_DESCRIPTOR)
 
     def refusal(self, otherwise: str = "") -> Exception:
-        """What to raise for a call that is refused. `otherwise`: why, if there is no trouble."""
+        """The exception for a call that is refused. `otherwise`: why, if there is no trouble."""
         faults = self.faults
         return out_of_descriptors() if self.texts and not faults else JournalUnavailableError(*faults or (otherwise,))
 

@@ -35,7 +35,7 @@ from proxy.edges.policy.policy_cache import Entry, PolicyCache
 from proxy.edges.policy.replica_rows import Name, ReplicaRows
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
-from proxy.refusals import TargetSecretUnusableError
+from proxy.refusals import TargetSecretError, TargetSecretUnusableError
 
 CACHE_WEIGHT = 16_000_000
 """How much a worker caches, in bytes of memory. The weights are what values were measured to take.
@@ -159,7 +159,10 @@ class SnapshotDirectory:
         self._cache.put((facts, plan.slug), Entry(shape, _SHAPE_WEIGHT, rows, route.checked))
 
     def secret(self, id: str) -> str | None:
-        """The value of a target's secret. Raises `TargetSecretUnusableError` if no header field can carry it."""
+        """The value of a target's secret; None if it is gone.
+
+        Raises `TargetSecretError` if no key opens it, `TargetSecretUnusableError` if no header field can carry it.
+        """
         value = self._row(_SECRET, id, self._unsealed)
         if isinstance(value, UnusableSecret):
             raise TargetSecretUnusableError
@@ -196,7 +199,7 @@ class SnapshotDirectory:
         self._rows.close()
 
     def _kept(self, key: object) -> Any:
-        """What the cache has, unless policy has changed since the last look-up. Never raises."""
+        """Return the cached value, unless policy has changed since the last look-up. Never raises."""
         return self._cache.get(key) if self._generation_cell[0] == self._cache.generation else None
 
     def _follow(self) -> None:
@@ -236,7 +239,7 @@ class SnapshotDirectory:
 
     def _plan(self, path: GroupPath, slug: str) -> Plan | None:
         bodies = self._rows.entries(path.ids, slug)
-        return plan_for(path.nodes, [_entry(bodies[id]) if id in bodies else None for id in path.ids])
+        return plan_for(path.nodes, [models_entry(bodies[id]) if id in bodies else None for id in path.ids])
 
     def _path(self, group_id: str, levels: int = MAX_DEPTH) -> GroupPath | None:
         """The group and its ancestors; None if there is no such group. A broken chain raises: it would drop limits."""
@@ -270,9 +273,11 @@ class SnapshotDirectory:
         return found
 
     def _unsealed(self, id: str, body: dict[str, Any]) -> str | UnusableSecret:
-        value = unseal(self._keys, id, SecretRow.from_wire(id, body).ciphertext)
         try:
+            value = unseal(self._keys, id, SecretRow.from_wire(id, body).ciphertext)
             check_credential(value)
+        except SealedWithUnknownKeyError:  # readiness names it
+            raise TargetSecretError from None
         except UnusableCredentialError as error:
             log.warning(
                 "Secret %s cannot be sent in a header field (%s); calls of its endpoints are answered 503."
@@ -288,8 +293,6 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
     """The compiled row; None for a row of a newer version that this one does not understand."""
     try:
         return compile(id, orjson.loads(body))
-    except SealedWithUnknownKeyError as error:
-        raise PolicyUnavailableError(f"{kind} {id}: {error}") from None
     except (KeyError, ValueError, TypeError) as error:
         name = type(error).__name__
         log.warning("Skipped a %s row that this version cannot read (%s). Update this proxy.", kind, name)
@@ -297,7 +300,7 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
 
 
 @lru_cache(_ENTRIES_KEPT)
-def _entry(body: bytes) -> SlugLimits:
+def models_entry(body: bytes) -> SlugLimits:
     """A group's entry for a slug: the same value for the same text, since groups of one contract have the same limits.
 
     One that this version does not understand raises: it would drop limits.

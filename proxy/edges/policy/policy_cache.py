@@ -1,4 +1,4 @@
-"""What a worker has looked up in the policy replica, kept until one of the rows that it was made of changes.
+"""A worker's cache of policy. It keeps each value until one of the rows that it was made of changes.
 
 Bounded in bytes. The names of changed rows are remembered, and each entry is compared with them when it is next used:
 a change costs nothing for entries that it does not concern, however many there are.

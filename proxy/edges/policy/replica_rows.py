@@ -16,7 +16,7 @@ from proxy.exchange import PolicyUnavailableError
 from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 
 Name = tuple[str, str]
-"""What names a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
+"""The name of a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
 _BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
 _SLUGS = "SELECT slug FROM group_models WHERE group_id = ? ORDER BY place"
 _CHANGES = "SELECT number, kind, id FROM changes WHERE number > ? ORDER BY number"
@@ -44,7 +44,7 @@ class ReplicaRows:
         return rows[0][0] if rows else None
 
     def entries(self, group_ids: Sequence[str], slug: str) -> dict[str, bytes]:
-        """What each of at most `MAX_DEPTH` groups has in its own models for the slug, by group."""
+        """Return the entries that at most `MAX_DEPTH` groups have in their own models for the slug, by group."""
         return dict(self._read(_ENTRIES[len(group_ids)], (slug, *group_ids)))
 
     def slugs(self, group_id: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What this process has run out of: logged once a second with the limit and the remedy, and told to `/readyz`."""
+"""Shortages of descriptors and memory: logged once a second with the limit and the remedy, shown by `/readyz`."""
 
 import errno
 import logging
@@ -39,7 +39,7 @@ class Exhaustion:
 
     @property
     def trouble(self) -> str:
-        """What `/readyz` says; "" if nothing is short."""
+        """The text for `/readyz`; "" if nothing is short."""
         if time.monotonic() < self._lasts_until:
             return self._trouble
         return _no_descriptor() if no_descriptor_is_left() else ""

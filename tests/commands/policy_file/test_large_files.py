@@ -25,7 +25,8 @@ def workspace(groups: int) -> Workspace:
     models = (SlugLimits("acme/chat", *limits), SlugLimits("acme/small"))
     found: dict[str, Found[Group]] = {}
     for number in range(groups):
-        root, place = number - number % 100, number % 100
+        root = number - number % 100
+        place = number % 100
         parent = None if place == 0 else f"g{root}" if place < 10 else f"g{root + 1 + place % 9}"
         group = Group(f"g{number}", f"Group {number}", Enforcement.CASCADING, parent, models)
         found[group.external_entity_id] = Found(f"grp_{number}", group)

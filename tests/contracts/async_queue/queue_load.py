@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import (
@@ -26,6 +28,7 @@ from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.stages.async_requests import TRY_S
 from tests.contracts.async_queue.queue_world import DEP, WS
 
+Written = TypeVar("Written")
 FINAL = (Status.SUCCEEDED, Status.FAILED, Status.CANCELED, Status.WEBHOOK_FAILED)
 
 
@@ -78,7 +81,7 @@ async def state_after(caller: Process, id: str, statuses: tuple[Status, ...] = F
 
 @dataclass
 class Ledger:
-    """What the processes were told."""
+    """The answers that the processes got."""
 
     accepted: set[str] = field(default_factory=set)
     canceled: set[str] = field(default_factory=set)
@@ -150,11 +153,11 @@ class Load:
         if self.random.random() < self.abandons:
             return
         for number, chunk in enumerate((b"answer to ", attempt.model_input)):
-            await self.insist(lambda number=number, chunk=chunk: worker.attempts.store(attempt.ref, number, chunk))
+            await self.insist(partial(worker.attempts.store, attempt.ref, number, chunk))
         size = 10 + len(attempt.model_input)
         await self.insist(lambda: worker.attempts.finish(attempt.ref, Succeeded(size, 2)))
 
-    async def insist(self, write) -> object:  # type: ignore[no-untyped-def]
+    async def insist(self, write: Callable[[], Awaitable[Written]]) -> Written:
         """Do what a worker does that holds an attempt."""
         async with asyncio.timeout(100):
             while True:
@@ -176,7 +179,7 @@ class Load:
 
     async def tell(self, worker: Process, delivery: Delivery) -> None:
         if delivery.status is Status.SUCCEEDED:
-            chunks = [await self.insist(lambda n=n: worker.deliveries.chunk(delivery, n)) for n in range(2)]
+            chunks = [await self.insist(partial(worker.deliveries.chunk, delivery, n)) for n in range(2)]
             if None not in chunks and chunks != [b"answer to ", b'"' + delivery.request_id.encode() + b'"']:
                 self.ledger.wrong_answers.append(delivery.request_id)
             if None in chunks:

@@ -1,4 +1,4 @@
-"""What the queue acknowledges has a replica, where its primary has one; what has none may still take effect."""
+"""A write that the queue acknowledges is on a replica, if there is one; one that is not may still take effect."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -63,7 +63,8 @@ async def test_cancellation_without_a_replica_s_word_is_refused(pair: Pair) -> N
 
 @pytest.mark.parametrize("outcome", [Succeeded(3, 1), Failed(ERROR)], ids=["success", "failure"])
 async def test_answer_and_end_are_recorded_once_a_replica_has_them(pair: Pair, outcome: Succeeded | Failed) -> None:
-    attempts, attempt = pair.process.attempts, await pair.begin()
+    attempts = pair.process.attempts
+    attempt = await pair.begin()
     pair.replica.pause()
     for _ in range(2):
         with pytest.raises(QueueUnavailableError, match="Unconfirmed"):

@@ -1,4 +1,4 @@
-"""What has begun in Redis, and whose reply was lost, is given back at once, and neither attempt nor try is used up."""
+"""A start whose reply was lost is given back at once, and uses up neither an attempt nor a try."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,9 @@ class Place:
     """A process whose replies can be held back, and another one."""
 
     def __init__(self, relay: Relay, process: Process, other: Process) -> None:
-        self.relay, self.process, self.other = relay, process, other
+        self.relay = relay
+        self.process = process
+        self.other = other
 
     async def submit(self, *ids: str) -> None:
         for id in ids:
@@ -52,7 +54,8 @@ class Place:
 async def place() -> AsyncIterator[Place]:
     with private_redis() as server:
         async with relay_to(server.socket_path) as relay:
-            client, other = QueueClient(relay.url, QueueOptions(timeout_s=0.3)), QueueClient(server.url)
+            client = QueueClient(relay.url, QueueOptions(timeout_s=0.3))
+            other = QueueClient(server.url)
             yield Place(relay, Process("one", client), Process("two", other))
             await client.close()
             await other.close()

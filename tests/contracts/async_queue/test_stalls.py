@@ -65,7 +65,8 @@ async def stall(place: Place, seconds: float) -> None:
 async def stalls_under_load(place: Place, stalls: int) -> Ledger:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    random_, ledger = random.Random(seed), Ledger()
+    random_ = random.Random(seed)
+    ledger = Ledger()
     load = Load(random_, ledger, abandons=0)
     async with (
         process(place.url, "c1") as one,

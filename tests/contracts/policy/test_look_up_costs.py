@@ -1,4 +1,4 @@
-"""What a call's look-ups read and parse does not grow with the number of keys, groups, trees, and models of a group."""
+"""A call's look-ups read and parse the same, however many keys, groups, trees, and models of a group there are."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +11,17 @@ import pytest
 from policy.groups import MAX_DEPTH, Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import Row, group_to_wire
-from proxy.edges.policy.directory import _entry
+from proxy.edges.policy.directory import models_entry
 from tests.contracts.policy.test_replica import World, endpoint, key, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 
-FEW, MANY = (2, 2), (8, 400)
+FEW = (2, 2)
+MANY = (8, 400)
 """Trees, and models of each group."""
 
 
 class Work:
-    """What is done while it is counted: steps of SQLite's machine, rows that are parsed, and their bytes."""
+    """The work that was counted: steps of SQLite's machine, rows that are parsed, and their bytes."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -51,7 +52,7 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         world.directory._rows._conn.set_progress_handler(work.step, 1)
         with monkeypatch.context() as patch:
             patch.setattr("proxy.edges.policy.directory.orjson", SimpleNamespace(loads=work.parse))
-            _entry.cache_clear()  # of this process
+            models_entry.cache_clear()  # of this process
             look_up()
         world.directory._rows._conn.set_progress_handler(None, 1)
         return work

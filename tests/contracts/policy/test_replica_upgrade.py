@@ -11,7 +11,7 @@ from policy.limits.effective import Plan
 from policy.snapshot import Row
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.replica import PolicyReplica, upgrade
 from proxy.supervisor.refresher import ReplicaVersion
 from tests.contracts.policy.test_replica import KEYS, ScriptedConfirmer, World, endpoint, group, key, workspace
 
@@ -84,17 +84,11 @@ def test_upgrade_that_was_interrupted_begins_again(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("proxy.edges.policy.supervisor.group_rows.split_groups", full)
         with closing(sqlite3.connect(path, isolation_level=None)) as conn, pytest.raises(sqlite3.OperationalError):
-            upgrade(conn)
+            upgrade(conn, 2)
     world = World(path)
     check_policy(world.directory)
     world.directory.close()
     world.replica.close()
-
-
-def upgrade(conn: sqlite3.Connection) -> None:
-    from proxy.edges.policy.supervisor.replica import _upgrade
-
-    _upgrade(conn, 2)
 
 
 def test_worker_serves_from_the_file_of_an_older_supervisor_until_that_is_replaced(tmp_path: Path) -> None:

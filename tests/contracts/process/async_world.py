@@ -74,7 +74,8 @@ class AsyncWorld:
         with self.redis.client() as redis:
             for stream in redis.zrange(keys_of("ws") + "held", 0, -1):
                 for pending in redis.xpending_range(stream, "w", "-", "+", 100):
-                    entry, holder = [pending["message_id"]], pending["consumer"]
+                    entry = [pending["message_id"]]
+                    holder = pending["consumer"]
                     redis.xclaim(stream, "w", holder, 0, entry, idle=int(LEASE_S * 1000), justid=True)
                 redis.zadd(keys_of("ws") + "held", {stream: 0})
 

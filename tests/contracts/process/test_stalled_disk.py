@@ -57,7 +57,8 @@ __test__ = can_mount()
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """The directory of a file system of its own."""
-    image, place = tmp_path / "disk", tmp_path / "mounted"
+    image = tmp_path / "disk"
+    place = tmp_path / "mounted"
     place.mkdir()
     make_disk(image, DISK_BYTES)
     run("mount", "-o", "loop", image, place)

@@ -361,7 +361,8 @@ async def test_degraded_check_is_ready_and_listed(world: World) -> None:
 
 async def test_readyz_says_that_policy_is_behind_while_much_of_it_is_fetched(world: World) -> None:
     """From the first fetch on, and whenever changes take several pages."""
-    world.control.page_rows, world.control.later_pages = 1, asyncio.Event()
+    world.control.page_rows = 1
+    world.control.later_pages = asyncio.Event()
     await world.proxy.start(ready=False)
     await eventually(lambda: says(world.proxy, "no policy from control yet (fetching it: 1 rows so far"))
     assert (await world.proxy.admin("/readyz"))[0] == 503

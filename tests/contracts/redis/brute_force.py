@@ -55,7 +55,7 @@ class Bucket:
         return sum(event.count for event in self.events if event.passed_ms + self.window_ms >= now.passed_ms)
 
     def most(self, now: Moment, granule_ms: int, resumed_ms: int) -> int:
-        """What the log counts that forgets a granule later, and what came before `resumed_ms` as late as if it had come
+        """The count of a log that forgets a granule later, and what came before `resumed_ms` as late as if it had come
         then."""
         oldest_ms = now.passed_ms - self.window_ms - (granule_ms - 1 if self.was_merged else 0)
         return sum(event.most for event in self.events if max(event.passed_ms, resumed_ms) >= oldest_ms)
@@ -137,7 +137,8 @@ class BruteForce:
 
     def _settle_tokens(self, bound: Bound, settlement: Settlement, now: Moment) -> None:
         reservation, bucket = settlement.reservation, self._bucket(bound)
-        at_ms, is_found = reservation.admitted_at_ms, not self._has_stepped
+        at_ms = reservation.admitted_at_ms
+        is_found = not self._has_stepped
         self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, is_found=is_found)
         excess = settlement.actual_tokens - reservation.reserved_tokens
         if bound.limit.unit is Unit.DAY:

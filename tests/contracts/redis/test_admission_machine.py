@@ -255,7 +255,8 @@ class Machine(RuleBasedStateMachine):
         """The use of each limit, from the stored fields alone, when no script has dropped what left."""
         plan = self._plan(len(self.groups) - 1)
         for bound in plan.bounds:
-            group, number = bound.counting_group, KIND_NUMBER[bound.limit.type, bound.limit.unit]
+            group = bound.counting_group
+            number = KIND_NUMBER[bound.limit.type, bound.limit.unit]
             counts = self.books[plan.key].counts_at(group, self.now_ms)
             values: Any = self.client.hmget(plan.key, [group, days_field(group), closed_field(group, number)])
             header, other_days, closed = values
@@ -327,10 +328,12 @@ class Machine(RuleBasedStateMachine):
         return decision
 
     def _check_between_the_models(self, plan: Plan, estimates: list[Estimate], decision: Decision) -> None:
-        model, now = self.models[plan.key], self._moment()
+        model = self.models[plan.key]
+        now = self._moment()
         for estimate in estimates[: decision.admitted]:
             for bound in plan.bounds:
-                least, threshold = model.least(bound, now), bound.limit.threshold
+                least = model.least(bound, now)
+                threshold = bound.limit.threshold
                 assert least < threshold, f"one too many: {bound}"
                 assert least + model.least_margin(bound, now) < 2 * threshold, f"one may cost too much: {bound}"
             model.admitted(plan.bounds, estimate, decision.now_ms, now)
@@ -350,7 +353,8 @@ class Machine(RuleBasedStateMachine):
             )
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
-            most, threshold = model.most(refusing, now), refusing.limit.threshold
+            most = model.most(refusing, now)
+            threshold = refusing.limit.threshold
             most_in_all = most + model.most_margin(refusing, now)
             assert most >= threshold or most_in_all >= 2 * threshold, f"refused for nothing: {refusing}"
             for earlier in plan.bounds[: decision.refused_by]:
@@ -388,7 +392,8 @@ class Machine(RuleBasedStateMachine):
         settlements = [settlement for _, settlement in batch]
         reply = self._run(self.scripts.settle.sha, key, settle_arguments(settlements, incarnation, LEASE_MS))
         assert reply == settle(self.books[key], incarnation, settlements, self.now_ms)
-        model, now = self.models[key], self._moment()
+        model = self.models[key]
+        now = self._moment()
         if reply:
             model.resume({name for one in settlements for name, _ in one.reservation.buckets}, now)
         for admission, settlement in batch:

@@ -3,12 +3,7 @@
 That the scripts follow the reference through random steps is tested in `test_admission_machine.py`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
-
 import pytest
-import redis
 
 from policy.limits.async_limits import submissions_plan
 from policy.limits.effective import Plan
@@ -19,38 +14,14 @@ from tests.contracts.redis.counters_world import (
     START_MS,
     TPM,
     World,
-    fake_world,
     group,
     plan_of,
-    redis_world,
     simple,
 )
-from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
-Servers = Callable[[str], RedisServer]
 HOUR_MS = 3_600_000
 MIDNIGHT_MS = START_MS - START_MS % DAY_MS + DAY_MS
 STEPS_MS = [1, 500, 61_000, HOUR_MS, 400 * DAY_MS]
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """A running server per binary, started on first use."""
-    with ExitStack() as stack:
-        yield cache(lambda binary: stack.enter_context(private_redis(binary=binary)))
-
-
-@pytest.fixture(params=["twin", *REDIS_BINARIES])
-async def world(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[World]:
-    if request.param == "twin":
-        yield fake_world()
-        return
-    server = servers(request.param)
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)

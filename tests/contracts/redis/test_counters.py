@@ -1,11 +1,6 @@
 """The contract of the counters, run against the in-memory fake and against the real scripts on a real Redis."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
-
 import pytest
-import redis
 
 from policy.billing import MAX_COUNT
 from policy.limits.settlement import Settlement
@@ -20,35 +15,10 @@ from tests.contracts.redis.counters_world import (
     TPD,
     TPM,
     World,
-    fake_world,
     group,
     plan_of,
-    redis_world,
     simple,
 )
-from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
-
-Servers = Callable[[str], RedisServer]
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """A running server per binary, started on first use."""
-    with ExitStack() as stack:
-        yield cache(lambda binary: stack.enter_context(private_redis(binary=binary)))
-
-
-@pytest.fixture(params=["twin", *REDIS_BINARIES])
-async def world(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[World]:
-    if request.param == "twin":
-        yield fake_world()
-        return
-    server = servers(request.param)
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
 
 
 async def test_plan_without_limits_admits_and_reserves_nothing(world: World) -> None:

@@ -24,7 +24,8 @@ class Pair:
     """A primary and its replica. `write` counts up on the primary."""
 
     def __init__(self, primary: RedisServer, replica: RedisServer, redis: RoutedRedis) -> None:
-        self.primary, self.replica = primary, replica
+        self.primary = primary
+        self.replica = replica
         self.writes = ReplicatedWrites(redis)
 
     async def write(self) -> int:

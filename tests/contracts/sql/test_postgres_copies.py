@@ -9,11 +9,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.control.conftest import postgres
 from tests.postgres_copies import PostgresCopies
 from tests.postgres_server import PostgresServer
-
-__all__ = ["postgres"]
 
 
 @pytest.fixture(scope="module")

@@ -13,27 +13,6 @@ from control.edges.sql.store import Store, WriteTx, current_revision
 from control.readiness import ReadinessChecks
 from control.resources.errors import DatabaseReadOnlyError
 from policy.snapshot import RowKind
-from tests.control.conftest import (
-    database_url,
-    empty_url,
-    migrated_file,
-    migrated_original,
-    migrated_postgres,
-    postgres,
-    postgres_copies,
-    store,
-)
-
-__all__ = [
-    "database_url",
-    "empty_url",
-    "migrated_file",
-    "migrated_original",
-    "migrated_postgres",
-    "postgres",
-    "postgres_copies",
-    "store",
-]
 
 
 @asynccontextmanager

@@ -20,28 +20,7 @@ from control.edges.sql.training import tables as training_tables
 from control.resources.errors import DatabaseUnavailableError
 from control.resources.records import DeploymentRecord, WorkspaceRecord
 from policy.snapshot import RowKind
-from tests.control.conftest import (
-    database_url,
-    empty_url,
-    migrated_file,
-    migrated_original,
-    migrated_postgres,
-    postgres,
-    postgres_copies,
-    store,
-)
 from tests.postgres_server import PostgresServer, running_postgres
-
-__all__ = [
-    "database_url",
-    "empty_url",
-    "migrated_file",
-    "migrated_original",
-    "migrated_postgres",
-    "postgres",
-    "postgres_copies",
-    "store",
-]
 
 DEPLOYMENT = DeploymentRecord("d", "m", "first", "DEPLOYING", (), 1, 2)
 

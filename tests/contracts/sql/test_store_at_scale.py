@@ -19,10 +19,7 @@ from control.edges.sql.store import Connection, Store
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader
 from control.resources.records import GroupFilter
-from tests.control.conftest import postgres
 from tests.postgres_server import PostgresServer
-
-__all__ = ["postgres"]
 
 WORKSPACE, OTHER = "ws_a", "ws_b"
 LIMIT = 101

@@ -21,26 +21,7 @@ from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
 from policy.training.reports import NodeState
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import COMPLETED, RUNNING
-from tests.control.conftest import (
-    database_url,
-    migrated_file,
-    migrated_original,
-    migrated_postgres,
-    postgres,
-    postgres_copies,
-    store,
-)
 from tests.control.resources.training.job_examples import SMALL, job
-
-__all__ = [
-    "database_url",
-    "migrated_file",
-    "migrated_original",
-    "migrated_postgres",
-    "postgres",
-    "postgres_copies",
-    "store",
-]
 
 SPEC = JobSpec(("echo é",), SMALL, environment={"A": "b", "C": SecretRef("d_1")}, session=SessionSpec("on_demand", 5))
 WORKSPACES = [

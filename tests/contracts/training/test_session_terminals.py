@@ -388,7 +388,8 @@ async def test_a_node_of_the_local_backend_gives_a_shell_like_the_jobs_own(
 async def test_shell_opens_while_another_workspace_holds_all_shells_that_it_can(
     sqlite_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    browser, terminals = await opened(await running_job(sqlite_plane)), terminals_of(sqlite_plane)
+    browser = await opened(await running_job(sqlite_plane))
+    terminals = terminals_of(sqlite_plane)
     session = await find_session(sqlite_plane.store, browser.path.rsplit("/", 1)[1])
     assert session is not None
     with ExitStack() as held:

@@ -199,7 +199,8 @@ async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
 
 
 async def test_the_list_of_a_group_has_it_and_all_below_it(plane: ControlPlane) -> None:
-    root, other = await plane.group("root"), await plane.group("other")
+    root = await plane.group("root")
+    other = await plane.group("other")
     middle = await plane.group("middle", root["id"])
     leaf = await plane.group("leaf", middle["id"])
     first = (await plane.get(f"{PATH}?top_group_id={root['id']}&limit=2")).ok()

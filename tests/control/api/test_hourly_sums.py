@@ -90,7 +90,8 @@ async def test_whole_hours_are_reported_after_their_events_are_deleted(plane: Co
         (first_day_ms + n * HOUR_MS + n, f"acme/m{n % 2}", f"c-{n % 3}", "tg_a", tokens(n, 2, 1)) for n in range(60)
     ]
     await take(plane, *calls)
-    start_ms, end_ms = first_day_ms + 3 * HOUR_MS, first_day_ms + 50 * HOUR_MS
+    start_ms = first_day_ms + 3 * HOUR_MS
+    end_ms = first_day_ms + 50 * HOUR_MS
     listed = await events_of(plane, start_ms, end_time=time_text(end_ms), limit=1000)
     await maker(plane.store).make()
     await forget_events(plane)
@@ -171,7 +172,8 @@ async def test_making_goes_on_after_any_portion_where_it_stopped(
     ]
     await take(plane, *calls)
     listed = await events_of(plane, first_day_ms, limit=1000)
-    transact, number = Store.transact, 0
+    transact = Store.transact
+    number = 0
 
     async def interrupted(store: Store, work: Any) -> Any:
         nonlocal number

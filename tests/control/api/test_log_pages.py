@@ -116,7 +116,8 @@ async def assert_read_on(log: Log, texts: list[str], limit: int) -> None:
 
 
 async def per_millisecond(log: Log) -> Counter[int]:
-    lines, start_ms = Counter[int](), 0
+    lines = Counter[int]()
+    start_ms = 0
     while shown := await page(log, direction="asc", limit=1000, start_epoch_millis=start_ms):
         lines.update(map(ms_of, shown))
         start_ms = ms_of(shown[-1]) + 1

@@ -98,7 +98,8 @@ async def test_an_endpoint_names_no_secret_that_no_header_can_carry(sqlite_plane
 async def test_a_secret_with_lines_never_meets_an_endpoint_that_is_written_meanwhile(plane: ControlPlane) -> None:
     """Whichever is written first, the other is refused."""
     for number in range(10):
-        name, slug = f"s{number}", f"acme/a{number}"
+        name = f"s{number}"
+        slug = f"acme/a{number}"
         id = (await plane.post(PATH, {"name": name, "value": "one line"})).ok()["id"]
         rotated, made = await asyncio.gather(
             plane.post(PATH, {"name": name, "value": "two\nlines"}),

@@ -1,6 +1,5 @@
 """One tenant holds all that it can of a control process; another one's requests, the product's and downloads go on."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from tests.control.api.training.test_checkpoints import file as stored_file
 from tests.control.api.training.test_checkpoints import path_of, report, synced
 from tests.control.plane import TOKEN, ControlPlane, running_plane
 from tests.control.training_jobs import running_job
-from tests.fakes.front import Caller
+from tests.fakes.front import Caller, connect
 from tests.waiting import eventually
 
 CONNECTIONS = 32
@@ -38,12 +37,10 @@ class World:
     other: str
 
     async def caller(self, data: bytes, *, reads: bool = True) -> Caller:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.plane.client.port)
-        caller = Caller(reader, writer)
+        port = self.plane.client.port
+        assert port is not None
+        caller = await connect(port, data, reads=reads)
         self.stack.callback(caller.reset)
-        if not reads:
-            writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
-        caller.send(data)
         return caller
 
     async def status(self, data: bytes) -> int:
@@ -87,7 +84,7 @@ HELD: dict[str, Callable[[str], bytes]] = {
     "half a login": lambda _: b"POST /console/session HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{",
     "half a report": lambda _: b"POST /internal/v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{",
 }
-"""What a tenant holds connections with, by its key."""
+"""Requests with which a tenant holds connections, by its key."""
 
 
 @pytest.mark.parametrize("held", HELD.values(), ids=HELD)
@@ -124,7 +121,8 @@ async def test_tenant_downloads_while_another_one_holds_all_downloads_that_it_ca
         made = await plane.another_workspace()
         other = replace(plane, key=made["api_key"], workspace_id=made["workspace_id"])
         world = World(plane, stack, plane.key, other.key)
-        own, others = await large_file(plane, store, "1"), await large_file(other, store, "2")
+        own = await large_file(plane, store, "1")
+        others = await large_file(other, store, "2")
         for _ in range(MAX_DOWNLOADS):
             await world.caller(request(own, ""), reads=False)
 

@@ -131,7 +131,8 @@ class Holder:
 
     def __init__(self, url: str, connections: int, data: bytes) -> None:
         at = urlsplit(url)
-        self._place, self._data = (at.hostname, at.port), data
+        self._place = (at.hostname, at.port)
+        self._data = data
         self.was_closed = asyncio.Event()
         """The port has closed one: all its places were taken."""
         self._tasks = [asyncio.create_task(self._hold()) for _ in range(connections)]

@@ -37,7 +37,7 @@ def group(
 
 
 def entries_for(path: Sequence[Group], slug: str) -> list[SlugLimits | None]:
-    """What each group of the path has in its own models for the slug."""
+    """Return the entry of each group of the path for the slug, in its own models."""
     return [next((entry for entry in group.models if entry.slug == slug), None) for group in path]
 
 

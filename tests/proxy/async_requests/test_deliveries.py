@@ -90,8 +90,8 @@ def test_bytes_that_are_no_text_leave_the_body_valid() -> None:
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.lists(inner, max_size=3)))
 def test_json_is_told_as_it_is(value: Any) -> None:
-    body = orjson.loads(b"".join(pieces(delivery(Succeeded()), cut(json.dumps(value).encode(), [1, 2]))))
-    assert body["data"] == value
+    body = b"".join(pieces(delivery(Succeeded()), cut(json.dumps(value).encode(), [1, 2])))
+    assert json.loads(body)["data"] == value  # orjson makes floats of whole numbers beyond 64 bits
 
 
 # --- Signatures -----------------------------------------------------------------------------------------------------

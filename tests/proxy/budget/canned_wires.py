@@ -25,7 +25,7 @@ _GROUPS_AT = 6
 
 
 class FirstDescriptor:
-    """What a server asks of a connection's socket: whether it takes one of the last descriptors."""
+    """A connection's socket as far as a server looks at it: whether it takes one of the last descriptors."""
 
     def fileno(self) -> int:
         return 0

@@ -300,7 +300,8 @@ async def test_replica_is_behind_until_the_last_page_of_a_fetch(
             control.start_over(epoch)
         for slug in "xyz":
             control.put("endpoint", slug, {})
-        control.page_rows, control.later_pages = 2, asyncio.Event()
+        control.page_rows = 2
+        control.later_pages = asyncio.Event()
         refresher.hint()
         await eventually(lambda: refresher.progress.startswith("fetching it: 2 rows so far"))
         assert set(replica.rows) == {("endpoint", "a")}

@@ -8,7 +8,8 @@ import pytest
 
 from runtime.shares.places import MAX_WAITING, NoPlaceError, Places
 
-HOSTILE, OTHER = "hostile", "other"
+HOSTILE = "hostile"
+OTHER = "other"
 
 
 async def served(places: Places, workspace: str, name: str, order: list[str]) -> None:
@@ -25,7 +26,8 @@ async def started(*waiting: "asyncio.Task[None]") -> None:
 
 
 async def test_call_waits_for_one_place_of_another_workspace_however_many_wait() -> None:
-    places, order = Places(1, "places"), list[str]()
+    places = Places(1, "places")
+    order = list[str]()
     await places.wait(HOSTILE)
     many = [asyncio.create_task(served(places, HOSTILE, f"hostile {n}", order)) for n in range(50)]
     await started(*many)
@@ -38,7 +40,8 @@ async def test_call_waits_for_one_place_of_another_workspace_however_many_wait()
 
 
 async def test_workspaces_take_turns_in_rotation() -> None:
-    places, order = Places(1, "places"), list[str]()
+    places = Places(1, "places")
+    order = list[str]()
     await places.wait("a")
     tasks = [asyncio.create_task(served(places, name, name, order)) for name in "aaabbbccc"]
     await started(*tasks)
@@ -141,7 +144,8 @@ async def test_free_place_goes_past_a_workspace_that_has_its_share() -> None:
 
 
 async def test_work_of_others_runs_while_one_workspace_keeps_its_share_of_the_threads() -> None:
-    places, may_end = Places(4, "places"), threading.Event()
+    places = Places(4, "places")
+    may_end = threading.Event()
     many = [asyncio.create_task(places.run(HOSTILE, lambda: may_end.wait(timeout=60))) for _ in range(20)]
     assert await places.run(OTHER, lambda: "done") == "done"
     may_end.set()

@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 NAMELESS = "job"
-"""What `USER` is for a user id without a name. Python's `getpass` and others fail without any."""
+"""The value of `USER` for a user id without a name. Python's `getpass` and others fail without any."""
 
 
 class _StoppedError(Exception):

@@ -23,7 +23,7 @@ _RECORD = "job.json"
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`, `gpus`: those of each node, by rank.
+    """The record of an attempt on disk: no secrets, no tokens. `cpus`, `gpus`: those of each node, by rank.
 
     `owner`: the user that its nodes run as; None: the trainer's.
     """

@@ -299,7 +299,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
 def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     (schema,) = conn.execute("PRAGMA user_version").fetchone()
     if schema in (1, 2):
-        _upgrade(conn, schema)
+        upgrade(conn, schema)
     elif schema != SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
     os.chmod(_file_of(conn), 0o600)
@@ -308,7 +308,7 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     return ReplicaVersion(*row) if row else ReplicaVersion()
 
 
-def _upgrade(conn: sqlite3.Connection, schema: int) -> None:
+def upgrade(conn: sqlite3.Connection, schema: int) -> None:
     """Upgrade the file of an older version: control may be away, and what it wrote serves until then."""
     conn.executescript(f"BEGIN IMMEDIATE; {_FROM_VERSION_1 if schema == 1 else ''} {_SINCE_VERSION_2}")
     try:

@@ -80,7 +80,7 @@ class QueueCommands:
 
     @property
     def trouble(self) -> str:
-        """What was wrong with the last command, or which right is missing. "" if nothing."""
+        """The fault of the last command, or the right that is missing. "" if there is none."""
         return self._trouble or self._denied
 
     async def check_rights(self) -> None:

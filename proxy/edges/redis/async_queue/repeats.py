@@ -33,7 +33,7 @@ PATIENCE_S = 2.0
 UNKNOWN_FOR_S = 10.0
 """How long a write is repeated whose request is not known yet: another process has to submit it again."""
 UNKNOWN = -1
-"""What a script says that changes a request, if there is no such request."""
+"""The reply of a script that changes a request, if there is no such request."""
 _AGAIN_S = 0.2
 _AT_ONCE = 16
 """Requests whose writes are repeated at the same time."""

@@ -56,7 +56,7 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, workspace_shown: Wor
 
 
 async def _shown_to_credentials(request: web.Request, workspace_shown: WorkspaceShown) -> str:
-    """What the request's credentials may read; otherwise 401 or 403, or 503 while they cannot be checked."""
+    """Return the workspace whose series the request may read. Raises 401 or 403; 503 while keys cannot be checked."""
     headers = request.headers
     credentials = credentials_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
     if not credentials:

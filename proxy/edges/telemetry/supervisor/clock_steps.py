@@ -36,7 +36,7 @@ class RedisClockSteps(Collector):
         self._total = 0
 
     def add(self, worker: int, steps: Iterable[tuple[str, int]]) -> None:
-        """What a worker noticed, each as (server, by how many ms)."""
+        """Record the steps that a worker noticed, each as (server, by how many ms)."""
         for server, by_ms in steps:
             self.noticed(worker, server, by_ms)
 

@@ -19,8 +19,11 @@ from policy.prices import DAY_MS
 from tests.control.billing import HOLDBACK_S, clock_ms
 from tests.control.plane import ControlPlane
 
-WORKSPACE, OTHER = "ws_1", "ws_2"
-DAYS, FEW, MANY = 20, 200, 2000
+WORKSPACE = "ws_1"
+OTHER = "ws_2"
+DAYS = 20
+FEW = 200
+MANY = 2000
 LIMIT = 50
 _NUMBERS = "(WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n FROM s)"
 _DAY = f"CAST(:first AS bigint) + d.n * {DAY_MS}"
@@ -83,7 +86,8 @@ async def steps_of(store: Store) -> AsyncIterator[list[int]]:
 @pytest.mark.parametrize("name", QUERIES)
 async def test_work_of_a_page_does_not_grow_with_other_entities(sqlite_plane: ControlPlane, name: str) -> None:
     store = sqlite_plane.store
-    few, many = await filled(store, WORKSPACE, FEW), await filled(store, OTHER, MANY)
+    few = await filled(store, WORKSPACE, FEW)
+    many = await filled(store, OTHER, MANY)
     reports = reports_of(store)
     async with steps_of(store) as taken:
         await reports.first_page(query(few, name), LIMIT)

@@ -23,7 +23,8 @@ class Observer:
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, -2_000, 2_000, 3_600_000])
 def test_a_step_is_told_once(by_ms: int) -> None:
-    observer, clock = Observer(), RedisClock()
+    observer = Observer()
+    clock = RedisClock()
     observer.reply(clock, 10, START_MS)
     observer.reply(clock, 11, START_MS + 1_000)
     observer.reply(clock, 12, START_MS + 2_000 + by_ms)
@@ -32,7 +33,8 @@ def test_a_step_is_told_once(by_ms: int) -> None:
 
 
 def test_a_second_on_a_wrong_clock_is_two_steps() -> None:
-    observer, clock = Observer(), RedisClock()
+    observer = Observer()
+    clock = RedisClock()
     for at_s, ahead_ms in ((1, 0), (2, 3_600_000), (3, 0)):
         observer.reply(clock, at_s, START_MS + 1000 * at_s + ahead_ms)
     assert observer.steps == [("Redis", 3_600_000), ("Redis", -3_600_000)]
@@ -40,8 +42,10 @@ def test_a_second_on_a_wrong_clock_is_two_steps() -> None:
 
 def test_slow_replies_and_drift_are_no_steps() -> None:
     """A clock that is slewed by a twelfth, at every reply later or earlier than the last, over any pause."""
-    observer, clock = Observer(), RedisClock()
-    at_s, redis_ms = 0.0, float(START_MS)
+    observer = Observer()
+    clock = RedisClock()
+    at_s = 0.0
+    redis_ms = float(START_MS)
     for number, pause_s in enumerate((0.01, 1, 10, 100, 10_000, 100_000, 0.01)):
         at_s += pause_s
         redis_ms += pause_s * 1000 * (13 / 12 if number % 2 else 11 / 12)
@@ -51,7 +55,8 @@ def test_slow_replies_and_drift_are_no_steps() -> None:
 
 def test_a_fail_over_to_a_server_that_is_behind_is_a_step() -> None:
     """With sentinels the same client connects to another server. In a cluster another server has its own."""
-    observer, clock = Observer(), RedisClock()
+    observer = Observer()
+    clock = RedisClock()
     observer.reply(clock, 1, START_MS)
     clock.forget()
     observer.reply(clock, 2, START_MS + 1_000 - 3_600_000)

@@ -1,4 +1,4 @@
-"""What the log says while Redis cannot be reached."""
+"""The log while Redis cannot be reached."""
 
 import asyncio
 from typing import Any

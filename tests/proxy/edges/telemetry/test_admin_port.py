@@ -10,7 +10,10 @@ from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
-METRICS_TOKEN, METRICS_KEY, OTHER_KEY, UNCHECKED_KEY = "token", "metrics", "other", "unchecked"
+METRICS_TOKEN = "token"
+METRICS_KEY = "metrics"
+OTHER_KEY = "other"
+UNCHECKED_KEY = "unchecked"
 
 METRICS_ACCESS = [(None, 401), (METRICS_KEY, 200), (METRICS_TOKEN, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)]
 

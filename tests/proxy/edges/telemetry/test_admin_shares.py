@@ -1,26 +1,24 @@
 """One tenant holds all that it can of the admin port; probes, the operator's scraper and other tenants are served."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from aiohttp import web
 
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.supervisor.app import ADMIN_LIMITS
 from proxy.supervisor.readiness import Readiness
-from runtime.http_server import FrontRunner
 from runtime.metrics_text import ALL_WORKSPACES
-from tests.fakes.front import Caller
+from tests.fakes.aiohttp_front import listening_at
+from tests.fakes.front import Caller, connect
 from tests.waiting import eventually
 
 CONNECTIONS = 16
 SHARE = 9
 """The share of one workspace: three quarters of the three quarters that workspaces have."""
 WORKSPACES = {"hostile": "ws_a", "other": "ws_b", "operator": ALL_WORKSPACES}
-"""What each credential may read."""
+"""The workspace that each credential may read."""
 HELD = {
     "silence": b"",
     "half a head": b"GET /metrics HTTP/1.1\r\nHost: x\r\n",
@@ -33,15 +31,12 @@ class AdminPort:
     """The admin port with few connections and long answers."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
-        self._stack, self.port = stack, 0
+        self._stack = stack
+        self.port = 0
 
     async def caller(self, data: bytes, *, reads: bool = True) -> Caller:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        caller = Caller(reader, writer)
+        caller = await connect(self.port, data, reads=reads)
         self._stack.callback(caller.reset)
-        if not reads:
-            writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
-        caller.send(data)
         return caller
 
     async def status(self, path: str, credential: str) -> int:
@@ -62,11 +57,7 @@ async def admin_port() -> AsyncIterator[AdminPort]:
         admin = AdminPort(stack)
         limits = replace(ADMIN_LIMITS, max_connections=CONNECTIONS, lingering_s=0.2)
         app = admin_app(Readiness({}).report, metrics, workspace_shown)
-        runner = FrontRunner(app, limits, shutdown_timeout=0.2)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        admin.port = runner.addresses[0][1]
+        admin.port = await stack.enter_async_context(listening_at(app, limits))
         yield admin
 
 

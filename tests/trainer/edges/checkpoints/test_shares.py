@@ -1,4 +1,4 @@
-"""What one workspace's checkpoints may take from those of others: transfers and bytes. Real directories and stores."""
+"""Shares of workspaces in checkpoint transfers, and bounds on their bytes. Real directories and stores."""
 
 import asyncio
 import threading
@@ -106,7 +106,8 @@ async def test_sparse_checkpoint_beyond_the_bound_is_refused_and_takes_no_byte_o
 
 
 async def test_workspace_with_a_bound_of_its_own_is_refused_what_another_one_may_store(world: World) -> None:
-    narrow, other = world.job("first", "narrow"), world.job("second", "other")
+    narrow = world.job("first", "narrow")
+    other = world.job("second", "other")
     for name in ("first", "second"):
         world.file(name).write_bytes(bytes(MAX_BYTES // 2 + 1))
     await asyncio.gather(world.ended(narrow), world.ended(other))

@@ -1,0 +1,23 @@
+"""The databases of control's own tests: SQLite and PostgreSQL, migrated or empty."""
+
+from tests.control.conftest import (
+    database_url,
+    empty_url,
+    migrated_file,
+    migrated_original,
+    migrated_postgres,
+    postgres,
+    postgres_copies,
+    store,
+)
+
+__all__ = [
+    "database_url",
+    "empty_url",
+    "migrated_file",
+    "migrated_original",
+    "migrated_postgres",
+    "postgres",
+    "postgres_copies",
+    "store",
+]
