@@ -73,6 +73,7 @@ from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.hourly_sums import HourlySumMaker
+from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.usage_links import UsageLinkSealer
@@ -328,6 +329,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
             await add_days(store)
             await delete_old_records(store, _retention(settings))
+            await UnsentMetadata(store, dependencies.events).delete()
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
             if dependencies.counters is not None:

@@ -246,6 +246,13 @@ event_clock = Table(
     Column("latest_ms", BigInteger, nullable=False),  # the database's clock when a window was last served, or later
 )
 
+event_metadata_progress = Table(  # how far request metadata that no message carries is deleted
+    "event_metadata_progress",
+    metadata,
+    Column("workspace_id", Id, primary_key=True),
+    Column("until_ms", BigInteger, nullable=False),  # of the events before then it is
+)
+
 webhooks = Table(
     "webhooks",
     metadata,

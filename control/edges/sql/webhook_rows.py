@@ -191,6 +191,14 @@ async def load_delivery_events(conn: Connection, deliveries: Sequence[DeliveryRe
     return {row.idempotency_key: row for row in await conn.execute(query)}
 
 
+async def oldest_deliveries(conn: Connection) -> dict[str, int]:
+    """By workspace: when the oldest of its deliveries was created. All of them may still be sent or sent again."""
+    created_ms = func.min(webhook_deliveries.c.created_at_ms).label("oldest_ms")
+    pairs = webhooks.join(webhook_deliveries, webhook_deliveries.c.webhook_id == webhooks.c.id)
+    query = select(webhooks.c.workspace_id, created_ms).select_from(pairs).group_by(webhooks.c.workspace_id)
+    return {row.workspace_id: row.oldest_ms for row in await conn.execute(query)}
+
+
 async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int) -> int:
     """Delete at most `limit` deliveries that ended with `status` before `before_ms`; returns how many."""
     table = webhook_deliveries

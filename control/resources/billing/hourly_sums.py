@@ -8,7 +8,6 @@ See docs/decisions/0065-hourly-sums.md.
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,10 +22,10 @@ from control.edges.sql.billing.hourly_progress import (
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Connection, Store
 from control.edges.sql.workspace_rows import all_workspaces
+from control.resources.billing.progress_log import ProgressLog
 from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError
 from control.resources.records import Window
-from control.resources.times import time_text
 from policy.prices import DAY_MS
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,8 @@ LOOK_EVERY_S = 60.0
 EVENTS_AT_ONCE = 5_000
 """Tens of milliseconds, in which SQLite lets nobody else write."""
 _CONSEQUENCE = f"reports read events instead, which are kept meanwhile; next try in {LOOK_EVERY_S:.0f} s"
-_LOG_EVERY_S = 60.0
+_REACHED = "Hourly usage sums are being made, of workspace %s up to %s; reports read the rest from events"
+_ENDED = "Hourly usage sums are complete up to %s"
 _FAR_MS = 1 << 62
 
 
@@ -71,13 +71,13 @@ class HourlySumMaker:
             return
         async with self.store.read() as conn:
             behind = [record.id for record in await all_workspaces(conn)]
-        progress = _Progress(final_ms)
+        progress = ProgressLog(log, _REACHED, _ENDED)
         while behind:
             behind = [id for id in behind if await self._add_portion(id, final_ms, progress)]
-        progress.ends()
+        progress.ends(final_ms)
         self._made_ms = final_ms
 
-    async def _add_portion(self, workspace_id: str, final_ms: int, progress: "_Progress") -> bool:
+    async def _add_portion(self, workspace_id: str, final_ms: int, progress: ProgressLog) -> bool:
         """Add the workspace's next events. False if it has no others before `final_ms`."""
         async with self.store.read() as conn:
             summed = await summed_hours(conn, workspace_id)
@@ -96,27 +96,3 @@ class HourlySumMaker:
     async def _first_hour(self, conn: Connection) -> int:
         """The first hour that has surely all its events: control's version before may still delete for a while."""
         return full_hour_from(await database_ms(conn) - int(self.retention_days * DAY_MS)) + HOUR_MS
-
-
-class _Progress:
-    """Logs how far the sums are once a minute, if they take that long."""
-
-    def __init__(self, final_ms: int) -> None:
-        self._final_ms = final_ms
-        self._logged_at_s = time.monotonic()
-        self._is_long = False
-
-    def reaches(self, workspace_id: str, until_ms: int) -> None:
-        if time.monotonic() - self._logged_at_s < _LOG_EVERY_S:
-            return
-        self._logged_at_s = time.monotonic()
-        self._is_long = True
-        log.info(
-            "Hourly usage sums are being made, of workspace %s up to %s; reports read the rest from events",
-            workspace_id,
-            time_text(until_ms),
-        )
-
-    def ends(self) -> None:
-        if self._is_long:
-            log.info("Hourly usage sums are complete up to %s", time_text(self._final_ms))
