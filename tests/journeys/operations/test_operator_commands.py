@@ -23,18 +23,21 @@ class Operator:
     async def run(
         self, *words: str, stdin: str = "", settings: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
+        started = await self.start(*words, settings=settings)
+        out, err = await started.communicate(stdin.encode())
+        assert started.returncode is not None
+        return subprocess.CompletedProcess(words, started.returncode, out.decode(), err.decode())
+
+    async def start(self, *words: str, settings: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
         # Other journeys may have made more workspaces. A key is of one.
         which = () if words[0] == "top" or settings else ("--workspace", "acme")
-        started = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *(*COMMAND, *words, *which, "--data", str(self._stage.product.data)),
             env=self._stage.product.environment | dict(settings or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        out, err = await started.communicate(stdin.encode())
-        assert started.returncode is not None
-        return subprocess.CompletedProcess(words, started.returncode, out.decode(), err.decode())
 
     async def did(self, *words: str, stdin: str = "") -> str:
         done = await self.run(*words, stdin=stdin)
@@ -52,17 +55,16 @@ async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage,
         await stage.ask(key)
     await stage.events_of(stage.name, 3)
     words = ("events", "export", "--since", stage.began, "--entity", stage.name, "--output", str(file))
-    killed = await asyncio.create_subprocess_exec(
-        *(*COMMAND, *words, "--data", str(stage.product.data)), env=stage.product.environment
-    )
+    killed = await operator.start(*words)
 
     async def has_begun() -> bool:
-        return file.with_name("events.csv.state").exists()
+        return file.with_name("events.csv.state").exists() or killed.returncode is not None
 
     await stage.until(has_begun, "the export has begun")
     if killed.returncode is None:
         killed.send_signal(signal.SIGKILL)
-    await killed.wait()
+    _, err = await killed.communicate()
+    assert killed.returncode in (0, -signal.SIGKILL), err
     for _ in range(2):
         await stage.ask(key)
     wanted = {event["idempotencyKey"]: event["tokens"] for event in await stage.events_of(stage.name, 5)}
