@@ -32,9 +32,8 @@ def test_setting_names_lists_every_setting_that_the_code_reads() -> None:
 
 
 DEPLOYMENT = DeploymentRef("ws_1", "mdl_1", "dep_1")
-RESULT = Delivery(
-    DEPLOYMENT, "req_1", "https://hooks.example.com/", 1, "w", Status.SUCCEEDED, 1_795_000_000_000, (), Succeeded(14, 1)
-)
+HOOK = "https://hooks.example.com/"
+RESULT = Delivery(DEPLOYMENT, "req_1", HOOK, 1, "w", Status.SUCCEEDED, 1_795_000_000_000, 0, (), Succeeded(14, 1))
 
 
 def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:

@@ -31,12 +31,11 @@ PIECE_BYTES = 64 << 10
 SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix, no secret)
 
 
-def again_in_ms(delivery: Delivery, now_ms: int) -> int | None:
-    """How long to wait after a try that has failed; None if it was the last one. `now_ms`: by Redis' clock."""
+def again_in_ms(delivery: Delivery) -> int | None:
+    """How long to wait after a try that has failed; None if it was the last one."""
     if delivery.attempt >= len(TRIES_AT_S):
         return None
-    due_ms = delivery.ended_at_ms + TRIES_AT_S[delivery.attempt] * 1000
-    return max(due_ms - now_ms, SHORTEST_PAUSE_MS)
+    return max(TRIES_AT_S[delivery.attempt] * 1000 - delivery.age_ms, SHORTEST_PAUSE_MS)
 
 
 def without_answer(delivery: Delivery) -> Delivery:

@@ -73,7 +73,7 @@ def fault_of_answer(status: int, headers: Headers, body: bytes, url: str) -> Fau
 
 
 def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
-    """The fault of an attempt that got no complete answer. `now_ms`: by Redis' clock."""
+    """The fault of an attempt that got no complete answer. `now_ms`: by the workspace's time."""
     match error:
         case UpstreamTimeoutError():
             return TIMED_OUT if _is_over(attempt, now_ms) else SILENT
@@ -90,7 +90,7 @@ def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
 
 
 def outcome_of(fault: Fault, attempt: Attempt, now_ms: int) -> Failed | Again:
-    """What follows from an attempt that failed. `now_ms`: by Redis' clock."""
+    """What follows from an attempt that failed. `now_ms`: by the workspace's time."""
     number, rules = attempt.ref.attempt, attempt.retries
     if not fault.may_pass or number >= rules.max_attempts:
         return Failed(fault.error)

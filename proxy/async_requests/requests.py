@@ -58,7 +58,7 @@ class RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """What `GET /async_request/{id}` shows. Times: milliseconds since 1970, by Redis' clock."""
+    """What `GET /async_request/{id}` shows. Times: milliseconds since 1970, by Redis' clock as it is now."""
 
     request_id: str
     deployment: DeploymentRef
@@ -108,7 +108,7 @@ class Attempt:
     keeps_answer: bool
     """Whether a webhook waits for the answer."""
     run_until_ms: int
-    """When the request must have ended, by Redis' clock: 3600 s after its first attempt began."""
+    """When the request must have ended, by the workspace's time: 3600 s after its first attempt began."""
     started_at_ms: int
     queued_ms: int
     """How long the request was QUEUED."""
@@ -154,6 +154,9 @@ class Delivery:
     status: Status
     """The outcome: SUCCEEDED, FAILED or EXPIRED."""
     ended_at_ms: int
+    """By Redis' clock as it was when this try began."""
+    age_ms: int
+    """How long ago the request had ended then."""
     errors: tuple[RequestError, ...]
     answer: Succeeded | None
     """Where the model's answer is, if there is one."""
@@ -170,8 +173,8 @@ class Work:
     deliveries: int
     """Deliveries that are due."""
     stored_answer_bytes: int
-    next_due_ms: int | None = None
-    """When the next pause, expiry or redelivery is due, by Redis' clock."""
+    next_due_in_ms: int | None = None
+    """Time until the next pause, expiry or redelivery is due."""
     ended: Sequence[tuple[DeploymentRef, Status, int]] = ()
     """Requests whose outcome this sweep has decided, with their time in the queue in milliseconds, for metrics."""
     more: bool = False

@@ -8,7 +8,6 @@ import contextlib
 import signal
 import socket
 from dataclasses import dataclass
-from time import time_ns
 
 from proxy.async_requests.deliveries import again_in_ms
 from proxy.async_requests.requests import AttemptRef, Work
@@ -134,7 +133,7 @@ def _deliveries(settings: Settings, edges: _Edges, incarnation: str) -> Deliveri
         queue=queue,
         teller=teller,
         counts=edges.meters.async_requests,
-        again_in_ms=lambda delivery: again_in_ms(delivery, time_ns() // 1_000_000),
+        again_in_ms=again_in_ms,
     )
     return Deliveries(parts, incarnation)
 

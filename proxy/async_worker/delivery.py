@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -50,7 +50,8 @@ class DeliveryCounts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryParts:
-    """What deliveries work with. `again_in_ms`: when to try again after a failed try; None to give up.
+    """What deliveries work with. `again_in_ms`: when to try again after a try that has
+    failed now; None to give up.
 
     `lost_after_s`: what is missing of an answer for so long is lost. After a crash of Redis, whoever stored it just
     before stores it again.
@@ -186,6 +187,7 @@ class Deliveries:
 
     async def _deliver(self, delivery: Delivery) -> None:
         queue, counts = self._parts.queue, self._parts.counts
+        began = self._parts.clock()
         try:
             trouble = await self._tell_twice(delivery)
         except AnswerLostError:
@@ -194,7 +196,8 @@ class Deliveries:
                 return
             delivery = without_answer(delivery)
             trouble = await self._parts.teller.tell(delivery)
-        again_in_ms = self._parts.again_in_ms(delivery) if trouble else None
+        aged = replace(delivery, age_ms=delivery.age_ms + int((self._parts.clock() - began) * 1000))
+        again_in_ms = self._parts.again_in_ms(aged) if trouble else None
         if not await _until_recorded(
             partial(queue.undelivered, delivery, again_in_ms) if trouble else partial(queue.delivered, delivery)
         ):

@@ -5,7 +5,7 @@ Hints may be lost, so they only make it faster. While the queue does not answer,
 
 import asyncio
 from collections.abc import Callable, Iterable
-from time import monotonic, time
+from time import monotonic
 
 from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
 from proxy.async_requests.requests import Work
@@ -100,13 +100,13 @@ class Scanner:
         work = await self._queue.sweep(workspace_id)
         if work.more:
             self._wanted[workspace_id] = None
-        if work.next_due_ms is not None:
-            self._plan(workspace_id, work.next_due_ms / 1000 - time())
+        if work.next_due_in_ms is not None:
+            self._plan(workspace_id, work.next_due_in_ms / 1000)
         self._known.add(workspace_id)
         self._tell(workspace_id, work)
 
     def _plan(self, workspace_id: str, wait_s: float) -> None:
-        """Sweep in `wait_s` by this machine's clock, which may be a little off: scans make up for that."""
+        """Sweep in `wait_s`, if no scan does by then."""
         if wait_s < SCAN_INTERVAL_S:
             self._due_at[workspace_id] = monotonic() + max(wait_s, 0.05)
 

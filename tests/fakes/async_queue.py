@@ -216,7 +216,7 @@ class FakeAsyncQueue:
             startable,
             sum(self._deliverable(one) for one in entries),
             stored,
-            min((due for one in entries if (due := self._due_ms(one)) is not None), default=None),
+            min((due - now_ms for one in entries if (due := self._due_ms(one)) is not None), default=None),
             [(one.deployment, one.outcome, one.queued_ms(now_ms)) for one in ended if one.outcome is not None],
             uncounted=self._take_uncounted(workspace_id),
         )
@@ -328,6 +328,7 @@ class FakeAsyncQueue:
             holder,
             entry.outcome,
             entry.decided_ms,
+            self.now_ms() - entry.decided_ms,
             () if entry.error is None else (entry.error,),
             entry.answer,
             0 if entry.answer is None else entry.attempt,

@@ -154,10 +154,13 @@ class RedisLoadBook:
         return heard
 
     async def _heard_machines(self, now_ms: int) -> dict[str, int]:
-        """When each machine was last heard. Forgets those that have been silent for long."""
+        """When each machine was last heard. Forgets those that have been silent for long.
+
+        After Redis' clock was set back these are all; who reports still is known again with its next report.
+        """
         (fields,) = await self._redis.each([_reading(_MACHINES)])
         heard = {machine.decode(): int(at_ms) for machine, at_ms in fields.items()}
-        silent = [machine for machine, at_ms in heard.items() if now_ms - at_ms > HEALTH_LASTS_MS]
+        silent = [machine for machine, at_ms in heard.items() if abs(now_ms - at_ms) > HEALTH_LASTS_MS]
         if silent:
             await self._delete(_MACHINES, silent)
         return {machine: at_ms for machine, at_ms in heard.items() if machine not in silent}
@@ -208,4 +211,4 @@ def _encoded(load: DeploymentLoad, now_ms: int) -> bytes:
 def _decoded(deployment_id: str, text: bytes, now_ms: int, machine_ms: int) -> Heard:
     at_ms, model_id, in_flight, queued, parked, last_ms, healthy, unhealthy = orjson.loads(text)
     load = DeploymentLoad(model_id, deployment_id, in_flight, queued, parked, last_ms, tuple(healthy), tuple(unhealthy))
-    return Heard(load, now_ms - at_ms, now_ms - max(machine_ms, at_ms))
+    return Heard(load, abs(now_ms - at_ms), abs(now_ms - max(machine_ms, at_ms)))

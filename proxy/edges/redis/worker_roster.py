@@ -12,8 +12,15 @@ from proxy.edges.redis.nodes.node import Nodes, execute
 
 _KEY = b"tg:workers"
 _NEVER_S = 10**9
+_STEP_S = 3
+"""A smaller difference between Redis' clock and this worker's is no step."""
 _RENEW = b"""
-local now = redis.call('TIME')[1]
+local now, own = tonumber(redis.call('TIME')[1]), redis.call('ZSCORE', KEYS[1], ARGV[1])
+local step = own and now - own - ARGV[3] or 0
+if math.abs(step) > tonumber(ARGV[4]) then  -- Redis' clock has stepped since this worker's last renewal
+  local entries = redis.call('ZRANGE', KEYS[1], 0, -1)
+  for _, worker in ipairs(entries) do redis.call('ZINCRBY', KEYS[1], step, worker) end
+end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('EXPIRE', KEYS[1], 86400)
@@ -76,8 +83,10 @@ class WorkerRoster:
         if was_away:
             self._trusted_from = now + self._expires_after_s
         is_trusted = now >= self._trusted_from
-        expires_after_s = b"%d" % (self._expires_after_s if is_trusted else _NEVER_S)
-        renewal = (b"EVAL", _RENEW, b"1", _KEY, self._incarnation, expires_after_s)
+        expires_after_s = self._expires_after_s if is_trusted else _NEVER_S
+        since_s = 0 if self.share is None else round(now - self._refreshed_at)
+        figures = (b"%d" % figure for figure in (expires_after_s, since_s, _STEP_S))
+        renewal = (b"EVAL", _RENEW, b"1", _KEY, self._incarnation, *figures)
         workers = await execute(self._nodes, _KEY, *renewal)
         if not isinstance(workers, list) or self._incarnation not in workers:
             return

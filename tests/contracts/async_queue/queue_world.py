@@ -39,8 +39,8 @@ _CLOCK_KEY = "test:now:{%s}"
 """In each slot: a script may read no other."""
 _TAG = "(KEYS[1]:match('{(.+)}') or KEYS[1])"
 CLOCK = f"(function() local t = redis.call('GET', ('{_CLOCK_KEY}'):format({_TAG})) return {{0, t * 1000}} end)()"
-REDIS_AHEAD = "(function() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) - now end)()"
-SKEW = f"{REDIS_AHEAD} - {STEP_MS // 2}"
+REDIS_NOW = "(function() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) end)()"
+SKEW = f"{REDIS_NOW} - now + base - {STEP_MS // 2}"
 WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
 _TAGS = (WS, "ws2", "-", INDEX)
 """Of the keys that tests use."""
@@ -66,10 +66,11 @@ class RedisQueue(RedisRequestQueue, RedisAttemptQueue, RedisDeliveryQueue, Redis
 
 @dataclass
 class World:
-    """A queue and its clock."""
+    """A queue and its clock. `now_ms`: its own, by which `offset_ms` of Redis' clock is wrong."""
 
     queue: Queue
     now_ms: int = START_MS
+    offset_ms: int = 0
     redis: Admin | None = None
     client: QueueClient | None = None
     _ids: int = field(default=0)
@@ -78,14 +79,16 @@ class World:
     def advance(self, milliseconds: int) -> None:
         assert milliseconds % STEP_MS == 0
         self.now_ms += milliseconds
-        if self.redis is not None:
-            set_clock(self.redis, self.now_ms)
-            self.announce_again()
+        self._set_clock()
 
-    def announce_again(self) -> None:
-        """The client remembers by its own clock which workspaces it has announced."""
-        assert self.client is not None
-        self.client.index = WorkspaceIndex(self.client.commands)
+    def step(self, milliseconds: int) -> None:
+        """Set Redis' clock forward or back."""
+        self.offset_ms += milliseconds
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        if self.redis is not None:
+            set_clock(self.redis, self.now_ms + self.offset_ms)
 
     def new_request(self, submission: Submission, deployment: DeploymentRef = DEP) -> NewRequest:
         self._ids += 1
@@ -146,7 +149,8 @@ def redis_world(client: QueueClient, own: Admin) -> World:
     own.flushall()
     set_clock(own, START_MS)
     world = World(RedisQueue(client), redis=own, client=client)
-    world.announce_again()
+    client.commands.use_clock(lambda: world.now_ms / 1000)
+    client.index = WorkspaceIndex(client.commands)
     return world
 
 

@@ -92,6 +92,7 @@ async def test_pieces_go_when_the_outcome_is_known(
     assert pieces_of(own, id) == 0
     while (delivery := await world.queue.next_delivery(WS, "a")) is not None:
         assert await world.queue.delivered(delivery)
+    await world.queue.sweep(WS)
     world.advance(120_000)
     await world.queue.sweep(WS)
     assert leftovers(own) == []

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import redis
@@ -19,6 +20,7 @@ from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple
 from tests.redis_server import RedisServer, private_redis
+from tests.stepped_clock import SteppedClock
 from tests.waiting import eventually
 
 PATIENCE_S = 10
@@ -237,6 +239,27 @@ async def test_new_worker_has_no_share_until_the_others_know_of_it(server: Redis
         await second.take(simple(rpm=11), Estimate(1))
     await first.close()
     await second.close()
+
+
+async def test_step_of_redis_clock_forgets_dead_workers_and_no_others(tmp_path: Path) -> None:
+    clock = SteppedClock(tmp_path)
+    with private_redis(environment=clock.environment) as server:
+        async with AsyncExitStack() as stack:
+            made = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
+            for counters in made:
+                await counters.start()
+                stack.push_async_callback(counters.close)
+            rosters = [counters._roster for counters in made]
+            await eventually(lambda: all(one.share is not None and one.share.workers == 3 for one in rosters))
+            await eventually(lambda: all(time.monotonic() > one._trusted_from for one in rosters))
+            clock.step(3600)
+            await rosters[0]._refresh()
+            assert rosters[0].share == Share(0, 3)
+            dead = rosters.pop()._task
+            assert dead is not None
+            dead.cancel()
+            clock.step(-3600)
+            await eventually(lambda: [one.share for one in rosters] == [Share(0, 2), Share(1, 2)])
 
 
 async def test_lone_worker_shrinks_its_share_at_once(server: RedisServer) -> None:

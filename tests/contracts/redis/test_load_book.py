@@ -148,6 +148,19 @@ async def test_health_of_a_machine_that_fell_silent_is_forgotten_for_good(world:
     assert await world.load() in (None, Load())
 
 
+async def test_machine_that_died_before_redis_clock_was_set_back_is_forgotten(server: RedisServer) -> None:
+    clock = Clock()
+    async with client_of(server) as client:
+        writer, reader = SharedAtTestTime(client, clock), SharedAtTestTime(client, Clock())
+        clock.now_ms += 3_600_000
+        await writer.report(ONE, [BUSY])
+        await writer.report(TWO, [BUSY])
+        clock.now_ms -= 3_600_000
+        assert await reader.loads(["dep"]) in ({}, {"dep": Load()})
+        await writer.report(TWO, [BUSY])
+        assert (await reader.loads(["dep"]))["dep"].in_flight == BUSY.in_flight
+
+
 async def test_many_deployments_are_reported_and_read_at_once(world: World) -> None:
     ids = [f"dep_{n}" for n in range(1000)]
     await world.writer.report(ONE, [replace(BUSY, deployment_id=id, parked=n) for n, id in enumerate(ids)])

@@ -36,7 +36,7 @@ class Clock:
 def delivery(id: str = "req_1", url: str = URL, workspace_id: str = "ws_1", attempt: int = 1) -> Delivery:
     """A result without an answer."""
     deployment = replace(DEPLOYMENT, workspace_id=workspace_id)
-    return Delivery(deployment, id, url, attempt, "me", Status.FAILED, ENDED_MS, (ERROR,), None)
+    return Delivery(deployment, id, url, attempt, "me", Status.FAILED, ENDED_MS, 0, (ERROR,), None)
 
 
 def with_answer(one: Delivery, *chunks: bytes, is_json: bool = True) -> Delivery:

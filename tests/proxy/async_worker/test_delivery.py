@@ -77,7 +77,7 @@ class World:
             queue=self.queue,
             teller=self.teller,
             counts=self.counts,
-            again_in_ms=lambda delivery: deliveries.again_in_ms(delivery, self.clock()),
+            again_in_ms=deliveries.again_in_ms,
             clock=lambda: self.clock() / 1000,
             lost_after_s=0.01,
         )

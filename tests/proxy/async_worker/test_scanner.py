@@ -89,7 +89,7 @@ async def test_new_subscription_may_have_missed_hints(queue: ScriptedQueue) -> N
 
 
 async def test_what_is_due_before_the_next_scan_is_swept_then(queue: ScriptedQueue) -> None:
-    queue.work["w1"] = Work({}, 0, 0, next_due_ms=int(time() * 1000) + 100)
+    queue.work["w1"] = Work({}, 0, 0, next_due_in_ms=100)
     async with scanning(queue):
         await eventually(lambda: queue.swept == ["w1", "w1"])
         await asyncio.sleep(0.1)

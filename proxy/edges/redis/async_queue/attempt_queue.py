@@ -51,7 +51,7 @@ class RedisAttemptQueue:
         reply = await self._client.commands.run("sweep", key, SWEEP_MOST, self._max_answer_bytes)
         await self._client.holdings.settle(workspace_id, key)
         if reply[1]:
-            await self._client.index.add(workspace_id)  # in case Redis' clock was stepped, or the index deleted
+            await self._client.index.add(workspace_id)  # in case the index was deleted
         else:
             await self._client.index.forget(workspace_id)
         return records.work_of(workspace_id, reply)

@@ -6,14 +6,16 @@ Nothing is sent twice here, redirects excepted: a command whose reply is lost ma
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.edges.redis.async_queue.scripts import load_scripts
+from proxy.edges.redis.nodes.clock import ExpectedTimes
 from proxy.edges.redis.subscription import subscribed, watched
 from runtime.redis.node_clients import RedisOptions
 from runtime.redis.replicated_writes import ReplicatedWrites
@@ -48,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Tests replace the scripts by those with another clock."""
+    """Tests replace the scripts, and the monotonic clock, by those with another clock."""
 
     connections: int = 32
     """To each server."""
@@ -58,13 +60,16 @@ class QueueOptions:
     piece_bytes: int = 131_072
     """Larger inputs go in pieces of this size."""
     scripts: Mapping[str, str] = field(default_factory=load_scripts)
+    clock: Callable[[], float] = time.monotonic
 
 
 class QueueCommands:
     """`run` and `call` raise `QueueUnavailableError` for whatever is wrong with Redis."""
 
     def __init__(self, url: str, options: QueueOptions) -> None:
+        self.clock = options.clock
         self._timeout_s = options.timeout_s
+        self._times = ExpectedTimes(options.timeout_s)
         bounds = RedisOptions(
             connect_timeout_s=options.connect_timeout_s, connections=options.connections, wait_s=options.timeout_s
         )
@@ -73,6 +78,11 @@ class QueueCommands:
         self._scripts = {name: RedisScript(text) for name, text in options.scripts.items()}
         self._trouble = self._denied = ""
         self._logged_at = float("-inf")
+
+    def use_clock(self, clock: Callable[[], float]) -> None:
+        """Measure time by this clock, and know nothing of any workspace's time."""
+        self.clock = clock
+        self._times = ExpectedTimes(self._timeout_s)
 
     async def close(self) -> None:
         await self._writes.close()
@@ -97,11 +107,11 @@ class QueueCommands:
 
     async def run(self, name: str, key: str, *arguments: Argument) -> Any:
         """Run a script. `key`: what it calls KEYS[1]: a key, or the prefix of a workspace's."""
-        return await self._guarded(lambda: self._scripts[name].run(self._redis, _keys(key), *arguments))
+        return await self._timed(key, arguments, partial(self._scripts[name].run, self._redis))
 
     async def write(self, name: str, key: str, *arguments: Argument) -> Any:
         """Do the same as `run`; the reply counts: a replica has what was written, if there is one."""
-        return await self._guarded(lambda: self._writes.run(self._scripts[name], _keys(key), *arguments))
+        return await self._timed(key, arguments, partial(self._writes.run, self._scripts[name]))
 
     def doubt(self) -> None:
         """Find out again which servers hold the data."""
@@ -118,6 +128,17 @@ class QueueCommands:
     def watched(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[None, None]:
         """Whenever all servers of the queue are subscribed to. See `proxy.edges.redis.subscription`."""
         return watched(self._redis, channel, on_lost, _BACKOFF_S)
+
+    async def _timed(self, key: str, arguments: Sequence[Argument], run: Callable[..., Awaitable[Any]]) -> Any:
+        """Run the script with the time that it should be in the workspace, and learn that from its reply."""
+        if not _is_workspace(key):
+            return await self._guarded(lambda: run([key], *arguments))
+        asked_at_s = self.clock()
+        expected = self._times.at(key, asked_at_s) or ("", "")
+        keys = [key, key + _MISSING]
+        now_ms, reply = await self._guarded(lambda: run(keys, *arguments, *expected))
+        self._times.learn(key, now_ms, asked_at_s)
+        return reply
 
     async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -142,8 +163,8 @@ class QueueCommands:
                       trouble, remedy_for(trouble))  # fmt: skip
 
 
-def _keys(key: str) -> list[str]:
-    return [key, key + _MISSING] if key.endswith(":") else [key]
+def _is_workspace(key: str) -> bool:
+    return key.endswith(":")
 
 
 def remedy_for(trouble: str) -> str:

@@ -1,7 +1,7 @@
--- Removes a workspace that has no requests from the index, unless somebody who is about to submit has just added it.
--- KEYS[1]: the index. ARGV: workspace, for how long (ms) who has added it may still submit.
+-- Removes a workspace from the index, unless somebody has added it again since it had this score.
+-- KEYS[1]: the index. ARGV: workspace, score ('': none is old enough). Reply: the score; false if it is not there now.
 
-local time = redis.call('TIME')
-local added = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if added and added + ARGV[2] < time[1] * 1000 + time[2] / 1000 then return redis.call('ZREM', KEYS[1], ARGV[1]) end
-return 0
+local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if score ~= ARGV[2] then return score end
+redis.call('ZREM', KEYS[1], ARGV[1])
+return false

@@ -1,5 +1,6 @@
 -- One workspace's asynchronous requests. This text is prepended to every other script of the folder; scripts.py puts
--- before it what comes from Python: MOVES and OUTCOMES by event, ENDINGS, LEASE, STANDING, KEPT, UNSUBMITTED (ms), TRIES.
+-- before it what comes from Python: MOVES and OUTCOMES by event, ENDINGS, LEASE, STANDING, KEPT, UNSUBMITTED, GAP (ms),
+-- TRIES; and makes each script a function, which answer() calls.
 -- Every change of a phase goes through move(), so no script can make one that proxy/async_requests/states.py forbids.
 --
 -- KEYS[1]: "tga:{workspace}:", with which all keys of the workspace begin, so that they are in one slot. KEYS[2] is
@@ -19,7 +20,15 @@
 --   totals       hash: `queued` and `answers` in bytes; `grows`: whose answer may exceed their bound; `hooks` that
 --                nobody holds
 --   uncounted    hash "model dep outcome" -> requests that have ended here, until a sweep tells somebody who counts
+--   clock        hash: the workspace's time, as long as a request has not ended (see below)
 -- A counter that is 0 does not exist, nor does an empty stream. A pending entry is a lease: of an attempt or a delivery.
+--
+-- All times are the workspace's own, which is Redis' clock until that steps. Then the workspace's time goes on as if it had
+-- not: `ahead` is how far it is ahead of the clock, negative after a step forward. A step back shows itself, because the
+-- clock is before the last time `seen`. A step forward is told from time that has passed by the last two arguments of
+-- every script: what time it should be by the caller's monotonic clock, and by how much more it can be ('': the caller
+-- does not know). What other callers have seen here has passed, whatever one of them knows: it may have been suspended.
+-- What callers are told, and keep for an hour, are times of Redis' clock.
 
 local call, floor, P, GROUP = redis.call, math.floor, KEYS[1], 'w'
 local TOTALS, LATER, HELD, HOOKS = P .. 'totals', P .. 'later', P .. 'held', P .. 'hooks'
@@ -27,9 +36,30 @@ local DEPLOYMENTS, STARTABLE = P .. 'deployments', P .. 'startable'
 local FIELDS = {'phase', 'dep', 'model', 'prio', 'hook', 'created', 'until', 'max', 'size', 'attempt', 'begun',
   'deadline', 'stream', 'entry', 'holder', 'stored', 'tries', 'outcome', 'decided', 'code', 'text', 'at'}
 local NUMBERS = {'created', 'until', 'max', 'size', 'attempt', 'begun', 'deadline', 'stored', 'tries', 'decided', 'at'}
+local CLOCK = P .. 'clock'
 local time = redis.call('TIME')
-local now = time[1] * 1000 + floor(time[2] / 1000)
-local SKEW = 0  -- tests, whose clock is not Redis' own, put here how far Redis' own clock is ahead
+local clock_ms = time[1] * 1000 + floor(time[2] / 1000)
+local more, expected = tonumber(table.remove(ARGV)), tonumber(table.remove(ARGV))
+local clock = call('HMGET', CLOCK, 'seen', 'ahead', 'base')
+local seen, ahead, base = tonumber(clock[1] or clock_ms), tonumber(clock[2] or 0), tonumber(clock[3] or 0)
+local now, has_stepped = clock_ms + ahead, false
+if now < seen or (expected and now > math.max(expected, seen) + more) then
+  now, has_stepped = math.max(math.min(now, expected or now), seen), true
+  ahead = now - clock_ms
+end
+local is_doubtful = not expected and now - seen >= GAP  -- time has passed here, or the clock has stepped
+
+-- A pending entry has the time `now - base`, because Redis allows no later one than its clock's. Where the workspace's time
+-- gets further ahead than ever, all leases begin anew.
+if ahead > base then
+  base = ahead
+  for _, key in ipairs(call('ZRANGE', HELD, 0, -1)) do
+    for _, pending in ipairs(call('XPENDING', key, GROUP, '-', '+', 100000)) do
+      call('XCLAIM', key, GROUP, pending[2], 0, pending[1], 'TIME', clock_ms, 'JUSTID')
+    end
+  end
+end
+local SKEW = base - ahead  -- how much longer entries are idle for Redis; tests, whose clock is not Redis' own, replace it
 
 -- Redis refuses a script for want of memory only if its first write needs memory. These free some in the end.
 local function frees_memory()
@@ -52,7 +82,7 @@ local function request(id)
   local r = {id = id, key = P .. 'r:' .. id, changes = {}}
   for i, name in ipairs(FIELDS) do r[name] = values[i] end
   for _, name in ipairs(NUMBERS) do r[name] = tonumber(r[name] or 0) end
-  if r.phase == 'ended' and now >= r.at + KEPT then return nil end
+  if r.phase == 'ended' and clock_ms >= r.at + KEPT then return nil end
   return r
 end
 
@@ -118,7 +148,7 @@ local function put(r, stream)
 end
 
 local function renew(r)
-  call('XCLAIM', stream_of(r), GROUP, r.holder, 0, r.entry, 'TIME', now, 'FORCE', 'JUSTID')
+  call('XCLAIM', stream_of(r), GROUP, r.holder, 0, r.entry, 'TIME', now - base, 'FORCE', 'JUSTID')
 end
 
 -- The holder has r's entry from now on.
@@ -173,8 +203,8 @@ local function close(r)
   drop(r)
   forget_answer(r)
   call('UNLINK', P .. 'i:' .. r.id, P .. 'b:' .. r.id, r.key)
-  call('HSET', r.key, 'phase', r.phase, 'dep', r.dep, 'model', r.model, 'hook', r.hook, 'created', r.created,
-    'attempt', r.attempt, 'outcome', r.outcome, 'code', r.code or '', 'text', r.text or '', 'at', r.at)
+  call('HSET', r.key, 'phase', r.phase, 'dep', r.dep, 'model', r.model, 'hook', r.hook, 'created', r.created - ahead,
+    'attempt', r.attempt, 'outcome', r.outcome, 'code', r.code or '', 'text', r.text or '', 'at', r.at - ahead)
   call('PEXPIRE', r.key, KEPT)
   if add(DEPLOYMENTS, r.model .. ' ' .. r.dep, -1) == 0 then call('PEXPIRE', P .. 'd:' .. r.dep, STANDING) end
 end
@@ -301,4 +331,20 @@ local function held_delivery(id, tries, holder, repeated)
     return r
   end
   return nil
+end
+
+-- Keeps the workspace's time, once a second or when it has stepped. Where Redis has no memory for it, the next script does.
+local function keep_time()
+  if call('EXISTS', DEPLOYMENTS) == 0 then
+    if clock[1] then call('DEL', CLOCK) end
+  elseif has_stepped or not clock[1] or (not is_doubtful and now - seen >= 1000) then
+    redis.pcall('HSET', CLOCK, 'seen', now, 'ahead', ahead, 'base', base)
+  end
+end
+
+-- Runs a script. Replies the workspace's time, and what the script does.
+local function answer(script)
+  local reply = script()
+  keep_time()
+  return {now, reply or false}
 end

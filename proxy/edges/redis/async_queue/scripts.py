@@ -13,8 +13,10 @@ from proxy.async_requests.states import OUTCOMES, TRANSITIONS
 
 UNSUBMITTED_S = 60.0
 """How long the pieces of an input stay whose request is not queued."""
+GAP_S = 10.0
+"""Time between two looks at a workspace with open requests that is unusual: it is swept each second."""
 _CLOCK = "redis.call('TIME')"
-_SKEW = "local SKEW = 0"
+_SKEW = "base - ahead"
 _NAMES = (
     *("put", "submit", "state", "cancel", "start", "renew", "store", "finish", "fail_deployment", "standing", "sweep"),
     *("next_delivery", "renew_deliveries", "end_delivery", "answer_lost", "give_back", "overview"),
@@ -29,25 +31,26 @@ _ENDINGS: Mapping[str, RequestError] = {
 }
 
 
-def load_scripts(clock: str = _CLOCK, skew: str = "0") -> Mapping[str, str]:
+def load_scripts(clock: str = _CLOCK, skew: str = _SKEW) -> Mapping[str, str]:
     """The text of each script by its name.
 
-    `clock`, `skew`: Lua expressions of the time and of how far Redis' own clock is ahead of it; tests replace them.
+    `clock`, `skew`: Lua expressions of the time and of how much longer entries are idle for Redis; tests replace them.
     """
     folder = resources.files("proxy.edges.redis.async_queue")
 
     def read(name: str) -> str:
         return folder.joinpath(name + ".lua").read_text("utf-8").replace(_CLOCK, clock)
 
-    head = _constants() + read("queue").replace(_SKEW, f"local SKEW = {skew}")
-    return {**{name: head + read(name) for name in _NAMES}, **{name: read(name) for name in _OF_THE_INDEX}}
+    head = _constants() + read("queue").replace(f"local SKEW = {_SKEW}", f"local SKEW = {skew}")
+    whole = {name: f"{head}\nreturn answer(function()\n{read(name)}\nend)\n" for name in _NAMES}
+    return {**whole, **{name: read(name) for name in _OF_THE_INDEX}}
 
 
 def _constants() -> str:
     moves: dict[str, dict[str, str]] = {}
     for (phase, event), following in TRANSITIONS.items():
         moves.setdefault(phase.value, {})[event.value] = _text(following.value)
-    periods = {"LEASE": LEASE_S, "STANDING": STANDING_S, "KEPT": KEPT_S, "UNSUBMITTED": UNSUBMITTED_S}
+    periods = {"LEASE": LEASE_S, "STANDING": STANDING_S, "KEPT": KEPT_S, "UNSUBMITTED": UNSUBMITTED_S, "GAP": GAP_S}
     tables = {
         "MOVES": _table((phase, _table(by_event.items())) for phase, by_event in moves.items()),
         "OUTCOMES": _table((event.value, _text(status.value)) for event, status in OUTCOMES.items()),

@@ -3,4 +3,5 @@
 
 local r = request(ARGV[1])
 if not r then return false end
-return {r.phase, r.outcome or '', r.model, r.dep, r.hook, r.created, r.at, r.code or '', r.text or ''}
+local is_ahead = r.phase == 'ended' and 0 or ahead
+return {r.phase, r.outcome or '', r.model, r.dep, r.hook, r.created - is_ahead, r.at - is_ahead, r.code or '', r.text or ''}

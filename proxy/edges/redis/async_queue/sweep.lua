@@ -1,10 +1,12 @@
 -- Does what is due: ends requests that waited too long, resumes paused ones, begins deliveries again, and takes back
 -- attempts and deliveries whose lease is over. Looks at nothing that is not due, and at so many requests at most.
+-- It does nothing while the time is doubtful: callers who know it may be about to set it right.
 -- ARGV: most requests of one call, most bytes of answers.
--- Reply: stopped at that most (1), requests that have not ended (1: some), bytes of answers, deliveries that wait, next
--- due time or '', then three lists: "model dep", startable requests; "model dep", outcome, ms in the queue; and
+-- Reply: stopped at that most (1), requests that have not ended (1: some), bytes of answers, deliveries that wait, ms to
+-- the next due time or '', then three lists: "model dep", startable requests; "model dep", outcome, ms in the queue; and
 -- "model dep outcome", ended requests that nobody has counted.
 
+if is_doubtful then return {0, call('EXISTS', DEPLOYMENTS), 0, 0, '', {}, {}, {}} end
 frees_memory()
 local left, ended = tonumber(ARGV[1]), {}
 local function report(r)
@@ -46,4 +48,4 @@ local uncounted = call('HGETALL', P .. 'uncounted')
 call('DEL', P .. 'uncounted')
 local answers, due = tonumber(call('HGET', TOTALS, 'answers') or 0), call('ZRANGE', LATER, 0, 0, 'WITHSCORES')[2]
 return {left <= 0 and 1 or 0, call('EXISTS', DEPLOYMENTS), answers, tonumber(call('HGET', TOTALS, 'hooks') or 0),
-  due or '', answers <= tonumber(ARGV[2]) and call('HGETALL', STARTABLE) or {}, ended, uncounted}
+  due and due - now or '', answers <= tonumber(ARGV[2]) and call('HGETALL', STARTABLE) or {}, ended, uncounted}

@@ -1,9 +1,9 @@
-"""The index of workspaces that have requests which have not ended: `tga:workspaces`, a zset of when each was added.
+"""The index of workspaces that have requests which have not ended: `tga:workspaces`, a zset.
 
-A workspace is added before a request of it is queued, so none is ever missing, and removed when a sweep finds nothing.
+A workspace is added before a request of it is queued, so none is ever missing. Its score rises whenever it is added. It
+is removed when sweeps find nothing and its score has stayed the same for `GRACE_S`, by this process' monotonic clock.
 """
 
-import time
 from collections.abc import Sequence
 
 from proxy.edges.redis.async_queue.commands import QueueCommands
@@ -11,7 +11,7 @@ from proxy.edges.redis.async_queue.commands import QueueCommands
 INDEX = "tga:workspaces"
 ADDED_FOR_S = 20.0
 """How long a process relies on having added a workspace."""
-GRACE_MS = 60_000
+GRACE_S = 60.0
 """How long a workspace stays after it was added: longer than `ADDED_FOR_S` and the deadline of a submission."""
 
 
@@ -21,9 +21,11 @@ class WorkspaceIndex:
     def __init__(self, commands: QueueCommands) -> None:
         self._commands = commands
         self._added: dict[str, float] = {}
+        self._scores: dict[str, tuple[bytes, float]] = {}
+        """Scores of workspaces in which nothing was left, and since when they have had them."""
 
     async def add(self, workspace_id: str) -> None:
-        now = time.monotonic()
+        now = self._commands.clock()
         if now - self._added.get(workspace_id, float("-inf")) < ADDED_FOR_S:
             return
         await self._commands.run("add_workspace", INDEX, workspace_id)
@@ -38,7 +40,12 @@ class WorkspaceIndex:
 
     async def forget(self, workspace_id: str) -> None:
         """Nothing of the workspace was left a moment ago."""
-        await self._commands.run("forget_workspace", INDEX, workspace_id, GRACE_MS)
+        now = self._commands.clock()
+        score, since = self._scores.pop(workspace_id, (b"", now))
+        old = score if now - since >= GRACE_S else b""
+        current = await self._commands.run("forget_workspace", INDEX, workspace_id, old)
+        if current is not None:
+            self._scores[workspace_id] = current, since if current == score else now
 
     async def all(self) -> Sequence[str]:
         found = await self._commands.call(INDEX, lambda redis: redis.zrange(INDEX, 0, -1))

@@ -1,5 +1,5 @@
-"""An estimate of Redis' clock, learnt from the replies of takes. It turns local deadlines into Redis' time, and tells
-when the clock has stepped."""
+"""Estimates of Redis' clock, learnt from replies. They turn local deadlines into Redis' time, and tell when the clock
+has stepped."""
 
 import math
 from collections.abc import Callable
@@ -54,6 +54,33 @@ class RedisClock:
     def at_most(self, local_s: float) -> int:
         """The latest time, in ms, that Redis' clock can show at `local_s`. `NO_DEADLINE_MS` while nothing is known."""
         return NO_DEADLINE_MS if self._ahead_ms is None else math.ceil(local_s * 1000) + self._ahead_ms
+
+
+class ExpectedTimes:
+    """What time it should be in each workspace of the queue, whichever server has it."""
+
+    _MOST = 10_000
+    """Workspaces, of which one may be forgotten."""
+
+    def __init__(self, slowest_reply_s: float) -> None:
+        self._slack_s = slowest_reply_s + STEP_MS / 1000
+        self._clocks: dict[str, RedisClock] = {}
+
+    def at(self, key: str, local_s: float) -> tuple[int, int] | None:
+        """The time in ms, and by how much more it can be though no clock has stepped. None if nothing is known."""
+        clock = self._clocks.get(key)
+        if clock is None:
+            return None
+        more_s = self._slack_s + DRIFT * (local_s - clock.learnt_at_s)
+        return clock.at_most(local_s), round(more_s * 1000)
+
+    def learn(self, key: str, now_ms: int, asked_at_s: float) -> None:
+        """`now_ms`: what the reply says to a question of `asked_at_s`."""
+        clock = self._clocks.pop(key, None) or RedisClock()
+        clock.learn(now_ms, asked_at_s)
+        self._clocks[key] = clock
+        if len(self._clocks) > self._MOST:
+            del self._clocks[next(iter(self._clocks))]
 
 
 class ClockSteps:
