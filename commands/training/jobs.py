@@ -13,6 +13,7 @@ from commands.editing.shown import print_answer
 from commands.log_lines import log_options, print_log
 from commands.output import Column
 from commands.times import time_from
+from commands.training.metrics import read_metrics
 from commands.training.tables import print_table
 
 STATUS_PREFIX = "TRAINING_JOB_"
@@ -119,7 +120,7 @@ def metrics(job: str, name: str | None, since: str | None, connection: Connectio
     query = only(name=name, since=None if since is None else time_from(since, "--since"))
 
     async def work(client: Client) -> Any:
-        return await client.call("GET", await _place(client, job, "metrics"), **query)
+        return {"metrics": await read_metrics(client, await _place(client, job, "metrics"), **query)}
 
     print_table(connection, connection.run(work), "metrics", _METRIC_COLUMNS)
 

@@ -14,6 +14,7 @@ from typing import Any
 from commands.connection import Client
 from commands.errors import AwayError, ManagementError
 from commands.progress import ProgressPrinter
+from commands.training.metrics import read_metrics
 from policy.training.statuses import COMPLETED, ENDED, SYNCED, SYNCING
 
 POLL_S = 1.0
@@ -58,9 +59,10 @@ async def watch(client: Client, job_id: str, printer: ProgressPrinter) -> bool:
     if not found:
         raise ManagementError(f"no training job {job_id} in this workspace; search lists them")
     path = f"/v1/training_projects/{found[0]['training_project_id']}/jobs/{job_id}"
+    latest = dict[str, Mapping[str, Any]]()
     while True:
         try:
-            progress = await _look(client, path)
+            progress = await look(client, path, latest)
         except AwayError as error:
             printer.show(f"control is away, asking again: {error}")
         else:
@@ -71,10 +73,12 @@ async def watch(client: Client, job_id: str, printer: ProgressPrinter) -> bool:
         await asyncio.sleep(POLL_S)
 
 
-async def _look(client: Client, path: str) -> Progress:
+async def look(client: Client, path: str, latest: dict[str, Mapping[str, Any]]) -> Progress:
+    """Look at the job, and add to `latest` the last points since the look before."""
     answer = await client.call("GET", f"{path}/checkpoints")
-    metrics = (await client.call("GET", f"{path}/metrics"))["metrics"]
-    latest = {metric["name"]: metric["points"][-1] for metric in metrics if metric["points"]}
+    since = max((point["timestamp"] for point in latest.values()), default=None)
+    metrics = await read_metrics(client, f"{path}/metrics", since=since)
+    latest |= {metric["name"]: metric["points"][-1] for metric in metrics if metric["points"]}
     statuses = tuple(checkpoint["sync_status"] for checkpoint in answer["checkpoints"])
     return Progress(answer["training_job"], latest, statuses)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from control.edges.sql import log_rows as rows
-from control.edges.sql.log_rows import LogTable, Millisecond, Place
+from control.edges.sql.log_rows import LogTable, Place
 from control.edges.sql.store import Store, WriteTx, in_batches, now_ms
 from control.resources.records import NS_PER_MS, LogFilter, LogLine
+from control.resources.times import MillisecondRoom
 from control.time_slices import each
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -30,8 +31,6 @@ MAX_NS = 9 * 10**18 - 1
 _DAY_NS = 86_400_000 * NS_PER_MS
 _WRITTEN_AT_ONCE, _DELETED_AT_ONCE = 200, 500
 """Lines in one transaction: SQLite has one writer, and others wait for it."""
-_STRETCH_MS = 100
-"""Milliseconds that are looked at together for one that has room."""
 _GROWTH = 10
 """A log is cut back after it grew by this fraction of a bound."""
 _CUT = " … (cut)"
@@ -99,25 +98,13 @@ class Logs:
         """The lines by time. One whose millisecond is full is moved to the beginning of the next that has room."""
         ordered = sorted(lines, key=lambda pair: pair[1].timestamp_ns)
         own = [(id, line.timestamp_ns // NS_PER_MS) for id, line in ordered]
-        counts = await rows.count_lines(tx.conn, self._table, tuple(dict.fromkeys(own)))
-        latest = dict[str, int]()
+        room = MillisecondRoom(LINES_PER_MS, partial(rows.count_lines, tx.conn, self._table))
+        await room.look_at(dict.fromkeys(own))
         spread = list[tuple[str, LogLine]]()
         for (id, line), (_, ms) in zip(ordered, own, strict=True):
-            free_ms = await self._free_ms(tx, counts, id, max(ms, latest.get(id, ms)))
-            counts[id, free_ms] += 1
-            latest[id] = free_ms
+            free_ms = await room.take(id, ms)
             spread.append((id, line if free_ms == ms else replace(line, timestamp_ns=free_ms * NS_PER_MS)))
         return spread
-
-    async def _free_ms(self, tx: WriteTx, counts: dict[Millisecond, int], id: str, ms: int) -> int:
-        """The first millisecond from `ms` on that has room. Adds what it looks up to `counts`."""
-        while True:
-            if (id, ms) not in counts:
-                stretch = [(id, later) for later in range(ms, ms + _STRETCH_MS) if (id, later) not in counts]
-                counts.update(await rows.count_lines(tx.conn, self._table, stretch))
-            if counts[id, ms] < LINES_PER_MS:
-                return ms
-            ms += 1
 
     async def note_written(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Cut back the logs that may have grown beyond their bounds."""

@@ -39,7 +39,7 @@ class TrainingMetricV1(ResponseV1):
 
 
 class TrainingJobMetricsResponseV1(ResponseV1):
-    """The metrics of a training job, by name: its oldest points from `since` on, at most 10 000 in all."""
+    """The metrics of a training job, by name: its oldest 10 000 points from `since` on, all of each millisecond."""
 
     metrics: list[TrainingMetricV1]
 

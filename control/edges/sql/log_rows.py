@@ -19,13 +19,12 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployment_logs, deployments
 from control.edges.sql.training.tables import training_jobs, training_logs
 from control.resources.records import NS_PER_MS, LogFilter, LogLine
+from control.resources.times import Millisecond
 
 _MOST_NS = 2**63 - 1
 """The largest number that a column holds."""
 Place = tuple[int, int]
 """(timestamp in nanoseconds, id) of a line."""
-Millisecond = tuple[str, int]
-"""(owner's id, milliseconds since the epoch)."""
 _COLUMNS = ("timestamp_ns", "level", "message", "replica", "request_id")
 
 
@@ -90,7 +89,7 @@ async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> froze
     return frozenset((await tx.conn.execute(query)).scalars())
 
 
-async def count_lines(conn: Connection, log: LogTable, wanted: Sequence[Millisecond]) -> dict[Millisecond, int]:
+async def count_lines(conn: Connection, log: LogTable, wanted: Collection[Millisecond]) -> dict[Millisecond, int]:
     """The number of lines in each of these milliseconds. One index range each."""
     value, source, _ = _SOURCES[conn.dialect.name]
     owner = value.format(place=0, type="text")

@@ -6,18 +6,23 @@ See docs/reference/training.md#logs-and-metrics.
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.training import metric_rows as rows
 from control.edges.sql.training.metric_rows import PointFilter
-from control.resources.times import LAST_MS
+from control.resources.times import LAST_MS, MillisecondRoom
 from policy.training.reports import MetricPoint
 
 MAX_POINTS, MAX_NAMES = 100_000, 100
 """Of one job."""
 POINTS_AT_ONCE = 10_000
-"""In one answer."""
+"""In one answer, which has more to hold whole milliseconds."""
+POINTS_PER_MS = 5_000
+"""At one millisecond of a job. Later ones get the next."""
+MAX_MS = LAST_MS - 1_000
+"""The latest time that a point may say. Later ones are for points that find no room."""
 _GROWTH = 10
 """A job's points are cut back after they grew by this fraction of the bound."""
 _DELETED_AT_ONCE = 500
@@ -46,7 +51,8 @@ class JobMetrics:
             if len(names) < MAX_NAMES:
                 names.add(point.name)
         kept = [point for point in held if point.name in names]
-        await rows.insert_points(tx, job_id, kept)
+        if kept:
+            await rows.insert_points(tx, job_id, await _spread(tx, job_id, kept))
         return len(kept)
 
     async def note_written(self, job_id: str, count: int) -> None:
@@ -56,9 +62,9 @@ class JobMetrics:
             await self.cut_back(job_id)
 
     async def read(self, job_id: str, name: str | None, since_ms: int) -> Sequence[MetricPoint]:
-        """The oldest points from a time on, at most `POINTS_AT_ONCE`."""
+        """The oldest points from a time on."""
         async with self._store.read() as conn:
-            return await rows.read_points(conn, job_id, PointFilter(name, since_ms, POINTS_AT_ONCE))
+            return await rows.read_page(conn, job_id, PointFilter(name, since_ms), POINTS_AT_ONCE)
 
     async def prune(self) -> int:
         """Cut back the points of every job; delete those of deleted jobs. Returns the number of deleted points."""
@@ -84,6 +90,14 @@ async def _delete(tx: WriteTx, job_id: str, last: rows.Place) -> int:
     return await rows.delete_up_to(tx, job_id, last, _DELETED_AT_ONCE)
 
 
+async def _spread(tx: WriteTx, job_id: str, points: Sequence[MetricPoint]) -> list[MetricPoint]:
+    """The points by time. One whose millisecond is full is moved to the next that has room."""
+    ordered = sorted(points, key=lambda point: point.timestamp_ms)
+    room = MillisecondRoom(POINTS_PER_MS, partial(rows.count_points, tx.conn))
+    await room.look_at({(job_id, point.timestamp_ms) for point in ordered})
+    return [replace(point, timestamp_ms=await room.take(job_id, point.timestamp_ms)) for point in ordered]
+
+
 def _is_held(point: MetricPoint) -> bool:
     is_whole = -_LARGEST_STEP <= (point.step or 0) <= _LARGEST_STEP
-    return math.isfinite(point.value) and is_whole and point.timestamp_ms <= LAST_MS
+    return math.isfinite(point.value) and is_whole and point.timestamp_ms <= MAX_MS

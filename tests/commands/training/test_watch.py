@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from commands.progress import ProgressPrinter
-from commands.training.watch import Progress, describe
+from commands.training.watch import Progress, describe, look
 from policy.training.statuses import COMPLETED, FAILED, PENDING, RUNNING, SYNCED, SYNCING
 
 CREATED_S = 1_767_225_600.0
@@ -51,3 +51,28 @@ def test_terminal_rewrites_its_line_and_a_file_gets_each_change_once() -> None:
         printer.end()
     assert terminal == ["\r\x1b[2Ka", "\r\x1b[2Ka", "\r\x1b[2Kb", "\n"]
     assert file == ["a\n", "b\n"]
+
+
+class LongJob:
+    """The API's answers on a job of 30 points, of which an answer has ten. Remembers the times it was asked from."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        if path.endswith("/checkpoints"):
+            return {"training_job": job(RUNNING), "checkpoints": []}
+        self.asked.append(query["since"])
+        points = [{"timestamp": f"{n:03}", "step": n, "value": n} for n in range(30)]
+        later = [point for point in points if query["since"] is None or point["timestamp"] >= query["since"]]
+        return {"metrics": [{"name": "loss", "points": later[:10]}]}
+
+
+async def test_look_shows_the_last_of_many_points_and_goes_on_from_there() -> None:
+    client = LongJob()
+    latest = dict[str, Any]()
+    first = await look(client, "jobs/tj_1", latest)
+    assert first.latest["loss"]["value"] == 29
+    client.asked.clear()
+    assert (await look(client, "jobs/tj_1", latest)).latest["loss"]["value"] == 29
+    assert set(client.asked) == {"029"}

@@ -3,14 +3,15 @@
 A point's place is (timestamp, id).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, insert, or_, select
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_jobs, training_metrics
+from control.resources.times import LAST_MS, Millisecond
 from policy.training.reports import MetricPoint
 
 Place = tuple[int, int]
@@ -22,11 +23,11 @@ _OLDEST_FIRST = (_points.timestamp_ms, _points.id)
 
 @dataclass(frozen=True, slots=True)
 class PointFilter:
-    """Which points of a job are read: those of one metric, from a time on; at most `limit`, the oldest."""
+    """Which points of a job are read: those of one metric, from a time on, up to and with another one."""
 
     name: str | None
     since_ms: int
-    limit: int
+    until_ms: int = LAST_MS
 
 
 async def insert_points(tx: WriteTx, job_id: str, points: Sequence[MetricPoint]) -> None:
@@ -47,12 +48,37 @@ async def metric_names(conn: Connection, job_id: str) -> set[str]:
     return set((await conn.execute(select(found.c.name).where(found.c.name.is_not(None)))).scalars())
 
 
-async def read_points(conn: Connection, job_id: str, wanted: PointFilter) -> Sequence[MetricPoint]:
-    query = select(_points.name, _points.timestamp_ms, _points.step, _points.value)
-    query = query.where(_points.job_id == job_id, _points.timestamp_ms >= wanted.since_ms)
+async def count_points(conn: Connection, wanted: Collection[Millisecond]) -> dict[Millisecond, int]:
+    """The number of points in each of these milliseconds of one job, which are near each other."""
+    first, last = min(wanted), max(wanted)
+    query = select(_points.timestamp_ms, func.count()).where(_points.job_id == first[0])
+    query = query.where(_points.timestamp_ms.between(first[1], last[1])).group_by(_points.timestamp_ms)
+    found = {(first[0], ms): points for ms, points in await conn.execute(query)}
+    return {one: found.get(one, 0) for one in wanted}
+
+
+async def read_page(conn: Connection, job_id: str, wanted: PointFilter, limit: int) -> Sequence[MetricPoint]:
+    """The oldest points, at least `limit` if there are as many. All of each millisecond that it shows, and of at least
+    two: a reader goes on at the last one's time."""
+    points = await _read_points(conn, job_id, wanted, limit)
+    if len(points) < limit:
+        return points
+    last_ms = points[-1].timestamp_ms
+    before = [point for point in points if point.timestamp_ms != last_ms]
+    if not before and (following := await _read_points(conn, job_id, replace(wanted, since_ms=last_ms + 1), 1)):
+        last_ms = following[0].timestamp_ms
+    since_ms = points[len(before)].timestamp_ms
+    return before + await _read_points(conn, job_id, replace(wanted, since_ms=since_ms, until_ms=last_ms))
+
+
+async def _read_points(
+    conn: Connection, job_id: str, wanted: PointFilter, limit: int | None = None
+) -> list[MetricPoint]:
+    query = select(_points.name, _points.timestamp_ms, _points.step, _points.value).where(_points.job_id == job_id)
+    query = query.where(_points.timestamp_ms.between(wanted.since_ms, wanted.until_ms))
     if wanted.name is not None:
         query = query.where(_points.name == wanted.name)
-    return [MetricPoint(*row) for row in await conn.execute(query.order_by(*_OLDEST_FIRST).limit(wanted.limit))]
+    return [MetricPoint(*row) for row in await conn.execute(query.order_by(*_OLDEST_FIRST).limit(limit))]
 
 
 async def job_after(conn: Connection, job_id: str) -> str | None:
