@@ -21,6 +21,7 @@ from launcher.registration import Registration, SupersededError, remedy
 from launcher.replica_runner import ReplicaRunner, Surroundings
 from runtime.background import is_set_within
 from runtime.child_process import free_ports
+from runtime.log_lines import cause_of
 
 TICK_S = 0.25
 ROUTE_INTERVAL_S = 1.0
@@ -201,7 +202,7 @@ async def _route_to_control(url: str, say: Say, stop_requested: asyncio.Event) -
             return await local_address(url)
         except OSError as error:
             if not has_told:
-                say(f"No route to control ({error}). Check --url and the network. Retrying.")
+                say(f"No route to control ({cause_of(error)}). Check --url and the network. Retrying.")
             has_told = True
         await is_set_within(stop_requested, ROUTE_INTERVAL_S)
     return None

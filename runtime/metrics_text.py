@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 ALL_WORKSPACES = "*"
 """Instead of a workspace's id: every series, those without a `workspace` label included."""
 OPEN_METRICS = "application/openmetrics-text"
-_TEXT = "text/plain"
+_TEXTS = ("text/plain", "text/*", "*/*")
 
 
 def rendered(metrics: Collector, accept: str, workspace: str = ALL_WORKSPACES) -> tuple[bytes, str]:
@@ -50,7 +50,7 @@ def _preferred(accept: str) -> str:
     for item in accept.split(","):
         media, *parameters = (part.strip().lower() for part in item.split(";"))
         values = dict(parameter.partition("=")[::2] for parameter in parameters)
-        content_type = _content_type(media, values.get("version", ""))
+        content_type = _content_type(media, values.get("version", "").strip('"'))
         weight = _weight(values.get("q", "1"))
         if content_type and weight > weights.get(content_type, 0):
             weights[content_type] = weight
@@ -59,9 +59,9 @@ def _preferred(accept: str) -> str:
 
 def _content_type(media: str, version: str) -> str:
     """Our content type that an item of an Accept field names; "" if it names none."""
-    if media == OPEN_METRICS:
+    if media == OPEN_METRICS and version in ("", "1.0.0"):
         return openmetrics.CONTENT_TYPE_LATEST
-    if media == _TEXT:
+    if media in _TEXTS:
         return CONTENT_TYPE_PLAIN_1_0_0 if version == "1.0.0" else CONTENT_TYPE_PLAIN_0_0_4
     return ""
 

@@ -82,7 +82,7 @@ def _read(status: int, answer: Any) -> dict[str, Any]:
     """The answer of a success. Raises the error that the status stands for."""
     if status == 200 and isinstance(answer, dict):
         return answer
-    message = str(answer.get("error", answer)) if isinstance(answer, dict) else "no message"
+    message = str(answer.get("error") or answer) if answer and isinstance(answer, dict) else "no message"
     if status in _BUSY or not 400 <= status < 500:
         raise ControlAwayError(f"it answered {status}: {message[:_MAX_MESSAGE_CHARS]}")
     details = answer.get("details") if isinstance(answer, dict) else None

@@ -65,6 +65,12 @@ def test_the_operator_sees_all_series(metrics: CollectorRegistry) -> None:
         ("application/openmetrics-text;q=0.000", TEXT_0),
         ("application/openmetrics-text;q=high", TEXT_0),
         ("application/openmetrics-text;q=0.1,text/plain;version=0.0.4", TEXT_0),
+        ("application/openmetrics-text;version=0.0.1", TEXT_0),
+        ("application/openmetrics-text;version=0.0.1,text/plain;version=1.0.0;q=0.1", TEXT_1),
+        ('application/openmetrics-text; version="1.0.0"', OPEN_METRICS),
+        ('text/plain; version="1.0.0"', TEXT_1),
+        ("application/openmetrics-text;q=0.5,*/*", TEXT_0),
+        ("text/plain;version=1.0.0;q=0.5,text/*;q=0.9", TEXT_0),
         (PROMETHEUS, OPEN_METRICS),
     ],
 )

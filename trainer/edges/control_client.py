@@ -109,7 +109,7 @@ def _read(read: Callable[[Any], T], answer: Any) -> T:
 
 def _message(answer: Any) -> str:
     text = answer.get("error") if isinstance(answer, dict) else None
-    return (text if isinstance(text, str) else "no message")[:_MAX_MESSAGE_CHARS]
+    return (text if text and isinstance(text, str) else "no message")[:_MAX_MESSAGE_CHARS]
 
 
 def _environment(answer: Any) -> JobEnvironment:

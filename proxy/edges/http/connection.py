@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from proxy.edges.http.draining import peer_left
 from proxy.edges.http.heads_seen import HeadsSeen
-from proxy.edges.http.http_exchange import OUTSIDE, AnswerOpenings, HttpExchange
+from proxy.edges.http.http_exchange import OUTSIDE, TOO_SLOW, AnswerOpenings, HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.read_turns import LONG_BYTES, ReadTurns
 from proxy.edges.http.request_head import ParsedHead
@@ -33,7 +33,6 @@ SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
 _NOTHING = memoryview(b"")
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
             if now - self._closing_since > limits.exchange.stall_s:
                 transport.abort()
         elif self._head_since and now - self._head_since > limits.head_timeout_s:
-            transport.write(_TOO_SLOW)
+            transport.write(TOO_SLOW)
             self.force_close()
         elif not transport.is_reading() and peer_left(transport):
             transport.abort()

@@ -25,6 +25,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _NO_SNIFFING = "x-content-type-options: nosniff\r\n"
 """A browser must not take an upstream's text for a page or a script of the gateway's host."""
+TOO_SLOW = f"HTTP/1.1 408 Request Timeout\r\n{_NO_SNIFFING}connection: close\r\ncontent-length: 0\r\n\r\n".encode()
 _LAST_WRITE_S = 5.0
 _JOINED_BYTES = 65_536
 """Up to this size, joining the parts costs less than writing them separately."""

@@ -379,7 +379,9 @@ async def test_unread_body_is_not_buffered() -> None:
 async def test_unfinished_head_is_a_408(impatient_front: Front, beginning: bytes) -> None:
     caller = await impatient_front.caller()
     caller.send(beginning)
-    assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
+    answer = await caller.read_to_end()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert answer.split(b"\r\n").count(b"x-content-type-options: nosniff") == 1
 
 
 async def test_slow_head_is_cut_off(impatient_front: Front) -> None:

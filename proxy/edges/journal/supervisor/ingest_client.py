@@ -33,7 +33,7 @@ class HttpIngestClient:
         if status == _MISSING:
             raise EventsMissingError
         if status in _MALFORMED:
-            raise EventsRejectedError(text[:500].decode(errors="replace"))
+            raise EventsRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")
         if status != 200:
             raise IngestUnavailableError(f"control answered {status}")
 

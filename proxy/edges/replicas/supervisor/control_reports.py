@@ -71,7 +71,7 @@ class ControlReports:
         """`what`: the last part of the path. Raises `ReportNotTakenError` or `ReportRejectedError`."""
         status, text = await self._send(what, report)
         if status in _MALFORMED:
-            raise ReportRejectedError(text[:500].decode(errors="replace"))
+            raise ReportRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")
         if status != 200:
             raise self._not_taken(f"control answered {status} to {self._topic.path}{what}")
         if self._away:
