@@ -14,7 +14,7 @@ from control.edges.process.redis_binary import RedisServerError, choose
 from control.edges.sql.database_url import DatabaseUrlError
 from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
-from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
+from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.endpoints import Target
 from policy.hosts import EgressRules, Reach, platform_hosts
@@ -27,6 +27,7 @@ VENDORS = {
     "PLATFORM_MODEL_API": ("TOLLGATE_MODEL_API_BASE_URL", ""),
 }
 """The setting with each vendor's base URL, and its default, as the proxy has them."""
+JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the proxy's default, at which nothing is left)
 
 
 async def examine(installation: Installation) -> list[Finding]:
@@ -86,6 +87,9 @@ def _disks(environment: Mapping[str, str]) -> Iterator[Finding]:
     }
     for holds, path in places.items():
         yield from disk_findings(look_at_disk(path), holds)
+    memory = environment.get("TOLLGATE_JOURNAL_MEMORY_DIR") or JOURNAL_MEMORY_DIR
+    if memory != "off":
+        yield from memory_findings(look_at_disk(Path(memory)), Path(memory))
 
 
 async def _upstreams(database: DatabaseLook, environment: Mapping[str, str]) -> list[Finding]:

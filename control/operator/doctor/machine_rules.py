@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from control.edges.inspection.disk_look import DiskLook
 from control.edges.inspection.process_look import ReadyLook
@@ -12,6 +13,8 @@ from policy.hosts import Reach
 
 _MIB = 1 << 20
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 2048 * _MIB, 256 * _MIB
+_JOURNAL_BYTES = 24 * _MIB
+"""Of one worker's journals in memory, at most."""
 _TOO_FEW_FILES = 1000
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _ROOM_REMEDY = "Make room: without space calls are refused. Never delete journals"
@@ -35,6 +38,20 @@ def disk_findings(look: DiskLook, holds: str) -> Iterator[Finding]:
         yield ok("disk", f"{where}: {room}")
     if look.free_files is not None and look.free_files < _TOO_FEW_FILES:
         yield fault("disk", f"{where}: {look.free_files} more files fit", "Delete small files elsewhere on this disk")
+
+
+def memory_findings(look: DiskLook, wanted: Path) -> Iterator[Finding]:
+    """`wanted`: the directory in memory where workers write their journals first. Without it they wait for the disk."""
+    trouble = look.trouble or ("there is no such directory" if look.path != wanted else "")
+    if trouble:
+        text = f"journals in memory: {wanted} cannot be used ({trouble})"
+    elif look.free_bytes < _JOURNAL_BYTES:
+        text = f"journals in memory: {wanted}: {look.free_bytes >> 20} MiB free"
+    else:
+        yield ok("disk", f"journals in memory: {wanted}: {look.free_bytes >> 20} MiB free")
+        return
+    remedy = "Calls wait while the disk stalls: give it room, or name other memory in TOLLGATE_JOURNAL_MEMORY_DIR"
+    yield warning("disk", text, remedy)
 
 
 def upstream_findings(looks: Mapping[Origin, UpstreamLook], users: Mapping[Origin, Sequence[str]]) -> Iterator[Finding]:

@@ -29,3 +29,9 @@ def test_file_in_the_place_of_a_directory_cannot_be_written(tmp_path: Path) -> N
     file.touch()
     for path in (file, file / "below"):
         assert look_at_disk(path).trouble == "Not a directory"
+
+
+async def test_memory_of_journals_is_looked_at_unless_it_is_off(tmp_path: Path) -> None:
+    for given, count in ((str(tmp_path), 1), (str(tmp_path / "none"), 1), ("off", 0)):
+        found = await examine(Installation({"TOLLGATE_JOURNAL_MEMORY_DIR": given}, DataDirectory(tmp_path), None, None))
+        assert sum(given in finding.text for finding in found if "journals in memory" in finding.text) == count

@@ -11,9 +11,9 @@ from control.edges.inspection.disk_look import DiskLook
 from control.edges.inspection.process_look import ReadyLook
 from control.edges.inspection.redis_look import RedisLook
 from control.edges.inspection.upstream_look import Origin, UpstreamLook
-from control.operator.doctor.examination import VENDORS
+from control.operator.doctor.examination import JOURNAL_MEMORY_DIR, VENDORS
 from control.operator.doctor.findings import Finding, Level, as_json, as_lines, fault, is_healthy, ok, warning
-from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
+from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.hosts import Reach
 from proxy.settings import settings_from
@@ -125,6 +125,22 @@ def test_disk_is_judged(look: DiskLook, level: Level) -> None:
     assert worst(list(disk_findings(look, "journal"))) is level
 
 
+@pytest.mark.parametrize(
+    ("look", "text"),
+    [
+        (DiskLook(Path("/m"), "", 100 << 20, None), ""),
+        (DiskLook(Path("/m"), "", 20 << 20, None), "20 MiB free"),
+        (DiskLook(Path("/m"), "Permission denied"), "Permission denied"),
+        (DiskLook(Path("/"), "", 100 << 20, None), "no such directory"),
+    ],
+)
+def test_memory_of_journals_is_a_warning_where_workers_would_wait_for_the_disk(look: DiskLook, text: str) -> None:
+    (finding,) = memory_findings(look, Path("/m"))
+    assert finding.level is (Level.WARNING if text else Level.OK)
+    assert text in finding.text
+    assert ("TOLLGATE_JOURNAL_MEMORY_DIR" in finding.remedy) == bool(text)
+
+
 def test_remedy_is_that_of_the_trouble() -> None:
     origin = Origin.of("https://vendor.example", Reach.OPERATOR)
 
@@ -180,12 +196,13 @@ def test_findings_are_shown_for_people_and_for_scripts() -> None:
     assert told["findings"][1] == {"check": "b", "level": "warning", "text": "hm", "remedy": "mend it"}
 
 
-def test_vendors_are_those_of_the_proxy() -> None:
+def test_defaults_are_those_of_the_proxy() -> None:
     required = {
         "TOLLGATE_REDIS_URL": "redis://127.0.0.1",
         "TOLLGATE_INTERNAL_TOKEN": "sixteen characters",
         "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
     }
+    assert str(settings_from(required).journal_memory_dir) == JOURNAL_MEMORY_DIR
     urls = settings_from(required).vendors
     assert {provider: default or None for provider, (_, default) in VENDORS.items()} == {
         "VENDOR_A": urls.vendor_a,
