@@ -22,7 +22,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
-from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
+from runtime.exhaustion import NoLocalPortError, is_out_of_descriptors, is_out_of_memory
 from runtime.shares.places import NoPlaceError
 
 
@@ -251,9 +251,12 @@ TABLE: Mapping[type[Exception], Refusal] = {
     OutOfMemoryError: Refusal(
         529, "CAPACITY_EXHAUSTED", "memory", "Capacity exhausted, try again later", (("retry-after", "1"),)
     ),
+    NoLocalPortError: Refusal(
+        529, "CAPACITY_EXHAUSTED", "ports", "Capacity exhausted, try again later", (("retry-after", "1"),)
+    ),
 }
 
-EXHAUSTED = (TABLE[OutOfDescriptorsError], TABLE[OutOfMemoryError])
+EXHAUSTED = (TABLE[OutOfDescriptorsError], TABLE[OutOfMemoryError], TABLE[NoLocalPortError])
 """Refusals because the process, or the machine, has run out of something."""
 
 BUG = Refusal(502, "INTERNAL_GATEWAY_ERROR", "bug")

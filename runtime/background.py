@@ -5,6 +5,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from runtime.exhaustion import is_exhausted, shortage_of
+
 PAUSE_S = 1.0
 _AGAIN_S = 1.0
 """Longer than a task needs to clean up: another cancellation would cut that short."""
@@ -43,8 +45,11 @@ async def _restart_on_failure(part: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await part()
-        except Exception:
-            log.exception(
-                "A background part of this process failed; restarting it in %g s. Please report this bug.", PAUSE_S
-            )
+        except Exception as error:
+            if is_exhausted(error):
+                log.error("%s A background part of this process starts again in %g s.", shortage_of(error), PAUSE_S)
+            else:
+                log.exception(
+                    "A background part of this process failed; restarting it in %g s. Please report this bug.", PAUSE_S
+                )
         await asyncio.sleep(PAUSE_S)

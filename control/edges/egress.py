@@ -9,7 +9,7 @@ See docs/reference/management-api.md#egress-rules.
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import ip_address
@@ -19,6 +19,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from policy.hosts import Address, EgressRules, HostRuleError, Reach, check_addresses
+from runtime.exhaustion import Exhaustion, is_exhausted, no_descriptor_is_left, out_of_descriptors
 
 CONNECT_TIMEOUT_S = 5.0
 _READ_BYTES = 4096
@@ -109,6 +110,7 @@ class EgressClient:
         self._timeout_s = timeout_s
         self._tls = _tls(egress.ca_file)
         self._session: aiohttp.ClientSession | None = None
+        self._exhaustion = Exhaustion("messages to webhooks or wake hooks were not sent; they are tried again")
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         """Make one attempt. Raises nothing, whatever the receiver does."""
@@ -120,7 +122,12 @@ class EgressClient:
             return Posted(error="the URL may not be called")
         except TimeoutError:
             return Posted(error="no answer in time")
-        except (aiohttp.ClientError, OSError) as failure:
+        except Exception as failure:
+            if (shortage := _shortage(failure)) is not None:
+                self._exhaustion.note(shortage)
+                return Posted(error="the sender has run out of file descriptors, memory or threads")
+            if not isinstance(failure, (aiohttp.ClientError, OSError)):
+                raise
             return Posted(error=_describe(failure))
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
@@ -155,13 +162,24 @@ class EgressClient:
         return self._session
 
 
+def _chain(failure: BaseException) -> Iterator[BaseException]:
+    error: BaseException | None = failure
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _shortage(failure: Exception) -> BaseException | None:
+    """The error that tells what this process has run out of, if it has. The resolver does not name it."""
+    if isinstance(failure, aiohttp.ClientConnectorDNSError) and no_descriptor_is_left():
+        return out_of_descriptors()
+    return next(filter(is_exhausted, _chain(failure)), None)
+
+
 def _describe(failure: BaseException) -> str:
     """The failure as a customer reads it: its kind, never its text."""
-    chain: BaseException | None = failure
-    while chain is not None:
-        if isinstance(chain, AddressRefusedError):
-            return "the name resolves to an address that may not be called"
-        chain = chain.__cause__ or chain.__context__
+    if any(isinstance(error, AddressRefusedError) for error in _chain(failure)):
+        return "the name resolves to an address that may not be called"
     if isinstance(failure, (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)):
         return "the TLS handshake failed"
     if isinstance(failure, aiohttp.ClientConnectorDNSError):

@@ -49,7 +49,8 @@ REDIRECTED = _predict_fault("the model answered with a status that is neither a 
 TOO_LARGE = _predict_fault(f"the model's answer exceeds the maximum size of {MAX_ANSWER_BYTES} bytes")
 UNREADABLE = _predict_fault("the model's answer is not UTF-8 text, so no webhook can carry it")
 UNREACHABLE = Fault(RequestError(ErrorCode.MODEL_UNAVAILABLE, "no replica of the deployment can be reached"), True)
-EXHAUSTED = Fault(RequestError(ErrorCode.MODEL_UNAVAILABLE, "this machine has no file descriptor or memory left"), True)
+_NOTHING_LEFT = "this machine has no file descriptor, memory or local port left"
+EXHAUSTED = Fault(RequestError(ErrorCode.MODEL_UNAVAILABLE, _NOTHING_LEFT), True)
 TIMED_OUT = Fault(RequestError(ErrorCode.MODEL_PREDICT_TIMEOUT, "the prediction exceeded the time that it may take"))
 DELETED = Fault(DEPLOYMENT_GONE)
 BUG = Fault(RequestError(ErrorCode.INTERNAL_SERVER_ERROR, "internal gateway error"), may_pass=True)

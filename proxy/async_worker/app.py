@@ -22,7 +22,6 @@ from proxy.async_worker.webhook_teller import TellerParts, WebhookTeller
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
-from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
 from proxy.edges.redis.async_queue.client import QueueClient
@@ -33,6 +32,7 @@ from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.settings import Settings
 from runtime.background import running
+from runtime.exhaustion import Exhaustion
 
 DELIVERY_DRAIN_S = 15.0
 """Deliveries may take no longer to end: they can be made again, and cost no model any work."""
@@ -48,10 +48,10 @@ async def serve(settings: Settings, incarnation: str, channel: socket.socket) ->
         stack.callback(link.close)
         edges = _edges(settings, link, stack)
         link.flush = edges.meters.flush
-        exhaustion = Exhaustion("attempts of asynchronous requests failed; they are repeated")
+        exhaustion = Exhaustion("attempts or deliveries of asynchronous requests failed; they are repeated")
         link.health = lambda: {"trouble": _trouble(edges.client), "exhausted": exhaustion.trouble}
         leases, runner = _runner(settings, edges, incarnation, exhaustion)
-        deliveries = _deliveries(settings, edges, incarnation)
+        deliveries = _deliveries(settings, edges, incarnation, exhaustion)
 
         def found(workspace_id: str, work: Work) -> None:
             runner.found(workspace_id, work)
@@ -118,7 +118,7 @@ def _runner(
     return leases, Runner(parts)
 
 
-def _deliveries(settings: Settings, edges: _Edges, incarnation: str) -> Deliveries:
+def _deliveries(settings: Settings, edges: _Edges, incarnation: str, exhaustion: Exhaustion) -> Deliveries:
     queue = RedisDeliveryQueue(edges.client)
     teller = WebhookTeller(
         TellerParts(
@@ -127,6 +127,7 @@ def _deliveries(settings: Settings, edges: _Edges, incarnation: str) -> Deliveri
             upstream=edges.upstream,
             egress=settings.egress,
             keys=settings.secret_keys,
+            on_exhausted=exhaustion.note,
         )
     )
     parts = DeliveryParts(

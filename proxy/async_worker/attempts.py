@@ -39,7 +39,7 @@ from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall,
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, CallEnded
 from proxy.replicas.replica_sending import send_to_replica
-from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
+from runtime.exhaustion import is_exhausted
 
 PATH = "/predict"
 """At the replica, as for synchronous calls."""
@@ -171,7 +171,7 @@ class Attempts:
         except _FORESEEN as error:
             return fault_of_error(error, run.attempt, run.now_ms)
         except Exception as error:
-            if is_out_of_descriptors(error) or is_out_of_memory(error):
+            if is_exhausted(error):
                 self._parts.on_exhausted(error)
                 return EXHAUSTED
             log.exception(

@@ -21,7 +21,7 @@ from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import Delivery
 from proxy.async_worker.delivery import AnswerLostError
 from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
-from runtime.exhaustion import is_out_of_descriptors
+from runtime.exhaustion import is_exhausted
 
 SMALL_BYTES = 256 << 10
 """A body up to this size is sent in one go, on a kept connection if there is one."""
@@ -79,6 +79,8 @@ class TellerParts:
     keys: Sequence[bytes]
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     timeouts: TellerTimeouts = TellerTimeouts()
+    on_exhausted: Callable[[Exception], None] = lambda error: None
+    """Told when this process, or the machine, has run out of something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,11 @@ class WebhookTeller:
             return "the receiver did not answer in time"
         except UpstreamError as error:
             return str(error)
-        except OSError as error:
-            if not is_out_of_descriptors(error):
+        except Exception as error:
+            if not is_exhausted(error):
                 raise
-            return "this machine has no file descriptor left"
+            self._parts.on_exhausted(error)
+            return "this machine has run out of file descriptors, memory, threads or local ports"
 
     async def _post(self, delivery: Delivery, secrets: Sequence[str]) -> str:
         message = await self._signed(delivery, secrets)

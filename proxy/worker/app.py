@@ -23,7 +23,6 @@ from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import Message, SupervisorLink
-from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
@@ -39,6 +38,7 @@ from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.settings import Settings
 from proxy.stages.async_requests import AsyncQueueing
 from proxy.stages.dispatch import DispatchSettings
+from runtime.exhaustion import Exhaustion
 
 if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing

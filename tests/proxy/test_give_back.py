@@ -14,6 +14,7 @@ from proxy.accounting.recovery import WITHDRAWN_STATUS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
+from runtime.exhaustion import NoLocalPortError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
@@ -63,6 +64,11 @@ def no_memory_is_left(rig: PathRig) -> PathRig:
     return rig
 
 
+def no_local_port_is_left(rig: PathRig) -> PathRig:
+    rig.upstream.will(*(NoLocalPortError(errno.EADDRNOTAVAIL, "cannot assign") for _ in range(3)))
+    return rig
+
+
 def provider_is_unknown(rig: PathRig) -> PathRig:
     rig.directory.add_slug(SLUG, Target("VENDOR_NEW", secret_id="s1", target_model="m"))
     return rig
@@ -105,6 +111,7 @@ REFUSED: list[Callable[[PathRig], PathRig]] = [
     upstream_is_unreachable,
     no_descriptor_is_left,
     no_memory_is_left,
+    no_local_port_is_left,
     provider_is_unknown,
     no_token_is_minted,
     nothing_serves,
@@ -128,7 +135,9 @@ async def test_call_refused_before_dispatch_returns_its_reservation(
         assert not closed.numbers, "a replay of the journal would settle it again"
 
 
-@pytest.mark.parametrize("arrange", [no_descriptor_is_left, no_memory_is_left], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "arrange", [no_descriptor_is_left, no_memory_is_left, no_local_port_is_left], ids=lambda one: one.__name__
+)
 async def test_call_shed_before_a_byte_was_sent_is_closed_without_an_event(
     rig: PathRig, arrange: Callable[[PathRig], PathRig], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import socket
 
 import pytest
 
@@ -22,6 +23,7 @@ from proxy.refusals import (
     render,
     row_of,
 )
+from runtime.exhaustion import NoLocalPortError
 
 STATUSES = {400, 401, 402, 403, 404, 405, 408, 413, 415, 429, 499, 500, 502, 503, 504, 529}
 
@@ -55,10 +57,13 @@ def test_only_401_and_403_have_no_error_code(row: refusals.Refusal) -> None:
         (OSError(errno.ENFILE, "x"), OutOfDescriptorsError),
         (OSError(errno.ENOMEM, "x"), OutOfMemoryError),
         (MemoryError(), OutOfMemoryError),
+        (OSError(errno.ENOBUFS, "x"), OutOfMemoryError),
+        (socket.gaierror(socket.EAI_MEMORY, "x"), OutOfMemoryError),
         (RuntimeError("can't start new thread"), OutOfMemoryError),
+        (NoLocalPortError(errno.EADDRNOTAVAIL, "x"), NoLocalPortError),
     ],
 )
-def test_what_the_system_has_run_out_of_sheds_the_call(error: Exception, kind: type[RefusalError]) -> None:
+def test_what_the_system_has_run_out_of_sheds_the_call(error: Exception, kind: type[Exception]) -> None:
     answered = render(error, "r-1")
     assert row_of(error) is TABLE[kind]
     assert (answered.status, json.loads(answered.final)["error_code"]) == (529, "CAPACITY_EXHAUSTED")

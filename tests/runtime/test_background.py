@@ -1,7 +1,11 @@
 """What runs in the background ends when its process does, also if a task swallows a cancellation."""
 
 import asyncio
+import errno
 
+import pytest
+
+from runtime import background
 from runtime.background import cancelled, running
 
 
@@ -37,3 +41,23 @@ async def test_background_part_that_swallows_a_cancellation_ends_with_the_block(
     async with asyncio.timeout(30), running(stubborn.run):
         await stubborn.began.wait()
     assert stubborn.left == 0
+
+
+async def test_part_that_found_no_thread_starts_again_and_its_log_line_names_the_remedy(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
+    failures = iter([RuntimeError("can't start new thread"), OSError(errno.EMFILE, "x")])
+    served = asyncio.Event()
+
+    async def part() -> None:
+        for failure in failures:
+            raise failure
+        served.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(30), running(part):
+        await served.wait()
+    assert "`ulimit -u`" in caplog.text
+    assert "`ulimit -n`" in caplog.text
+    assert "report this bug" not in caplog.text

@@ -21,6 +21,7 @@ from proxy.edges.upstream.egress import Egress, Origin
 from proxy.edges.upstream.shared_state import SharedState
 from proxy.exchange import UpstreamCall, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.http_rules.headers import field_lines
+from runtime.exhaustion import NoLocalPortError
 
 _ORIGIN = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
@@ -323,9 +324,9 @@ class _Pool:
         """Connect; where no descriptor is left, in place of a free connection."""
         try:
             return await self._egress.connect(self._origin, self._made, deadline)
-        except OSError:  # this process, or the machine, has run out of something
-            if not self._close_oldest_free():
-                raise
+        except OSError as error:  # this process, or the machine, has run out of something
+            if isinstance(error, NoLocalPortError) or not self._close_oldest_free():
+                raise  # a closed connection keeps its port for a minute
         await asyncio.sleep(0)  # transports close in the loop's next iteration
         return await self._egress.connect(self._origin, self._made, deadline)
 

@@ -20,9 +20,10 @@ from policy.hosts import Address, EgressRules, Reach, refusal
 from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
 from runtime.exhaustion import (
     SPARE_DESCRIPTORS,
+    NoLocalPortError,
     highest_descriptor,
-    is_out_of_descriptors,
-    is_out_of_memory,
+    is_exhausted,
+    lacks_local_port,
     no_descriptor_is_left,
     out_of_descriptors,
 )
@@ -124,7 +125,7 @@ class Egress:
         """Connect and return the protocol. `deadline`: `perf_counter` seconds.
 
         Raises `UpstreamUnreachableError`, `UpstreamTimeoutError` if the deadline passed first, or the OSError of a
-        process that has run out of descriptors or memory: then no upstream is at fault.
+        process that has run out of descriptors, memory or ports: then no upstream is at fault.
         """
         left_s = deadline - time.perf_counter()
         try:
@@ -138,7 +139,7 @@ class Egress:
         except ssl.SSLError:
             raise UpstreamUnreachableError("the TLS handshake failed") from None
         except OSError as error:
-            if is_out_of_descriptors(error) or is_out_of_memory(error):
+            if is_exhausted(error):
                 raise
             raise UpstreamUnreachableError("the connection was refused or broke off") from None
 
@@ -161,7 +162,9 @@ class Egress:
         try:
             return await self._resolve(host)
         except OSError as error:
-            if is_out_of_descriptors(error) or no_descriptor_is_left():
+            if is_exhausted(error):
+                raise
+            if no_descriptor_is_left():
                 raise out_of_descriptors() from None
             raise UpstreamUnreachableError("the upstream's name does not resolve") from None
 
@@ -205,7 +208,7 @@ async def _race(places: list[tuple[str, int]]) -> socket.socket:
                 task.add_done_callback(_discard)
     if won is None:
         errors = [error for task in tried if not task.cancelled() and (error := task.exception()) is not None]
-        raise next(filter(is_out_of_descriptors, errors), OSError("no address answered"))
+        raise next(filter(is_exhausted, errors), OSError("no address answered"))
     return won.result()
 
 
@@ -216,7 +219,8 @@ def _discard(task: "asyncio.Task[socket.socket]") -> None:
 
 async def dial(host: str, port: int) -> socket.socket:
     """Connect a socket, unless its descriptor is one of the last, which are kept for what calls do not take."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sock.fileno() > highest_descriptor(SPARE_DESCRIPTORS):
             raise out_of_descriptors()
@@ -224,6 +228,11 @@ async def dial(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(sock)
         await asyncio.get_running_loop().sock_connect(sock, (host, port))
+    except OSError as error:
+        sock.close()
+        if lacks_local_port(error, family, (host, port)):
+            raise NoLocalPortError(*error.args) from None
+        raise
     except BaseException:
         sock.close()
         raise

@@ -1,6 +1,7 @@
 """The webhook client on real sockets: it dials only checked addresses and follows no redirect."""
 
 import asyncio
+import errno
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -159,6 +160,27 @@ async def test_name_that_does_not_resolve_is_reported(ca: ThrowawayCa) -> None:
     attempt = await client.post(URL, {}, b"{}")
     await client.close()
     assert attempt.error == "the name does not resolve"
+
+
+@pytest.mark.parametrize(
+    ("shortage", "remedy"),
+    [
+        (OSError(errno.EMFILE, "x"), "ulimit -n"),
+        (OSError(errno.ENOMEM, "x"), "ulimit -v"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+)
+async def test_shortage_of_control_is_no_fault_of_the_receiver(
+    ca: ThrowawayCa, shortage: Exception, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def resolve(host: str) -> list[Address]:
+        raise shortage
+
+    client = WebhookClient(EgressRules(), TIMEOUT_S, str(ca.ca_file), resolve)
+    attempt = await client.post(URL, {}, b"{}")
+    await client.close()
+    assert attempt.error == "the sender has run out of file descriptors, memory or threads"
+    assert remedy in caplog.text
 
 
 @pytest.mark.parametrize(

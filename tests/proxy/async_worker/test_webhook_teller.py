@@ -1,6 +1,7 @@
 """One try to tell a webhook: what is sent and signed, what counts as accepted, what is said of troubles."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from runtime.exhaustion import NoLocalPortError
 from tests.fakes.directory import FakeDirectory
 from tests.fakes.upstream_client import FakeAnswer, FakeUpstream, answer
 from tests.proxy.async_worker.deliveries import ENDED_MS, URL, delivery, with_answer
@@ -60,6 +62,7 @@ class World:
         self.upstream = FakeUpstream()
         self.now_ms = int(datetime.now(UTC).timestamp() * 1000)
         self.timeouts = TellerTimeouts()
+        self.shortages: list[Exception] = []
         self.sign(SigningSecrets(self.sealed(NEW)))
 
     def sealed(self, secret: str, keys: Sequence[bytes] = KEYS) -> str:
@@ -82,6 +85,7 @@ class World:
             keys=KEYS,
             wall_ms=lambda: self.now_ms,
             timeouts=self.timeouts,
+            on_exhausted=self.shortages.append,
         )
         return await WebhookTeller(parts).tell(one)
 
@@ -148,6 +152,22 @@ async def test_result_is_told_unsigned_when_control_does_not_say_whether_there_i
     world.directory.confirms = asyncio.Event()
     assert await world.tell(world.delivery(b"1")) == ""
     assert "webhook-signature" not in dict(world.call.headers)
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        OSError(errno.EMFILE, "x"),
+        OSError(errno.ENOBUFS, "x"),
+        NoLocalPortError(errno.EADDRNOTAVAIL, "x"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+async def test_shortage_of_this_machine_is_named_and_no_bug(shortage: Exception) -> None:
+    world = World()
+    trouble = await world.tell(world.delivery(b"1"), shortage)
+    assert trouble == "this machine has run out of file descriptors, memory, threads or local ports"
+    assert world.shortages == [shortage]
 
 
 async def test_text_is_told_as_a_string() -> None:

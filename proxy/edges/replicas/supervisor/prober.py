@@ -19,11 +19,10 @@ from typing import Protocol
 from policy.deployments import NOT_SERVING, Deployment, HealthCheck
 from policy.hosts import Reach
 from proxy.edges.policy.supervisor.model_rows import ModelChange
-from proxy.edges.process.exhaustion import Exhaustion
 from proxy.edges.replicas.supervisor.probe_lanes import ProbeLane, ProbeLanes
 from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.replicas.supervisor.replica_health import Probe, ReplicaHealth
-from runtime.exhaustion import is_out_of_descriptors, is_out_of_memory
+from runtime.exhaustion import Exhaustion, is_exhausted
 
 HURRIED_GAP_S = 0.05
 """Time between two probes of a replica that is not healthy while calls are parked for its deployment."""
@@ -164,7 +163,7 @@ class Prober:
             try:
                 took_s = await self._probe_once(watched, probed)
             except Exception as error:
-                if is_out_of_descriptors(error) or is_out_of_memory(error):
+                if is_exhausted(error):
                     self._exhaustion.note(error)  # it says nothing of the replica, which stays what it was
                 else:
                     log.exception("A replica's probe failed; it is probed again. Please report this bug.")
