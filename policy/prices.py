@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
-from operator import add
+from operator import add, attrgetter
 from typing import NamedTuple
 
 DAY_MS = 86_400_000
@@ -19,7 +19,10 @@ CURRENCY_PATTERN = re.compile(r"[A-Z]{3}")
 DATE_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow, DivisionByZero])
 """A price has 24 digits and a sum of tokens fewer than 40, so nothing is ever rounded; if it were, it would raise."""
-_MILLIONTH = Decimal("0.000001")
+_UNITS = Decimal(10**18)
+_UNITS_OF_A_MILLIONTH = Decimal(10**12)
+_UNIT = Decimal("1e-18")
+"""Prices have 12 digits after the point, and are those of a million tokens."""
 _EPOCH = date(1970, 1, 1)
 _MINOR_UNITS = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
@@ -34,6 +37,10 @@ Money = Mapping[str, Decimal]
 """Exact amounts by currency. Amounts of different currencies are never added."""
 
 
+Figures = tuple[int, int, int, int]
+"""Calls, input, output and cached input: the members of a `Usage`."""
+
+
 class Usage(NamedTuple):
     """Sums over calls. `input` includes `cached_input`, as in an event."""
 
@@ -42,7 +49,7 @@ class Usage(NamedTuple):
     output: int = 0
     cached_input: int = 0
 
-    def plus(self, other: "Usage") -> "Usage":
+    def plus(self, other: Figures) -> "Usage":
         return Usage._make(map(add, self, other))
 
 
@@ -58,17 +65,39 @@ class Price:
     output: Decimal
     per_call: Decimal
 
-    def cost(self, usage: Usage) -> Decimal:
-        """The exact cost in `currency`. Cached input costs `cached_input` instead of `input`."""
-        priced = (
-            (self.input, max(0, usage.input - usage.cached_input)),
-            (self.cached_input, usage.cached_input),
-            (self.output, usage.output),
+    @property
+    def rates(self) -> "Rates":
+        """The price in whole units. Keep them where many usages are priced: computing them takes microseconds."""
+        return Rates(
+            input=int(_EXACT.multiply(self.input, _UNITS_OF_A_MILLIONTH)),
+            cached_input=int(_EXACT.multiply(self.cached_input, _UNITS_OF_A_MILLIONTH)),
+            output=int(_EXACT.multiply(self.output, _UNITS_OF_A_MILLIONTH)),
+            per_call=int(_EXACT.multiply(self.per_call, _UNITS)),
         )
-        total = _EXACT.multiply(self.per_call, Decimal(usage.calls))
-        for price, tokens in priced:
-            total = _EXACT.add(total, _EXACT.multiply(_EXACT.multiply(price, _MILLIONTH), Decimal(tokens)))
-        return total
+
+    def cost(self, usage: Figures) -> Decimal:
+        """The exact cost in `currency`. Cached input costs `cached_input` instead of `input`."""
+        return amount_of(self.rates.cost(usage))
+
+
+class Rates(NamedTuple):
+    """A price in units that are whole for every price, 10^18 to one of its currency. So every cost is exact."""
+
+    input: int
+    cached_input: int
+    output: int
+    per_call: int
+
+    def cost(self, usage: Figures) -> int:
+        calls, input, output, cached = usage
+        per_input, per_cached, per_output, per_call = self
+        uncached = input - cached if input > cached else 0
+        return per_input * uncached + per_cached * cached + per_output * output + per_call * calls
+
+
+def amount_of(units: int) -> Decimal:
+    """The amount of so many of the units of `Rates`."""
+    return _EXACT.multiply(Decimal(units), _UNIT)
 
 
 class PriceList:
@@ -76,19 +105,23 @@ class PriceList:
 
     def __init__(self, prices: Iterable[Price]) -> None:
         self._by_slug: dict[str, list[Price]] = defaultdict(list)
-        for price in sorted(prices, key=lambda price: price.valid_from_ms):
+        for price in sorted(prices, key=_valid_from):
             self._by_slug[price.slug].append(price)
 
     def at(self, slug: str, epoch_ms: int) -> Price | None:
         """The slug's latest price that is valid from `epoch_ms` or earlier; None if it has none."""
         prices = self._by_slug.get(slug, ())
-        place = bisect_right(prices, epoch_ms, key=lambda price: price.valid_from_ms)
+        place = bisect_right(prices, epoch_ms, key=_valid_from)
         return prices[place - 1] if place else None
 
-    def changes_between(self, start_ms: int, end_ms: int) -> list[int]:
-        """The times within (start_ms, end_ms) from which a price is valid, in order."""
-        starts = {price.valid_from_ms for prices in self._by_slug.values() for price in prices}
-        return sorted(start for start in starts if start_ms < start < end_ms)
+    def change_after(self, slug: str, epoch_ms: int) -> int | None:
+        """From when on the slug has its next price; None if it keeps the one that it has."""
+        prices = self._by_slug.get(slug, ())
+        place = bisect_right(prices, epoch_ms, key=_valid_from)
+        return prices[place].valid_from_ms if place < len(prices) else None
+
+
+_valid_from = attrgetter("valid_from_ms")
 
 
 def sum_of(amounts: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:

@@ -1,8 +1,9 @@
 """How long a page of a usage report takes at 10 million events: `python -m bench.studies.usage_reports`.
 
-Generates events of 92 days inside both databases, which add up to 198 720 hourly sums; makes the sums as control does;
-and reads pages of every grouping over the whole window. The same pages without sums show what the sums save, with
-`--without`. 10 million events need 15 GB of disk and half an hour.
+Generates events of 92 days inside both databases, which add up to 198 720 hourly sums, and three workspaces whose
+reports have a line for nearly each of as many sums; makes the sums as control does; and reads pages of every grouping
+over the whole window. The same pages without sums show what the sums save, with `--without`. 10 million events need
+15 GB of disk and half an hour.
 """
 
 import argparse
@@ -13,53 +14,85 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 
 from sqlalchemy import text
 
 from bench.studies.journal import opened
+from control.api.billing.usage_report import ReportItems
 from control.edges.sql.billing.price_rows import put_price
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Store
 from control.resources.billing.hourly_sums import HourlySumMaker
-from control.resources.billing.usage_report import Grouping, ReportQuery, UsageReports
+from control.resources.billing.report_groups import Grouping
+from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.records import Window
 from control.resources.workspaces import create_workspace
+from control.time_slices import defer_full_collections
 from policy.prices import DAY_MS, Price
 from tests.postgres_server import find_binaries, running_postgres
 
 DAYS = 92
 GOAL_S = 0.5
 HOLDBACK_S = 60.0
-LIMIT = 100
-ENTITIES = 1000
-SLUGS = 20
 ACTIVE = 90
-"""Pairs of an entity and a slug that have calls in an hour: others in the next."""
+"""Pairs of an entity and a slug that have calls in an hour."""
+SUMS = DAYS * 24 * ACTIVE
+LIMITS = (100, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Who calls what in a workspace. `prices`: of each slug, at even distances.
+
+    In each hour, `ACTIVE` pairs of an entity and a slug have calls: each `width` behind the one before it, and the
+    first `step` behind that of the hour before.
+    """
+
+    name: str
+    entities: int
+    slugs: int
+    prices: int
+    step: int
+    width: int
+
+
+USUAL = Shape("acme", 1000, 20, 2, 37, 11)
+WORST = (
+    Shape("wide", 100, 1000, 2, ACTIVE, 1),
+    Shape("long", 1000, 100, 2, ACTIVE, 1),
+    Shape("priced", 100, 1000, 10, ACTIVE, 1),
+)
+"""Reports with a line for nearly each sum: a pair has calls in two hours, at two prices. `priced` has as many prices as
+a workspace may have."""
 _MS = f":day + n * {DAY_MS} / :count"
-_PAIR = f"((({_MS}) / 3600000 * 37 + n % {ACTIVE} * 11) % {ENTITIES * SLUGS})"
+_PAIR = f"((({_MS}) / 3600000 * {{step}} + n % {ACTIVE} * {{width}}) % {{pairs}})"
 _ROW = (
     "SELECT {key}, :workspace, 'grp_' || ({pair} % {entities}), 'customer-' || ({pair} % {entities}),"
-    " 'tg_key' || ({pair} % {entities}), '0123456789abcdef0123456789abcdef', 'acme/m' || ({pair} / {entities}), {ms},"
-    " 100, 500, 20, 200, NULL, {ms} FROM {numbers}"
+    " 'tg_key' || ({pair} % {entities}), '0123456789abcdef0123456789abcdef', '{prefix}/m' || ({pair} / {entities}),"
+    " {ms}, 100, 500, 20, 200, NULL, {ms} FROM {numbers}"
 )
 _SPELLED = "substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', CAST(1 + (({ms} >> {shift}) & 31) AS integer), 1)"
 _NUMBERS = {
     "sqlite": "(WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < :count - 1) SELECT n FROM s)",
     "postgresql": "(SELECT CAST(n AS bigint) AS n FROM generate_series(0, :count - 1) AS n) AS numbers",
 }
-_PADDED = {"sqlite": "printf('%016d', n)", "postgresql": "lpad(CAST(n AS text), 16, '0')"}
+_PADDED = {"sqlite": "printf('%016d', {place})", "postgresql": "lpad(CAST({place} AS text), 16, '0')"}
 
 
-async def fill(store: Store, workspace_id: str, first_ms: int, count: int) -> None:
+async def fill(store: Store, workspace_id: str, shape: Shape, first_ms: int, count: int) -> None:
     """Insert `count` events, as many on each day, at even distances. Indexes of SQLite are made at the end."""
     dialect = store.engine.dialect.name
     spelled = " || ".join(_SPELLED.format(ms=f"({_MS})", shift=shift) for shift in range(45, -1, -5))
-    words = {"pair": _PAIR, "entities": ENTITIES, "ms": _MS, "numbers": _NUMBERS[dialect]}
-    statement = f"INSERT INTO events {_ROW.format(key=f'{spelled} || {_PADDED[dialect]}', **words)}"
+    key = f"{spelled} || {_PADDED[dialect].format(place=f'n + {(USUAL, *WORST).index(shape)}000000000')}"
+    pair = _PAIR.format(step=shape.step, width=shape.width, pairs=shape.entities * shape.slugs)
+    words = {"pair": pair, "entities": shape.entities, "prefix": shape.name, "ms": _MS, "numbers": _NUMBERS[dialect]}
+    statement = f"INSERT INTO events {_ROW.format(key=key, **words)}"
     indexes = await _without_indexes(store) if dialect == "sqlite" else []
     for day in range(DAYS):
         show(f"{dialect}: day {day + 1} of {DAYS}")
@@ -88,61 +121,68 @@ async def analyze(store: Store) -> None:
             await (await conn.execution_options(isolation_level="AUTOCOMMIT")).execute(text("VACUUM ANALYZE"))
 
 
-async def set_prices(store: Store, workspace_id: str, first_ms: int) -> None:
-    """A price for each slug, and another one in the middle of the window."""
-    amounts = [Decimal(amount) for amount in ("3", "0.3", "15", "0")]
+async def set_prices(store: Store, workspace_id: str, shape: Shape, first_ms: int) -> None:
     async with store.write() as tx:
-        for slug in range(SLUGS):
-            for day in (0, DAYS // 2):
-                await put_price(tx, workspace_id, Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts))
+        for slug in range(shape.slugs):
+            for number in range(shape.prices):
+                amounts = [Decimal(amount) for amount in (f"3.{slug}", "0.3", f"15.0{number}", "0")]
+                day_ms = first_ms + number * DAYS // shape.prices * DAY_MS
+                await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", *amounts))
 
 
-async def measure(store: Store, name: str, workspace_id: str, first_ms: int) -> bool:
-    """Print how long pages take: the first one, one in the middle, and the slowest of all. Whether the goal held."""
+async def measure(store: Store, name: str, window: Window) -> bool:
+    """Print how long pages take, as the API answers them: the median and the slowest. Whether the goal held."""
     events = EventReader(store, HOLDBACK_S, EventClock())
     reports = UsageReports(store, events, DAYS + 1, 400)
-    window = Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
-    one = Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS, external_entity_ids=("customer-7",))
+    one = replace(window, external_entity_ids=("customer-7",))
     queries = {f"by {by}": ReportQuery(window, by) for by in Grouping}
     queries |= {f"one entity by {by}": ReportQuery(one, by) for by in Grouping}
     queries["entities of one slug"] = ReportQuery(window, Grouping.ENTITY, "acme/m7")
     held = True
-    for what, query in queries.items():
-        took, calls = await pages_s(reports, query)
+    for (what, query), limit, lines in product(queries.items(), LIMITS, (False, True)):
+        took, calls = await pages_s(reports, query, limit, lines)
         held = held and max(took) <= GOAL_S
         figures = f"median {statistics.median(took) * 1e3:.0f} ms, slowest {max(took) * 1e3:.0f} ms"
-        print(f"{name}, {what}: {len(took)} pages, {figures}; {calls:,} calls", flush=True)
+        shown = f"{limit} a page{', lines' if lines else ''}"
+        print(f"{name}, {what}, {shown}: {len(took)} pages, {figures}; {calls:,} calls", flush=True)
     return held
 
 
-async def pages_s(reports: UsageReports, query: ReportQuery) -> tuple[list[float], int]:
+async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: bool) -> tuple[list[float], int]:
     """How long each page takes, and the calls of all."""
     took: list[float] = []
     calls = 0
     page = None
     while page is None or page.after is not None:
         began = time.perf_counter()
+        room = PageRoom(limit, ReportItems(query.by, lines).take)
         if page is None:
-            page = await reports.first_page(query, LIMIT)
+            page = await reports.first_page(query, room)
         else:
             assert page.after is not None
-            page = await reports.next_page(page.query, page.after, LIMIT, page.price_list)
+            page = await reports.next_page(page.query, page.after, room, page.price_list)
         took.append(time.perf_counter() - began)
         calls += sum(group.usage.calls for group in page.groups)
     return took, calls
 
 
+async def add_workspace(store: Store, shape: Shape, first_ms: int, count: int) -> Window:
+    workspace_id = (await create_workspace(store, shape.name, [shape.name]))["workspace_id"]
+    await set_prices(store, workspace_id, shape, first_ms)
+    await fill(store, workspace_id, shape, first_ms, count)
+    return Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
+
+
 async def study(url: str, name: str, count: int, without: bool) -> bool:
     first_ms = (int(time.time() * 1000) // DAY_MS - DAYS) * DAY_MS
     async with opened(url) as store:
-        workspace_id = (await create_workspace(store, "bench", ["acme"]))["workspace_id"]
         await add_days(store, DAYS)
-        await set_prices(store, workspace_id, first_ms)
         began = time.perf_counter()
-        await fill(store, workspace_id, first_ms, count)
+        usual = await add_workspace(store, USUAL, first_ms, count)
         print(f"{name}: {count:,} events, generated in {time.perf_counter() - began:.0f} s")
         if without:
-            await measure(store, f"{name}, from events", workspace_id, first_ms)
+            await measure(store, f"{name}, from events", usual)
+        worst = {shape.name: await add_workspace(store, shape, first_ms, SUMS) for shape in WORST}
         size = await database_bytes(store)
         began = time.perf_counter()
         await HourlySumMaker(store, EventReader(store, HOLDBACK_S, EventClock()), DAYS + 1).make()
@@ -150,10 +190,11 @@ async def study(url: str, name: str, count: int, without: bool) -> bool:
         async with store.read() as conn:
             sums = (await conn.execute(text("SELECT count(*) FROM hourly_sums"))).scalar_one()
         grown = (await database_bytes(store) - size) / sums
-        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / count * 1e6:.1f} µs an event"
+        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / (count + len(WORST) * SUMS) * 1e6:.1f} µs an event"
         print(f"{name}: {made}; {grown:.0f} bytes each")
         await analyze(store)
-        return await measure(store, name, workspace_id, first_ms)
+        windows = {name: usual} | {f"{name}, {shape}": window for shape, window in worst.items()}
+        return all([await measure(store, of_shape, window) for of_shape, window in windows.items()])
 
 
 async def database_bytes(store: Store) -> int:
@@ -182,6 +223,7 @@ def main() -> None:
     parser.add_argument("--on", choices=("sqlite", "postgresql"), nargs="+", default=("sqlite", "postgresql"))
     parser.add_argument("--without", action="store_true", help="measure the same pages without sums first")
     asked = parser.parse_args()
+    defer_full_collections()  # as control does
     held = []
     if "sqlite" in asked.on:
         held.append(on_sqlite(asked.events, asked.without))

@@ -53,8 +53,6 @@ def test_the_price_of_a_time_is_the_latest_that_is_valid() -> None:
     assert listed.at("acme/chat", 9) is None
     assert [listed.at("acme/chat", at) for at in (10, 29, 30, 99)] == [january, january, march, march]
     assert listed.at("acme/c", 99) is None
-    assert listed.changes_between(10, 30) == [20]
-    assert listed.changes_between(9, 31) == [10, 20, 30]
 
 
 @pytest.mark.parametrize(

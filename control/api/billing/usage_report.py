@@ -10,17 +10,18 @@ from pydantic import Field
 
 from control.api.billing.prices import PriceV1, price_response
 from control.api.events import EventsWindowV1
-from control.api.protocol.encoding import Encoded
-from control.api.protocol.lists import encoded_page
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
+from control.api.protocol.lists import PAGE_BYTES, encoded_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1
 from control.api.protocol.times import TimeParameter, next_ms
-from control.resources.billing.usage_report import Grouping, ReportGroup, ReportLine, ReportPage, ReportQuery
+from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
+from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
 from control.resources.errors import InvalidFieldError
 from control.resources.records import Window
 from control.resources.times import time_text
-from control.time_slices import each
-from policy.prices import Usage, amount_text, money_texts
+from control.time_slices import each, pause
+from policy.prices import Price, Usage, amount_text, money_texts
 
 _CURSOR_KIND = "usage report"
 _NO_END_MS = 1 << 62
@@ -89,19 +90,60 @@ async def _get(request: ApiRequest) -> Encoded:
     query, parts = request.query_as(UsageReportQueryV1), request.dependencies
     if query.cursor is not None:
         pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
-        asked, limit, shows_lines = _asked_before(request.workspace_id, pinned), pinned["limit"], pinned["lines"]
-        page = await parts.usage_reports.next_page(asked, tuple(pinned["after"]), limit, pinned["prices"])
+        asked = _asked_before(request.workspace_id, pinned)
+        limit, items = pinned["limit"], ReportItems(asked.by, pinned["lines"])
+        room = PageRoom(limit, items.take)
+        page = await parts.usage_reports.next_page(asked, tuple(pinned["after"]), room, pinned["prices"])
     else:
-        limit, shows_lines = query.limit, query.lines == "true"
-        page = await parts.usage_reports.first_page(_asked(request.workspace_id, query), limit)
-
-    def encode(group: ReportGroup) -> tuple[bytes]:
-        return (orjson.dumps(_item(group, page.query.by, shows_lines).model_dump()),)
-
+        asked = _asked(request.workspace_id, query)
+        limit, items = query.limit, ReportItems(asked.by, query.lines == "true")
+        page = await parts.usage_reports.first_page(asked, PageRoom(limit, items.take))
     window = page.query.window
     answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))
-    pagination = _pagination(request, page, {"limit": limit, "lines": shows_lines})
-    return encoded_page(await each(page.groups, encode), pagination, window=answered)
+    pagination = _pagination(request, page, {"limit": limit, "lines": items.shows_lines})
+    return encoded_page(items.encoded, pagination, window=answered)
+
+
+class ReportItems:
+    """The items of a page, encoded as they are found, until they fill it."""
+
+    def __init__(self, by: Grouping, shows_lines: bool) -> None:
+        self.encoded: list[Pieces] = []
+        self.shows_lines = shows_lines
+        self._by = by
+        self._bytes = 0
+        self._prices: dict[tuple[str, int], orjson.Fragment] = {}
+
+    async def take(self, group: ReportGroup) -> bool:
+        """Encode the group, unless the page has items and would be too long with it."""
+        await pause()
+        members = _item(group, self._by).model_dump()
+        if self.shows_lines:
+            members["lines"] = Array(await each(group.lines, self._line))
+        item = encode_object(members)
+        size = sum(map(len, item))
+        if self.encoded and self._bytes + size > PAGE_BYTES:
+            return False
+        self.encoded.append(item)
+        self._bytes += size
+        return True
+
+    def _line(self, line: ReportLine) -> Pieces:
+        """A `UsageReportLineV1`. It is not made as such, and each price is encoded once: there may be thousands."""
+        price = line.price
+        members = {
+            **_sums(line.usage),
+            "slug": line.slug,
+            "price": None if price is None else self._price(price),
+            "amount": None if line.amount is None else amount_text(line.amount),
+        }
+        return (orjson.dumps(members),)
+
+    def _price(self, price: Price) -> orjson.Fragment:
+        place = (price.slug, price.valid_from_ms)
+        if place not in self._prices:
+            self._prices[place] = orjson.Fragment(orjson.dumps(price_response(price).model_dump()))
+        return self._prices[place]
 
 
 def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:
@@ -139,7 +181,7 @@ def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) 
     return PaginationResponseV1(has_more=True, cursor=cursor)
 
 
-def _item(group: ReportGroup, by: Grouping, shows_lines: bool) -> UsageReportItemV1:
+def _item(group: ReportGroup, by: Grouping) -> UsageReportItemV1:
     cost = group.cost
     names: dict[str, Any] = dict(zip(_NAMES[by], group.name, strict=True))
     return UsageReportItemV1(
@@ -147,7 +189,6 @@ def _item(group: ReportGroup, by: Grouping, shows_lines: bool) -> UsageReportIte
         **_sums(group.usage),
         cost=None if cost is None else money_texts(cost),
         unpriced_calls=group.unpriced_calls,
-        lines=[_line(line) for line in group.lines] if shows_lines else None,
     )
 
 
@@ -157,16 +198,6 @@ _NAMES = {
     Grouping.ENTITY: ("external_entity_id",),
     Grouping.KEY: ("external_entity_id", "api_key_prefix"),
 }
-
-
-def _line(line: ReportLine) -> UsageReportLineV1:
-    price = line.price
-    return UsageReportLineV1(
-        slug=line.slug,
-        price=None if price is None else price_response(price),
-        amount=None if price is None else amount_text(price.cost(line.usage)),
-        **_sums(line.usage),
-    )
 
 
 def _sums(usage: Usage) -> dict[str, Any]:

@@ -8,51 +8,46 @@ See docs/reference/usage-reports.md#the-report.
 
 import hashlib
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from enum import StrEnum
-from itertools import chain, pairwise
-from operator import itemgetter
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from operator import attrgetter
 
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.sum_records import SUMS_AT_ONCE, UsageSum
-from control.edges.sql.billing.usage_sources import entities_after, sources_of
+from control.edges.sql.billing.sum_records import DaySums
+from control.edges.sql.billing.usage_sources import next_entities, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.resources.billing.kept_usage import KeptUsage
+from control.resources.billing.report_groups import Grouping, Name, PricedSlugs, ReportGroup, SumBook
 from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError, PricesChangedError
 from control.resources.records import Window
 from control.time_slices import pause
-from policy.prices import DAY_MS, Price, PriceList, Usage, date_text, parse_date, sum_of
+from policy.prices import (
+    DAY_MS,
+    Price,
+    PriceList,
+    date_text,
+    parse_date,
+)
 
 MAX_DAYS = 92
 """Of a window: a quarter."""
 LONGEST_PAGE_S = 5.0
-_ENTITIES_AT_ONCE = 101
-"""One more than a page has by default: it tells that more follow."""
+_SUMS_AT_ONCE = 100_000
+"""The bound on what is in memory at once, within twice as much."""
 _DAYS_AT_ONCE = 31
 """The bound on rows of hourly sums: a day has a row for each slug."""
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """Sorts behind the prefix of every key: a place between two entities."""
 PRICES_AT_ONCE = 500
-"""Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
-Name = tuple[str, ...]
-"""What the calls of a group share: a day, a slug, an entity, or an entity and a key."""
-
-
-class Grouping(StrEnum):
-    """What a report's groups are."""
-
-    DAY = "day"
-    SLUG = "slug"
-    ENTITY = "entity"
-    KEY = "key"
+"""Reading a price takes 5 µs of the event loop, and a workspace may have 10,000."""
+_PRICES_A_SLICE = 20
+_members = attrgetter(*(field.name for field in fields(Price)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +63,6 @@ class ReportQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportLine:
-    """The calls of a group through one slug at one price; None where the slug had no price."""
-
-    slug: str
-    price: Price | None
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class ReportGroup:
-    """One group of calls: at least one call. Without lines it says only how far events were looked at."""
-
-    name: Name
-    lines: Sequence[ReportLine]
-
-    @property
-    def usage(self) -> Usage:
-        return _total(line.usage for line in self.lines)
-
-    @property
-    def unpriced_calls(self) -> int:
-        return sum(line.usage.calls for line in self.lines if line.price is None)
-
-    @property
-    def cost(self) -> dict[str, Decimal] | None:
-        """The exact cost of the priced calls; None if no call has a price."""
-        return sum_of((line.price.currency, line.price.cost(line.usage)) for line in self.lines if line.price) or None
-
-
-@dataclass(frozen=True, slots=True)
 class ReportPage:
     """Some groups in the order of their names. `after`: the last name looked at, when more may follow.
 
@@ -110,12 +75,24 @@ class ReportPage:
     after: Name | None
 
 
+async def _any(_group: ReportGroup) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoom:
+    """How much a page may hold: `limit` groups, each of which `takes` lets in. It lets the first one in."""
+
+    limit: int
+    takes: Callable[[ReportGroup], Awaitable[bool]] = _any
+
+
 @dataclass(frozen=True, slots=True)
 class RecentDays:
-    """Sums of each day, key and slug in a window of whole UTC days; the last one may have only begun."""
+    """Sums by key and slug in a window of whole UTC days; the last one may have only begun."""
 
     window: Window
-    sums: Sequence[UsageSum]
+    sums: Sequence[DaySums]
 
     @property
     def days_ms(self) -> range:
@@ -132,16 +109,16 @@ class UsageReports:
     retention_days: float
     sums_retention_days: float
 
-    async def first_page(self, asked: ReportQuery, limit: int) -> ReportPage:
+    async def first_page(self, asked: ReportQuery, room: PageRoom) -> ReportPage:
         """The window cut to what is final, and the first groups."""
         window = await self.events.fixed(asked.window)
         if window.end_ms - window.start_ms > MAX_DAYS * DAY_MS:
             raise InvalidFieldError("end", f"the window has at most {MAX_DAYS} days; read it in parts")
-        return await self._page(replace(asked, window=window), None, limit, None)
+        return await self._page(replace(asked, window=window), None, room, None)
 
-    async def next_page(self, query: ReportQuery, after: Name, limit: int, price_list: str) -> ReportPage:
+    async def next_page(self, query: ReportQuery, after: Name, room: PageRoom, price_list: str) -> ReportPage:
         """The groups behind `after`. PricesChangedError if the prices are no longer those of the first page."""
-        return await self._page(query, after, limit, price_list)
+        return await self._page(query, after, room, price_list)
 
     async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> "RecentDays":
         """The sums of the last `count` UTC days of an entity, or of those that are kept. Without prices."""
@@ -150,7 +127,7 @@ class UsageReports:
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
         async with self.store.read() as conn:
-            found = [await source.totals(by_day=True, by_key=True) for source in await sources_of(conn, window)]
+            found = [await source.totals(by_key=True) for source in await sources_of(conn, window)]
         return RecentDays(window, [*chain.from_iterable(found)])
 
     async def _kept(self, workspace_id: str) -> KeptUsage:
@@ -160,7 +137,7 @@ class UsageReports:
         days = (self.retention_days, self.sums_retention_days)
         return KeptUsage(summed, *(now_ms - int(kept_days * DAY_MS) for kept_days in days))
 
-    async def _page(self, query: ReportQuery, after: Name | None, limit: int, price_list: str | None) -> ReportPage:
+    async def _page(self, query: ReportQuery, after: Name | None, room: PageRoom, price_list: str | None) -> ReportPage:
         # On each page, because events are deleted meanwhile.
         (await self._kept(query.window.workspace_id)).check(query.window)
         prices, found = await self._prices(query.window)
@@ -168,11 +145,12 @@ class UsageReports:
             raise PricesChangedError
         groups: list[ReportGroup] = []
         ends_s = time.monotonic() + LONGEST_PAGE_S
-        async with aclosing(self._groups(query, prices, after or ())) as behind:
+        async with aclosing(self._groups(query, PricedSlugs(prices), after or (), room.limit)) as behind:
             async for group in behind:
                 is_late = time.monotonic() > ends_s
-                if group.lines:
-                    if len(groups) == limit or (groups and is_late):
+                if group.sums:
+                    is_full = len(groups) == room.limit or (groups and is_late)
+                    if is_full or not await room.takes(group):
                         return ReportPage(query, found, groups, groups[-1].name)
                     groups.append(group)
                 elif is_late:
@@ -185,42 +163,43 @@ class UsageReports:
         digest, after = hashlib.sha256(), None
         async with self.store.read() as conn:
             while listed := await list_prices(conn, window.workspace_id, None, after, PRICES_AT_ONCE):
-                for price in listed:
+                for start in range(0, len(listed), _PRICES_A_SLICE):
                     await pause()
-                    if price.valid_from_ms < window.end_ms:
-                        valid.append(price)
-                        digest.update(repr(price).encode())
+                    part = listed[start : start + _PRICES_A_SLICE]
+                    found = [price for price in part if price.valid_from_ms < window.end_ms]
+                    valid += found
+                    digest.update(repr([*map(_members, found)]).encode())
                 if len(listed) < PRICES_AT_ONCE:
                     break
                 after = (listed[-1].slug, listed[-1].valid_from_ms)
         return PriceList(valid), digest.hexdigest()[:32]
 
-    async def _groups(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncGenerator[ReportGroup, None]:
-        """The groups behind `after`, in order."""
+    def _groups(
+        self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
+    ) -> AsyncGenerator[ReportGroup, None]:
+        """The groups behind `after`, in order, of which a page shows `limit`."""
         if query.by is Grouping.DAY:
-            found = self._days(query, prices, after)
-        elif query.by is Grouping.SLUG or query.window.external_entity_ids:
-            found = self._all_at_once(query, prices, after)
-        else:
-            found = self._entities(query, prices, after)
-        async for group in found:
-            yield group
+            return self._days(query, prices, after)
+        if query.by is Grouping.SLUG or query.window.external_entity_ids:
+            return self._all_at_once(query, prices, after)
+        return self._entities(query, prices, after, limit)
 
-    async def _days(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+    async def _days(self, query: ReportQuery, prices: PricedSlugs, after: Name) -> AsyncGenerator[ReportGroup, None]:
         first_ms = parse_date(after[0]) + DAY_MS if after else query.window.start_ms
         for part in await self._parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
-            book = _Book(prices)
+            book = SumBook(prices)
             await self._add_window(book, replace(query, window=part))
             for group in book.groups():
                 yield group
-            yield ReportGroup((date_text(part.end_ms - 1),), ())
+            yield ReportGroup((date_text(part.end_ms - 1),), {})
 
-    async def _all_at_once(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+    async def _all_at_once(
+        self, query: ReportQuery, prices: PricedSlugs, after: Name
+    ) -> AsyncGenerator[ReportGroup, None]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
-        book = _Book(prices)
-        for part in await self._parts(query.window, MAX_DAYS):
-            for priced in _parts_of_one_price(part, prices):
-                await self._add_window(book, replace(query, window=priced))
+        book = SumBook(prices)
+        for part in await self._parts(query.window, _DAYS_AT_ONCE):
+            await self._add_window(book, replace(query, window=part))
         for group in book.groups():
             if group.name > after:
                 yield group
@@ -238,85 +217,37 @@ class UsageReports:
         summed = _days_of(replace(window, start_ms=first_ms, end_ms=last_ms), summed_days)
         return [*_days_of(before), *summed, *_days_of(after)]
 
-    async def _add_window(self, book: "_Book", query: ReportQuery) -> None:
-        by_day = query.by is Grouping.DAY
+    async def _add_window(self, book: SumBook, query: ReportQuery) -> None:
         by_key = query.by is Grouping.KEY
         async with self.store.read() as conn:
             sources = await sources_of(conn, query.window)
-            found = [await source.totals(by_day, by_key, query.slug) for source in sources]
-        await book.add([*chain.from_iterable(found)], query.by, query.window.start_ms)
+            found = [await source.totals(by_key, query.slug) for source in sources]
+        await book.add(chain.from_iterable(found), query.by)
 
-    async def _entities(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
-        window, by = query.window, query.by
-        entity = after[0] if after else ""
-        # A key's name begins with its entity, of which more keys may follow.
-        left = [entity] if by is Grouping.KEY and after else []
-        while True:
+    async def _entities(
+        self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
+    ) -> AsyncGenerator[ReportGroup, None]:
+        if after and query.by is Grouping.KEY:  # its entity may have more keys
+            window = replace(query.window, external_entity_ids=after[:1])
+            async for group in self._all_at_once(replace(query, window=window), prices, after):
+                yield group
+        entity: str | None = after[0] if after else ""
+        sums_a_day = limit + 1  # one more than a page needs if each item has one: it tells that more follow
+        while entity is not None:
+            book = SumBook(prices)
             async with self.store.read() as conn:
-                entities = await entities_after(conn, window, entity, _ENTITIES_AT_ONCE)
-            async for group in self._of_entities(query, prices, [*left, *entities]):
-                if group.name > after:
-                    yield group
-            if len(entities) < _ENTITIES_AT_ONCE:
-                return
-            entity = entities[-1]
-            left = []
-            yield ReportGroup((entity, _BEHIND_ALL_KEYS) if by is Grouping.KEY else (entity,), ())
-
-    async def _of_entities(
-        self, query: ReportQuery, prices: PriceList, entities: Sequence[str]
-    ) -> AsyncIterator[ReportGroup]:
-        book = _Book(prices)
-        by_key = query.by is Grouping.KEY
-        for part in _parts_of_one_price(query.window, prices):
-            async with self.store.read() as conn:
-                sources = await sources_of(conn, part)
+                sources = await sources_of(conn, query.window)
+                entities = await next_entities(sources, entity, sums_a_day)
+                by_key = query.by is Grouping.KEY
                 found = [await source.of_entities(entities, by_key, query.slug) for source in sources]
-            await book.add([*chain.from_iterable(found)], query.by, part.start_ms)
-        for group in book.groups():
-            yield group
-
-
-class _Book:
-    """Adds sums up: for each group, each slug and each price."""
-
-    def __init__(self, prices: PriceList) -> None:
-        self._prices = prices
-        self._groups: dict[Name, dict[tuple[str, int], ReportLine]] = defaultdict(dict)
-
-    async def add(self, sums: Sequence[UsageSum], by: Grouping, at_ms: int) -> None:
-        """Add sums of calls whose prices are those at `at_ms`, or of their day."""
-        prices: dict[tuple[str, int], Price | None] = {}
-        for number, found in enumerate(sums):
-            if number % SUMS_AT_ONCE == 0:
-                await pause()
-            valid = (found.slug, found.day_ms)
-            if valid not in prices:
-                prices[valid] = self._prices.at(found.slug, max(at_ms, found.day_ms))
-            price = prices[valid]
-            # By its date: the hash of a price is that of all its amounts.
-            place = (found.slug, -1 if price is None else price.valid_from_ms)
-            lines = self._groups[_name_of(found, by)]
-            line = lines.get(place)
-            usage = found.usage if line is None else line.usage.plus(found.usage)
-            lines[place] = ReportLine(found.slug, price, usage)
-
-    def groups(self) -> Iterator[ReportGroup]:
-        """In the order of their names; the lines of each by slug and time."""
-        for name, lines in sorted(self._groups.items(), key=itemgetter(0)):
-            yield ReportGroup(name, [line for _, line in sorted(lines.items(), key=itemgetter(0))])
-
-
-def _name_of(found: UsageSum, by: Grouping) -> Name:
-    match by:
-        case Grouping.DAY:
-            return (date_text(found.day_ms),)
-        case Grouping.SLUG:
-            return (found.slug,)
-        case Grouping.ENTITY:
-            return (found.external_entity_id,)
-        case Grouping.KEY:
-            return (found.external_entity_id, found.api_key_prefix)
+            read = await book.add(chain.from_iterable(found), query.by)
+            for group in book.groups():
+                yield group
+            entity = entities.last
+            if entity is not None:
+                yield ReportGroup((entity, _BEHIND_ALL_KEYS) if by_key else (entity,), {})
+            if read < _SUMS_AT_ONCE:
+                sums_a_day *= 2
 
 
 def _days_of(window: Window, count: int = 1) -> Iterator[Window]:
@@ -326,18 +257,3 @@ def _days_of(window: Window, count: int = 1) -> Iterator[Window]:
         end_ms = min(window.end_ms, (start_ms // DAY_MS + count) * DAY_MS)
         yield replace(window, start_ms=start_ms, end_ms=end_ms)
         start_ms = end_ms
-
-
-def _parts_of_one_price(window: Window, prices: PriceList) -> Iterator[Window]:
-    """The window in parts in which no price changes."""
-    edges = [window.start_ms, *prices.changes_between(window.start_ms, window.end_ms), window.end_ms]
-    for start_ms, end_ms in pairwise(edges):
-        if start_ms < end_ms:
-            yield replace(window, start_ms=start_ms, end_ms=end_ms)
-
-
-def _total(usages: Iterator[Usage]) -> Usage:
-    total = Usage()
-    for usage in usages:
-        total = total.plus(usage)
-    return total

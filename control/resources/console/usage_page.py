@@ -14,7 +14,6 @@ from control.resources.console.records import NamedGroup
 from control.resources.group_usage import GroupLimits, LimitUse, UsageSource
 from control.resources.groups import read_group
 from control.resources.records import KeyRecord
-from control.time_slices import pause
 from policy.prices import Usage, date_text
 
 DAYS = 31
@@ -59,9 +58,10 @@ async def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[st
     by_day: dict[int, Usage] = defaultdict(Usage)
     by_slug: dict[str, Usage] = defaultdict(Usage)
     calls: Counter[str] = Counter()
-    for found in recent.sums:
-        await pause()
-        by_day[found.day_ms] = by_day[found.day_ms].plus(found.usage)
-        by_slug[found.slug] = by_slug[found.slug].plus(found.usage)
-        calls[found.api_key_prefix] += found.usage.calls
+    for day in recent.sums:
+        async for sums in day.slices():
+            for key, slug, figures in zip(sums.keys, sums.slugs, sums.figures, strict=True):
+                by_day[day.day_ms] = by_day[day.day_ms].plus(figures)
+                by_slug[slug] = by_slug[slug].plus(figures)
+                calls[key] += figures[0]
     return by_day, by_slug, calls

@@ -16,7 +16,8 @@ from control.edges.sql.billing.tables import FIGURES, hourly_sum_progress, hourl
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
 from control.resources.billing.hourly_sums import HourlySumMaker
-from control.resources.billing.usage_report import Grouping, ReportQuery, UsageReports
+from control.resources.billing.report_groups import Grouping
+from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError
 from control.resources.records import Window
@@ -246,7 +247,7 @@ async def test_windows_whose_events_and_sums_are_deleted_are_refused(plane: Cont
 
     async def read(start: float, end: float) -> int:
         window = Window(plane.workspace_id, first_day_ms + int(start * HOUR_MS), first_day_ms + int(end * HOUR_MS))
-        page = await reports.first_page(ReportQuery(window, Grouping.DAY), 100)
+        page = await reports.first_page(ReportQuery(window, Grouping.DAY), PageRoom(100))
         return sum(group.usage.calls for group in page.groups)
 
     refused = {}
@@ -266,9 +267,8 @@ async def test_usage_page_shows_days_whose_events_are_deleted(plane: ControlPlan
     events = EventReader(plane.store, HOLDBACK_S, EventClock())
     reports = UsageReports(plane.store, events, retention_days=1, sums_retention_days=400)
     recent = await reports.recent_days(plane.workspace_id, "c", 31)
-    assert {one.day_ms: one.usage for one in recent.sums} == {
-        first_day_ms + n * DAY_MS: Usage(calls=1, input=n, output=1, cached_input=0) for n in range(4)
-    }
+    found = {day.day_ms: sums.figures for day in recent.sums async for sums in day.slices()}
+    assert found == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1)] for n in range(4)}
 
 
 async def test_sums_past_their_retention_are_deleted(plane: ControlPlane, first_day_ms: int) -> None:

@@ -5,10 +5,12 @@ See docs/reference/usage-reports.md#the-report.
 
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from control.api.billing import usage_report as usage_report_api
 from control.edges.sql.billing.price_rows import list_prices
 from control.resources.billing import usage_report
 from control.resources.times import time_text
@@ -104,17 +106,36 @@ async def test_page_that_finds_nothing_in_time_goes_on_behind_what_it_looked_at(
     plane: ControlPlane, first_day_ms: int, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_report, "LONGEST_PAGE_S", -1.0)
-    monkeypatch.setattr(usage_report, "_ENTITIES_AT_ONCE", 3)
     calls = [(first_day_ms + n, "acme/chat", f"c-{n}", "tg_a", tokens(n, 1, 0)) for n in range(9)]
     calls.append((first_day_ms + DAY_MS, "acme/rare", "c-7", "tg_b", tokens(5, 1, 0)))
     await take(plane, *calls)
-    params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare"}
+    params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare", "limit": 2}
     answer = (await plane.get(PATH, params=params)).ok()
     assert (answer["items"], answer["pagination"]["has_more"]) == ([], True)
     (found,) = await report(plane, first_day_ms, by, model_slug="acme/rare")
     assert (found["calls"], found["input_tokens"]) == (1, 5)
     listed = await events_of(plane, first_day_ms, limit=1000)
     assert sums_by_name(await report(plane, first_day_ms, by), by) == added_up(listed, by)
+
+
+@pytest.mark.parametrize("page_bytes", [1, 1_000])
+@pytest.mark.parametrize("by", GROUPINGS)
+async def test_page_of_a_report_ends_early_when_it_is_long(
+    plane: ControlPlane, first_day_ms: int, by: str, page_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await price(plane, "acme/m0", first_day_ms)
+    calls = [
+        (first_day_ms + n % 4 * DAY_MS, f"acme/m{n % 5}", f"c-{n % 6}", f"tg_{n % 3}", tokens(n, 1, 0))
+        for n in range(60)
+    ]
+    await take(plane, *calls)
+    whole = await report(plane, first_day_ms, by, lines="true")
+    monkeypatch.setattr(usage_report_api, "PAGE_BYTES", page_bytes)
+    params = {"start": time_text(first_day_ms), "group_by": by, "lines": "true"}
+    first = (await plane.get(PATH, params=params)).ok()
+    assert first["pagination"]["has_more"]
+    assert len(first["items"]) == 1 or len(orjson.dumps(first["items"])) <= page_bytes + 2 * len(first["items"])
+    assert await report(plane, first_day_ms, by, lines="true") == whole
 
 
 async def test_a_price_changed_between_pages_is_a_409(plane: ControlPlane, first_day_ms: int) -> None:

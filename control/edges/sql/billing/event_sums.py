@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, BindParameter, ColumnElement, FromClause, func, literal, literal_column, select, text
+from sqlalchemy import text
 
-from control.edges.sql.billing.sum_records import UsageSum, sums_of
+from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
 from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.resources.records import Window
@@ -18,7 +18,10 @@ _KNOWN_ENTITIES = {
     "postgresql": "SELECT json_array_elements_text(CAST(:entities AS json)) AS entity",
 }
 """The entities of a JSON array, as rows."""
-_SUMMED = "count(*), sum(e.input_tokens), sum(e.output_tokens), sum(e.cached_input_tokens)"
+_ENTITIES = 101
+"""Whose events are read at once. One more than a page has by default: it tells that more follow."""
+_INSIDE = "e.workspace_id = :workspace AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
+_DAY = f"e.timestamp_ms - e.timestamp_ms % {DAY_MS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +31,32 @@ class EventSums:
     conn: Connection
     window: Window
 
-    async def totals(self, by_day: bool, by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
+    async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
         """One range of the index."""
-        part = await self._part()
-        if part is None:
-            return []
-        table = part.table()
-        day = _day_of(table) if by_day else literal(0)
-        entity = table.c.external_entity_id if self.window.external_entity_ids else literal("")
-        key = table.c.api_key_prefix if by_key else literal("")
-        names = (day, entity, key, table.c.model_slug)
-        query = select(*names, *_measures(table)).where(*_inside(self.window, table))
-        if slug is not None:
-            query = query.where(table.c.model_slug == slug)
-        query = query.group_by(*(name for name in names if not isinstance(name, BindParameter)))
-        return await sums_of((await self.conn.execute(query)).all())
+        entity = next(iter(self.window.external_entity_ids), None)
+        names = ("''" if entity is None else "e.external_entity_id", "e.api_key_prefix" if by_key else "''")
+        if entity is None:
+            return await self._columns(names, "{events}", slug=slug)
+        return await self._columns(names, "{events}", slug=slug, entity=entity)
 
-    async def of_entities(self, entities: Sequence[str], by_key: bool, slug: str | None = None) -> Sequence[UsageSum]:
-        """One range of the index for each entity."""
-        part = await self._part()
-        if part is None:
-            return []
-        query = text(_of_entities(_KNOWN_ENTITIES[self.conn.dialect.name], part.sql, by_key, slug is not None))
-        given = {
-            "workspace": self.window.workspace_id,
-            "entities": orjson.dumps(entities).decode(),
-            "start": self.window.start_ms,
-            "end": self.window.end_ms,
-            **part.bounds,
-            **({} if slug is None else {"slug": slug}),
-        }
-        return await sums_of((await self.conn.execute(query, given)).all())
+    async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+        """One range of the index for each entity.
 
-    async def entities_after(self, after: str, limit: int) -> Sequence[str]:
+        SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by statistics.
+        """
+        after, last = entities
+        known = [entity for entity in await self._entities(after, _ENTITIES) if last is None or entity <= last]
+        names = ("e.external_entity_id", "e.api_key_prefix" if by_key else "''")
+        tables = f"({_KNOWN_ENTITIES[self.conn.dialect.name]}) AS known CROSS JOIN {{events}}"
+        return await self._columns(names, tables, slug=slug, entities=orjson.dumps(known).decode())
+
+    async def last_entity(self, after: str, sums: int) -> str | None:
+        """The last of so many entities: they may have any number of events."""
+        most = min(sums, _ENTITIES)
+        found = await self._entities(after, most)
+        return found[-1] if len(found) == most else None
+
+    async def _entities(self, after: str, limit: int) -> Sequence[str]:
         """One look-up in the index for each entity, whether or not it has events in the window."""
         part = await self._part()
         if part is None:
@@ -68,43 +64,37 @@ class EventSums:
         given = {"workspace": self.window.workspace_id, "after": after, "limit": limit, **part.bounds}
         return list((await self.conn.execute(text(_entities_after(part.sql)), given)).scalars())
 
+    async def _columns(self, names: Sequence[str], tables: str, **given: Any) -> Sequence[DaySums]:
+        """The sums of what `tables` has in the window. `given`: more conditions."""
+        part = await self._part()
+        if part is None:
+            return []
+        values = {"workspace": self.window.workspace_id, "start": self.window.start_ms, "end": self.window.end_ms}
+        where = "".join(_WHERE[name] for name, value in given.items() if value is not None)
+        sums = _added_up(names, tables.format(events=f"{part.sql} AS e"), where)
+        query = text(in_columns(self.conn.dialect.name, sums))
+        return days_of((await self.conn.execute(query, values | part.bounds | given)).all())
+
     async def _part(self) -> Part | None:
         return part_of(await partitions_of(self.conn), self.window.start_ms, self.window.end_ms)
 
 
-def _day_of(table: FromClause) -> ColumnElement[int]:
-    day_ms = literal_column(str(DAY_MS), BigInteger)
-    at_ms: ColumnElement[int] = table.c.timestamp_ms
-    return at_ms - at_ms % day_ms
+_WHERE = {
+    "slug": " AND e.model_slug = :slug",
+    "entity": " AND e.external_entity_id = :entity",
+    "entities": " AND e.external_entity_id = known.entity",
+}
 
 
-def _measures(table: FromClause) -> list[ColumnElement[Any]]:
-    tokens = (table.c[name] for name in ("input_tokens", "output_tokens", "cached_input_tokens"))
-    return [func.count(), *map(func.sum, tokens)]
-
-
-def _inside(window: Window, table: FromClause) -> list[ColumnElement[bool]]:
-    """Which events: the workspace's in the window, of the first entity that it names."""
-    inside = [
-        table.c.workspace_id == window.workspace_id,
-        table.c.timestamp_ms >= window.start_ms,
-        table.c.timestamp_ms < window.end_ms,
-    ]
-    if window.external_entity_ids:
-        inside.append(table.c.external_entity_id == window.external_entity_ids[0])
-    return inside
-
-
-def _of_entities(known: str, table: str, by_key: bool, of_slug: bool) -> str:
-    """SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by statistics."""
-    key = "e.api_key_prefix" if by_key else "''"
-    names = "e.external_entity_id, e.api_key_prefix" if by_key else "e.external_entity_id"
+def _added_up(names: Sequence[str], tables: str, where: str) -> str:
+    entity, key = names
+    figures = ", ".join(
+        f"CAST(sum(e.{name}) AS bigint) AS {name}" for name in ("input_tokens", "output_tokens", "cached_input_tokens")
+    )
+    columns = ", ".join([_DAY, *(name for name in names if name.startswith("e.")), "e.model_slug"])
     return (
-        f"SELECT 0, e.external_entity_id, {key}, e.model_slug, {_SUMMED}"  # noqa: S608 (ours)
-        f" FROM ({known}) AS known CROSS JOIN {table} AS e"
-        " WHERE e.workspace_id = :workspace AND e.external_entity_id = known.entity"
-        f" AND e.timestamp_ms >= :start AND e.timestamp_ms < :end{' AND e.model_slug = :slug' if of_slug else ''}"
-        f" GROUP BY {names}, e.model_slug"
+        f"SELECT {_DAY} AS day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, e.model_slug,"  # noqa: S608 (ours)
+        f" count(*) AS calls, {figures} FROM {tables} WHERE {_INSIDE}{where} GROUP BY {columns}"
     )
 
 

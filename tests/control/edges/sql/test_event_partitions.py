@@ -13,6 +13,7 @@ from sqlalchemy import select, text
 
 from control.edges.sql.billing.event_sums import EventSums
 from control.edges.sql.billing.hourly_progress import add_events, begin_sums
+from control.edges.sql.billing.sum_records import Entities
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
 from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
@@ -156,13 +157,15 @@ async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window
     wanted = Counter(one.external_entity_id for one in told if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
         sums = EventSums(conn, window)
-        whole = await sums.totals(by_day=False, by_key=False)
-        entities = await sums.entities_after("", 10)
-        each = await sums.of_entities(entities, by_key=True)
-    assert sum(one.usage.calls for one in whole) == sum(wanted.values())
+        whole = await sums.totals(by_key=False)
+        each = await sums.of_entities(Entities("", None), by_key=True)
+    in_all = [figures[0] for day in whole async for of_day in day.slices() for figures in of_day.figures]
+    assert sum(in_all) == sum(wanted.values())
     calls = Counter[str]()
-    for one in each:
-        calls[one.external_entity_id] += one.usage.calls
+    for day in each:
+        async for of_day in day.slices():
+            for entity, figures in zip(of_day.entities, of_day.figures, strict=True):
+                calls[entity] += figures[0]
     assert calls == wanted
 
 

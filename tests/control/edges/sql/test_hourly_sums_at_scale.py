@@ -3,19 +3,26 @@
 `python -m bench.studies.usage_reports` measures the same at ten million events.
 """
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
+from control.edges.sql.billing.price_rows import put_price
+from control.edges.sql.billing.sum_records import Entities
+from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
-from control.resources.billing.usage_report import Grouping, ReportQuery, UsageReports
+from control.resources.billing.report_groups import Grouping
+from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.records import Window
-from policy.prices import DAY_MS
+from policy.prices import DAY_MS, Price
 from tests.control.billing import HOLDBACK_S, clock_ms
 from tests.control.plane import ControlPlane
 
@@ -90,9 +97,9 @@ async def test_work_of_a_page_does_not_grow_with_other_entities(sqlite_plane: Co
     many = await filled(store, OTHER, MANY)
     reports = reports_of(store)
     async with steps_of(store) as taken:
-        await reports.first_page(query(few, name), LIMIT)
+        await reports.first_page(query(few, name), PageRoom(LIMIT))
         first = taken[0]
-        await reports.first_page(query(many, name), LIMIT)
+        await reports.first_page(query(many, name), PageRoom(LIMIT))
     assert first > 100
     assert taken[0] - first < 1.2 * first
 
@@ -113,7 +120,74 @@ def statements_of(store: Store) -> Iterator[list[str]]:
 async def test_whole_hours_with_sums_need_no_event(store: Store, by: Grouping) -> None:
     window = await filled(store, WORKSPACE, FEW)
     with statements_of(store) as seen:
-        page = await reports_of(store).first_page(ReportQuery(window, by), 1000)
+        page = await reports_of(store).first_page(ReportQuery(window, by), PageRoom(1000))
     assert sum(group.usage.calls for group in page.groups) == FEW * DAYS
     assert sum(group.usage.input for group in page.groups) == 10 * FEW * DAYS
     assert not [statement for statement in seen if "idempotency_key" in statement or "FROM events" in statement]
+
+
+SLUGS = 50
+WIDE = 20
+_FILL_WIDE = _FILL.format(entities=_NUMBERS.format(WIDE * SLUGS - 1)).replace(
+    "'customer-' || (100000 + e.n), 'tg_' || e.n, 'acme/m' || (e.n % 5)",
+    f"'customer-' || (100000 + e.n / {SLUGS}), 'tg_' || (e.n / {SLUGS}), 'acme/m' || (e.n % {SLUGS})",
+)
+
+
+async def filled_wide(plane: ControlPlane) -> Window:
+    """A window in which each entity has a sum of each slug on each day, and each slug a price of its own on each."""
+    store = plane.store
+    first_ms = (await clock_ms(store) // DAY_MS - DAYS) * DAY_MS
+    amounts = [Decimal(amount) for amount in ("3", "0.3", "15", "0")]
+    async with store.write() as tx:
+        given = {"workspace": plane.workspace_id, "first": first_ms}
+        await tx.conn.execute(text(_FILL_WIDE), given)
+        until_ms = first_ms + DAYS * DAY_MS
+        await tx.conn.execute(text(_PROGRESS), {**given, "until": until_ms})
+        for slug, day in product(range(SLUGS), range(DAYS)):
+            price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts)
+            await put_price(tx, plane.workspace_id, price)
+    return Window(plane.workspace_id, first_ms, until_ms)
+
+
+@contextmanager
+def python_calls() -> Iterator[list[int]]:
+    """Counts the calls of Python functions on this thread."""
+    made = [0]
+
+    def count(_frame: Any, kind: str, _arg: object) -> None:
+        made[0] += kind == "call"
+
+    sys.setprofile(count)
+    try:
+        yield made
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("by", Grouping)
+async def test_a_line_for_each_sum_takes_one_call_to_price_and_no_statement_of_its_own(
+    plane: ControlPlane, by: Grouping
+) -> None:
+    window = await filled_wide(plane)
+    reports = reports_of(plane.store)
+    await reports.first_page(ReportQuery(window, by), PageRoom(1000))
+    with statements_of(plane.store) as seen, python_calls() as made:
+        page = await reports.first_page(ReportQuery(window, by), PageRoom(1000))
+        costs = [group.cost for group in page.groups]
+    lines = sum(len(group.sums) for group in page.groups)
+    sums = WIDE * SLUGS * DAYS
+    prices = SLUGS * DAYS
+    assert lines == (sums if by in (Grouping.ENTITY, Grouping.KEY) else prices)
+    assert all(costs)
+    assert len(seen) < 40
+    assert made[0] < lines + sums // 10 + 20 * prices + 10_000
+
+
+async def test_a_page_of_many_lines_leaves_the_database_in_a_row_for_each_day(plane: ControlPlane) -> None:
+    window = await filled_wide(plane)
+    async with plane.store.read() as conn:
+        (source,) = await sources_of(conn, window)
+        found = await source.of_entities(Entities("", None), by_key=True)
+    assert len(found) == DAYS
+    assert sum([len(sums.figures) for day in found async for sums in day.slices()]) == WIDE * SLUGS * DAYS
