@@ -13,7 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -86,26 +87,32 @@ _PADDED = {"sqlite": "printf('%016d', {place})", "postgresql": "lpad(CAST({place
 
 
 async def fill(store: Store, workspace_id: str, shape: Shape, first_ms: int, count: int) -> None:
-    """Insert `count` events, as many on each day, at even distances. Indexes of SQLite are made at the end."""
+    """Insert `count` events, as many on each day, at even distances."""
     dialect = store.engine.dialect.name
     spelled = " || ".join(_SPELLED.format(ms=f"({_MS})", shift=shift) for shift in range(45, -1, -5))
     key = f"{spelled} || {_PADDED[dialect].format(place=f'n + {(USUAL, *WORST).index(shape)}000000000')}"
     pair = _PAIR.format(step=shape.step, width=shape.width, pairs=shape.entities * shape.slugs)
     words = {"pair": pair, "entities": shape.entities, "prefix": shape.name, "ms": _MS, "numbers": _NUMBERS[dialect]}
     statement = f"INSERT INTO events {_ROW.format(key=key, **words)}"
-    indexes = await _without_indexes(store) if dialect == "sqlite" else []
     for day in range(DAYS):
-        show(f"{dialect}: day {day + 1} of {DAYS}")
+        show(f"{dialect}, {shape.name}: day {day + 1} of {DAYS}")
         given = {"workspace": workspace_id, "day": first_ms + day * DAY_MS, "count": count // DAYS}
         async with store.write() as tx:
             await tx.conn.execute(text(statement), given)
+
+
+@asynccontextmanager
+async def indexes_made_at_the_end(store: Store) -> AsyncIterator[None]:
+    """Drop the indexes of `events` on SQLite, and make them when the events are inserted."""
+    indexes = await _dropped_indexes(store) if store.engine.dialect.name == "sqlite" else []
+    yield
     for index in indexes:
         async with store.write() as tx:
             await tx.conn.exec_driver_sql(index)
     await analyze(store)
 
 
-async def _without_indexes(store: Store) -> Sequence[str]:
+async def _dropped_indexes(store: Store) -> Sequence[str]:
     """Drop the indexes of `events`; returns the statements that make them."""
     async with store.write() as tx:
         found = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL"
@@ -130,14 +137,14 @@ async def set_prices(store: Store, workspace_id: str, shape: Shape, first_ms: in
                 await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", *amounts))
 
 
-async def measure(store: Store, name: str, window: Window) -> bool:
+async def measure(store: Store, name: str, shape: Shape, window: Window) -> bool:
     """Print how long pages take, as the API answers them: the median and the slowest. Whether the goal held."""
     events = EventReader(store, HOLDBACK_S, EventClock())
     reports = UsageReports(store, events, DAYS + 1, 400)
     one = replace(window, external_entity_ids=("customer-7",))
     queries = {f"by {by}": ReportQuery(window, by) for by in Grouping}
     queries |= {f"one entity by {by}": ReportQuery(one, by) for by in Grouping}
-    queries["entities of one slug"] = ReportQuery(window, Grouping.ENTITY, "acme/m7")
+    queries["entities of one slug"] = ReportQuery(window, Grouping.ENTITY, f"{shape.name}/m7")
     held = True
     for (what, query), limit, lines in product(queries.items(), LIMITS, (False, True)):
         took, calls = await pages_s(reports, query, limit, lines)
@@ -178,11 +185,13 @@ async def study(url: str, name: str, count: int, without: bool) -> bool:
     async with opened(url) as store:
         await add_days(store, DAYS)
         began = time.perf_counter()
-        usual = await add_workspace(store, USUAL, first_ms, count)
-        print(f"{name}: {count:,} events, generated in {time.perf_counter() - began:.0f} s")
+        async with indexes_made_at_the_end(store):
+            windows = {USUAL: await add_workspace(store, USUAL, first_ms, count)}
+            windows |= {shape: await add_workspace(store, shape, first_ms, SUMS) for shape in WORST}
+        events = count + len(WORST) * SUMS
+        print(f"{name}: {events:,} events, generated in {time.perf_counter() - began:.0f} s")
         if without:
-            await measure(store, f"{name}, from events", usual)
-        worst = {shape.name: await add_workspace(store, shape, first_ms, SUMS) for shape in WORST}
+            await measure(store, f"{name}, from events", USUAL, windows[USUAL])
         size = await database_bytes(store)
         began = time.perf_counter()
         await HourlySumMaker(store, EventReader(store, HOLDBACK_S, EventClock()), DAYS + 1).make()
@@ -190,11 +199,11 @@ async def study(url: str, name: str, count: int, without: bool) -> bool:
         async with store.read() as conn:
             sums = (await conn.execute(text("SELECT count(*) FROM hourly_sums"))).scalar_one()
         grown = (await database_bytes(store) - size) / sums
-        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / (count + len(WORST) * SUMS) * 1e6:.1f} µs an event"
+        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / events * 1e6:.1f} µs an event"
         print(f"{name}: {made}; {grown:.0f} bytes each")
         await analyze(store)
-        windows = {name: usual} | {f"{name}, {shape}": window for shape, window in worst.items()}
-        return all([await measure(store, of_shape, window) for of_shape, window in windows.items()])
+        found = [await measure(store, f"{name}, {shape.name}", shape, window) for shape, window in windows.items()]
+        return all(found)
 
 
 async def database_bytes(store: Store) -> int:
