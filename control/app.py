@@ -89,7 +89,8 @@ from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import collect_when_idle
 from runtime.background import cancelled
-from runtime.http_server import FrontLimits
+from runtime.http.known_callers import recognise_callers
+from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
 from runtime.redis.routed import RoutedRedis
 
@@ -102,7 +103,7 @@ _FIRST_HOUSEKEEPING_S = 60.0
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
 """How long one process leases a webhook message, in multiples of the receiver's timeout."""
-MIDDLEWARES = (observability.count_answers, render_problems, refuse_compressed_bodies)
+MIDDLEWARES = (observability.count_answers, render_problems, recognise_callers, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
 """Limits of the listener. A query may name a thousand API keys, hence the long target."""
 Lifetime = Callable[[web.Application], AsyncIterator[None]]

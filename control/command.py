@@ -18,7 +18,8 @@ from control.edges.sql.migrations.migrate import SchemaTooNewError
 from control.settings import Settings
 from control.stopping import done_unless
 from control.time_slices import defer_full_collections
-from runtime.http_server import FrontRunner
+from runtime.http.listening import listen
+from runtime.http.server import FrontRunner
 from runtime.log_lines import log_to_stderr, log_uncaught
 from runtime.setting_names import warnings_of
 
@@ -88,7 +89,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
     runner = FrontRunner(app, LIMITS, shutdown_timeout=settings.drain_timeout_s)
     try:
         if await done_unless(stop, runner.setup()):
-            await web.TCPSite(runner, settings.host, settings.port).start()
+            await listen(runner, settings.host, settings.port)
             log.info("listening on %s", [site.name for site in runner.sites])
             defer_full_collections()
             await stop.wait()

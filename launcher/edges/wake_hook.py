@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from runtime.http_server import FrontLimits, FrontRunner
+from runtime.http.server import FrontLimits, FrontRunner
 
 _LIMITS = FrontLimits(max_connections=64)
 _MAX_BODY_BYTES = 65_536

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from aiohttp import web
-
 from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
@@ -56,7 +54,8 @@ from proxy.settings import Settings
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from proxy.supervisor.refresher import Refresher
 from runtime.background import running
-from runtime.http_server import FrontLimits, FrontRunner
+from runtime.http.listening import listen_on
+from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 
 WORKER_EXIT_S = 2.0
@@ -255,7 +254,7 @@ class Supervisor:
         runner = FrontRunner(app, ADMIN_LIMITS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, admin).start()
+        await listen_on(runner, admin)
 
     async def _drain(self, slots: Iterable[asyncio.Task[None]]) -> None:
         self._draining = True

@@ -14,7 +14,7 @@ from control.app import LIMITS, build
 from control.edges.sql.store import Store
 from control.resources.workspaces import create_workspace
 from control.settings import Settings
-from runtime.http_server import FrontLimits, FrontRunner
+from runtime.http.server import FrontLimits, FrontRunner
 
 TOKEN = "internal-token-of-the-tests"
 METRICS_TOKEN = "metrics-token-of-the-tests"

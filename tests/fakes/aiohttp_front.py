@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from runtime.http_server import FrontLimits, FrontRunner
+from runtime.http.server import FrontLimits, FrontRunner
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from control.resources.group_usage import LimitUse
 from control.resources.times import time_text
 from policy.credentials import KeyKind
 from policy.prices import Usage
-from runtime.http_server import keep
+from runtime.http.server import keep
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
 _HEADERS = {"Cache-Control": "no-store"}

@@ -13,7 +13,7 @@ from control.resources.console.sessions import ConsoleSession, find_session, is_
 from control.resources.keys import find_presented_keys
 from control.resources.records import PresentedKey
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
-from runtime.http_server import keep
+from runtime.http.server import keep
 
 CONSOLE_COOKIE = "tollgate_console"
 _GATEWAY = "/v1/gateway/"

@@ -16,7 +16,7 @@ from control.api.protocol.errors import ProblemError
 from control.dependencies import Dependencies
 from control.resources.training.backend_reports import read_state
 from policy.credentials import equals_token, may_export_metrics
-from runtime.http_server import keep
+from runtime.http.server import keep
 from runtime.log_schema import FIELDS
 from runtime.metrics_text import ALL_WORKSPACES
 

@@ -19,7 +19,7 @@ from control.dependencies import Dependencies
 from control.resources.errors import DatabaseUnavailableError, NotFoundError
 from control.resources.training import sessions
 from control.resources.training.records import SessionRecord
-from runtime.http_server import keep
+from runtime.http.server import keep
 
 COOKIE = "tollgate-session"
 _HEARTBEAT_S = 20.0

@@ -15,7 +15,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.resources.training import checkpoints
 from control.resources.training.download_links import Link
 from policy.training.reports import CheckpointFile
-from runtime.http_server import keep
+from runtime.http.server import keep
 from runtime.object_store import StoreError
 
 log = logging.getLogger(__name__)

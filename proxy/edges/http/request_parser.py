@@ -12,7 +12,7 @@ from proxy.edges.http import request_head
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead, RawFields
 from proxy.http_rules.header_names import HeaderNames
-from runtime.http_framing import says_http
+from runtime.http.framing import says_http
 
 _NOTHING = memoryview(b"")
 _VERSIONS = ("1.0", "1.1")

@@ -1,5 +1,6 @@
 """One tenant holds all that it can of a control process; another one's requests, the product's and downloads go on."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from control.api.protocol import authentication
 from control.app import LIMITS
 from control.dependencies import MAX_DOWNLOADS
+from control.resources.keys import find_presented_keys
 from policy.training.store_keys import store_key
+from runtime.http import known_callers
 from runtime.object_store import ObjectStore
 from tests.control.api.training.test_checkpoints import file as stored_file
 from tests.control.api.training.test_checkpoints import path_of, report, synced
@@ -110,6 +114,50 @@ async def test_tenant_with_its_share_of_connections_is_429_until_its_requests_en
             caller.send(b'"metadata": {}}'.ljust(99))
         await eventually(partial(world.has_status, 200, groups))
     assert f"it holds {SHARE} of 24 connections" in caplog.text
+
+
+async def test_others_are_served_while_one_tenant_s_requests_wait_for_the_look_up_of_their_key(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_tenants(sqlite_url) as world:
+        groups = request("/v1/gateway/groups", world.hostile)
+        assert await world.status(groups) == 200
+        answer = asyncio.Event()
+
+        async def look_up(store: Any, keys: tuple[str, ...]) -> Any:
+            if world.hostile in keys:
+                await answer.wait()
+            return await find_presented_keys(store, keys)
+
+        monkeypatch.setattr(authentication, "find_presented_keys", look_up)
+        held = [await world.caller(groups) for _ in range(SHARE)]
+        await eventually(partial(world.has_status, 429, groups))
+        for _ in range(CONNECTIONS * 2):
+            await world.caller(groups)
+        await world.everyone_else_is_served()
+        answer.set()
+        assert {(await caller.head()).split(b" ")[1] for caller in held} == {b"200"}
+
+
+async def test_first_requests_of_a_key_share_its_look_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[tuple[str, ...]] = []
+    async with two_tenants(sqlite_url) as world:
+        answer = asyncio.Event()
+
+        async def look_up(store: Any, keys: tuple[str, ...]) -> Any:
+            looked_up.append(keys)
+            if len(looked_up) == 1:
+                await answer.wait()
+            return await find_presented_keys(store, keys)
+
+        monkeypatch.setattr(authentication, "find_presented_keys", look_up)
+        monkeypatch.setattr(known_callers, "LOOK_UP_S", 60)
+        for _ in range(CONNECTIONS - 4):
+            await world.caller(request("/v1/gateway/groups", world.hostile))
+        await world.everyone_else_is_served()
+        assert looked_up.count((world.hostile,)) == 1
+        answer.set()
+        await eventually(partial(world.has_status, 200, request("/v1/gateway/groups", world.hostile)))
 
 
 async def test_tenant_downloads_while_another_one_holds_all_downloads_that_it_can(

@@ -15,7 +15,7 @@ from aiohttp import web
 from policy.credentials import credentials_in
 from proxy.exchange import Headers, PolicyUnavailableError
 from proxy.supervisor.readiness import Report
-from runtime.http_server import keep
+from runtime.http.server import keep
 from runtime.metrics_text import ALL_WORKSPACES
 from runtime.shares.places import NoPlaceError
 

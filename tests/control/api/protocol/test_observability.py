@@ -15,7 +15,7 @@ from control.edges.sql.events.clock import database_ms
 from control.resources.workspaces import create_workspace, create_workspace_key
 from control.throttle import Allowance, Throttle
 from policy.credentials import KeyKind, prefix_of
-from runtime.http_server import FrontRunner
+from runtime.http.server import FrontRunner
 from runtime.log_schema import log_line
 from tests.control.plane import METRICS_TOKEN, ControlPlane, settings_on
 

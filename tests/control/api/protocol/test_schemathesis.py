@@ -18,7 +18,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.resources.workspaces import create_workspace, set_workspace
 from control.throttle import Allowance, Throttle
-from runtime.http_server import FrontRunner
+from runtime.http.server import FrontRunner
 from tests.control.plane import ControlPlane, settings_on
 from tests.control.training import report_backend
 

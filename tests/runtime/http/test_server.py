@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from runtime.http_server import FrontLimits
+from runtime.http.server import FrontLimits
 from tests.fakes.aiohttp_front import listening_at
 from tests.fakes.front import Caller
 from tests.waiting import eventually

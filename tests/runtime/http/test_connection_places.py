@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from aiohttp import web
 
-from runtime.http_server import FrontLimits, keep
+from runtime.http.server import FrontLimits, keep
 from runtime.shares.places import NoPlaceError
 from tests.fakes.aiohttp_front import listening_at
 from tests.fakes.front import Caller, connect

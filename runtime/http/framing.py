@@ -1,6 +1,7 @@
 """Parses a connection's bytes a second time, to find what aiohttp's parser reports late or not at all. Pure."""
 
 import httptools
+from aiohttp import web
 
 
 class Framing:
@@ -17,6 +18,11 @@ class Framing:
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._place)
         self.broken = 0
         """The number of the request with the malformed body, counted from 1; 0 if there is none."""
+
+    @property
+    def requests(self) -> int:
+        """How many heads are complete, as far as it parses."""
+        return self._place.request
 
     def read(self, data: bytes) -> None:
         if self._parser is None:
@@ -58,3 +64,15 @@ def says_http(head: bytes, method: str, target: str) -> bool:
     words = [word for word in head.lstrip(b"\r\n").partition(b"\r\n")[0].split(b" ") if word]
     is_this = words[:2] == [method.encode(), target.encode(errors="surrogateescape")]
     return not is_this or all(word.startswith(b"HTTP/") for word in words[2:3])
+
+
+def framing_fault(request: web.BaseRequest, is_http: bool) -> str:
+    """Why a request that the parser accepts is ambiguous to other parsers; "" if it is not (RFC 9112 6.1).
+
+    `is_http`: whether its request line names HTTP.
+    """
+    version, codings = tuple(request.version), request.headers.getall("Transfer-Encoding", ())
+    if version not in ((1, 0), (1, 1)) or not is_http:
+        return "The request's version must be HTTP/1.0 or HTTP/1.1"
+    plain = [coding.strip().lower() for coding in codings] in ([], ["chunked"]) and (version == (1, 1) or not codings)
+    return "" if plain else "Transfer-Encoding must be chunked, in HTTP/1.1, or absent"

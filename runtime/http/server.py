@@ -16,7 +16,8 @@ from typing import Any, cast
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.http_framing import Framing, says_http
+from runtime.http.framing import Framing, framing_fault, says_http
+from runtime.http.known_callers import KnownCallers
 from runtime.log_lines import PacedLog
 from runtime.shares.places import Places
 
@@ -81,6 +82,7 @@ class _Front:
         self.limits = limits
         self.workspaces = Places(limits.max_connections * 3 // 4, "connections")
         """The rest is for callers that are not known yet, for other parts of the product, and for operators."""
+        self.known = KnownCallers()
         self._log = PacedLog(log)
         self._server = server
         self._handle: Callable[[Any], Awaitable[web.StreamResponse]] = server.request_handler
@@ -94,8 +96,10 @@ class _Front:
 
     def has_room(self) -> bool:
         """Whether one more connection may open; at the limit, close the one that has waited longest for its caller."""
-        open_connections = [one for one in self._connections() if one.transport is not None]
-        most = self.limits.max_connections
+        connections, most = self._connections(), self.limits.max_connections
+        if len(connections) < most:
+            return True
+        open_connections = [one for one in connections if one.transport is not None]
         if len(open_connections) < most:
             return True
         waiting = [one for one in open_connections if one.waits_for_caller]
@@ -141,7 +145,7 @@ class _Front:
         return request
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        fault = _framing_fault(request)
+        fault = framing_fault(request, cast(_Connection, request.protocol).is_http)
         if fault:
             cast(_Connection, request.protocol).cut(400, fault)
             return web.Response(status=400)  # aiohttp needs a response; the connection is closed already
@@ -159,6 +163,7 @@ class _Connection(web.RequestHandler):
         "_front",
         "_in_flight",
         "_is_kept",
+        "_is_refused",
         "_line",
         "_payload",
         "_read_bytes",
@@ -195,6 +200,7 @@ class _Connection(web.RequestHandler):
         self.waiting_since = 0.0
         """When it came so far as it is: opened, began or ended a head, or ended an answer."""
         self._is_kept = False
+        self._is_refused = False
         self._workspace: str | None = None
         self.was_known = False
         """Whether it has carried a request of a known caller."""
@@ -204,7 +210,8 @@ class _Connection(web.RequestHandler):
         """Whether it waits for a request, the rest of one, or a reader, and is not kept."""
         request = self._in_flight
         is_served = request is not None and request.content.is_eof() and not self._stalled_since
-        return not (self._is_kept or is_served)
+        has_head = self._framing.requests > self._begun  # which the event loop has not come to yet
+        return not (self._is_kept or is_served or has_head)
 
     @property
     def is_idle(self) -> bool:
@@ -258,10 +265,23 @@ class _Connection(web.RequestHandler):
         """Let the connection stay until its request is answered. Raises `NoPlaceError`; see `keep` below."""
         if self._is_kept or self._in_flight is None:
             return
+        self._front.known.note(self._in_flight.headers, workspace)
         if workspace is not None:
+            self._is_refused = True
             self._front.workspaces.take(workspace)
+            self._is_refused = False
         self._is_kept = self.was_known = True
         self._workspace = workspace
+
+    @property
+    def known(self) -> KnownCallers:
+        return self._front.known
+
+    def recognise(self) -> None:
+        """Do as `keep`, if the request's credential was accepted before."""
+        known = None if self._in_flight is None else self._front.known.knows(self._in_flight.headers)
+        if known is not None:
+            self.keep(*known)
 
     def _release(self) -> None:
         workspace = self._workspace
@@ -280,8 +300,8 @@ class _Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        if request.content.exception() is not None:
-            resp.force_close()  # where the next request begins is unknown
+        if request.content.exception() is not None or self._is_refused:
+            resp.force_close()  # where the next request begins is unknown, or its place is for others
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -377,12 +397,3 @@ def keep(request: web.BaseRequest, workspace: str | None) -> None:
     """
     if isinstance(request.protocol, _Connection):
         request.protocol.keep(workspace)
-
-
-def _framing_fault(request: web.BaseRequest) -> str:
-    """Why a request that the parser accepts is ambiguous to other parsers; "" if it is not (RFC 9112 6.1)."""
-    version, codings = tuple(request.version), request.headers.getall("Transfer-Encoding", ())
-    if version not in ((1, 0), (1, 1)) or not cast(_Connection, request.protocol).is_http:
-        return "The request's version must be HTTP/1.0 or HTTP/1.1"
-    plain = [coding.strip().lower() for coding in codings] in ([], ["chunked"]) and (version == (1, 1) or not codings)
-    return "" if plain else "Transfer-Encoding must be chunked, in HTTP/1.1, or absent"

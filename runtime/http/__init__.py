@@ -1,0 +1,1 @@
+"""The HTTP server below the aiohttp applications of both planes."""
