@@ -26,13 +26,7 @@ from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError, PricesChangedError
 from control.resources.records import Window
 from control.time_slices import pause
-from policy.prices import (
-    DAY_MS,
-    Price,
-    PriceList,
-    date_text,
-    parse_date,
-)
+from policy.prices import DAY_MS, Price, PriceList, date_text, parse_date
 
 MAX_DAYS = 92
 """Of a window: a quarter."""
@@ -81,7 +75,7 @@ async def _any(_group: ReportGroup) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PageRoom:
-    """How much a page may hold: `limit` groups, each of which `takes` lets in. It lets the first one in."""
+    """The room of a page: `limit` groups, each of which `takes` lets in. It lets the first one in."""
 
     limit: int
     takes: Callable[[ReportGroup], Awaitable[bool]] = _any
@@ -168,7 +162,7 @@ class UsageReports:
                     part = listed[start : start + _PRICES_A_SLICE]
                     found = [price for price in part if price.valid_from_ms < window.end_ms]
                     valid += found
-                    digest.update(repr([*map(_members, found)]).encode())
+                    digest.update("".join(map(repr, map(_members, found))).encode())
                 if len(listed) < PRICES_AT_ONCE:
                     break
                 after = (listed[-1].slug, listed[-1].valid_from_ms)

@@ -150,6 +150,23 @@ async def test_a_price_changed_between_pages_is_a_409(plane: ControlPlane, first
     assert "price list was changed" in refusal["error"]
 
 
+async def test_prices_after_the_window_change_no_page_however_many_there_are(
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane = sqlite_plane
+    monkeypatch.setattr(usage_report, "PRICES_AT_ONCE", 4)
+    monkeypatch.setattr(usage_report, "_PRICES_A_SLICE", 3)
+    day_ms = (await clock_ms(plane.store) // DAY_MS - 5) * DAY_MS
+    for slug in range(10):
+        await price(plane, f"acme/m{slug}", day_ms)
+    await take(plane, *((day_ms, "acme/m1", f"customer-{n}", "tg_a", tokens(1, 1, 0)) for n in range(3)))
+    params = {"start": time_text(day_ms), "group_by": "entity", "limit": 1}
+    cursor = (await plane.get(PATH, params=params)).ok()["pagination"]["cursor"]
+    for slug in (0, 3, 7):
+        await price(plane, f"acme/m{slug}", day_ms + 30 * DAY_MS)
+    assert (await plane.get(PATH, params={"cursor": cursor})).ok()["items"]
+
+
 async def test_events_within_the_holdback_are_not_reported_yet(plane: ControlPlane) -> None:
     now_ms = await clock_ms(plane.store)
     await take(plane, (now_ms - 1000, "acme/chat", "customer-1", "tg_a", tokens(1, 1, 0)))

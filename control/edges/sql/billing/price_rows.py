@@ -76,7 +76,7 @@ async def list_prices(
 
 
 def _price(row: Any) -> Price:
-    """By place: a report reads thousands of prices, and a look-up by name takes as long as all the rest."""
+    """Read the columns by place: a report has thousands of prices, and names take longer than all the rest."""
     slug, valid_from_ms, currency, *amounts = row
     input, cached_input, output, per_call = map(Decimal, amounts)
     return Price(slug, valid_from_ms, currency, input, cached_input, output, per_call)

@@ -23,7 +23,7 @@ COLUMNS = (
     "output_tokens",
     "cached_input_tokens",
 )
-"""Of a sum, behind its day."""
+"""The columns of a sum, behind its day."""
 _ARRAYS = {"sqlite": "json_group_array({})", "postgresql": "CAST(json_agg({}) AS text)"}
 
 
@@ -58,7 +58,7 @@ class DaySums(NamedTuple):
 
 
 def days_of(rows: Sequence[Sequence[Any]]) -> Sequence[DaySums]:
-    """From the rows of a query that `in_columns` made."""
+    """Read the rows of a query that `in_columns` made."""
     return [DaySums(day_ms, columns) for day_ms, *columns in rows]
 
 
@@ -88,4 +88,4 @@ class UsageSource(Protocol):
         """The sums of each of these entities. `slug`: only its calls."""
 
     async def last_entity(self, after: str, sums: int) -> str | None:
-        """How far to read at once, if a day should have about so many sums: the last entity; None if that is all."""
+        """The last entity to read at once, if a day should have about so many sums; None if no others follow."""
