@@ -4,13 +4,11 @@ A price holds from a UTC date until the slug's next one. See docs/reference/usag
 """
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
-from operator import add, attrgetter
+from operator import add
 from typing import NamedTuple
 
 DAY_MS = 86_400_000
@@ -98,30 +96,6 @@ class Rates(NamedTuple):
 def amount_of(units: int) -> Decimal:
     """The amount of so many of the units of `Rates`."""
     return _EXACT.multiply(Decimal(units), _UNIT)
-
-
-class PriceList:
-    """Finds the price that is valid for a slug at a time."""
-
-    def __init__(self, prices: Iterable[Price]) -> None:
-        self._by_slug: dict[str, list[Price]] = defaultdict(list)
-        for price in sorted(prices, key=_valid_from):
-            self._by_slug[price.slug].append(price)
-
-    def at(self, slug: str, epoch_ms: int) -> Price | None:
-        """The slug's latest price that is valid from `epoch_ms` or earlier; None if it has none."""
-        prices = self._by_slug.get(slug, ())
-        place = bisect_right(prices, epoch_ms, key=_valid_from)
-        return prices[place - 1] if place else None
-
-    def change_after(self, slug: str, epoch_ms: int) -> int | None:
-        """From when on the slug has its next price; None if it keeps the one that it has."""
-        prices = self._by_slug.get(slug, ())
-        place = bisect_right(prices, epoch_ms, key=_valid_from)
-        return prices[place].valid_from_ms if place < len(prices) else None
-
-
-_valid_from = attrgetter("valid_from_ms")
 
 
 def sum_of(amounts: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:

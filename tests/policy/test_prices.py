@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy.prices import (
     DAY_MS,
     Price,
-    PriceList,
     Usage,
     amount_text,
     date_text,
@@ -45,14 +44,6 @@ def test_sums_are_exact_and_apart_by_currency(texts: list[str]) -> None:
     assert {name: Fraction(amount) for name, amount in found.items()} == (
         {"EUR": expected, "USD": expected} if texts else {}
     )
-
-
-def test_the_price_of_a_time_is_the_latest_that_is_valid() -> None:
-    january, march, other = price(10), price(30), price(20, "acme/b")
-    listed = PriceList([march, other, january])
-    assert listed.at("acme/chat", 9) is None
-    assert [listed.at("acme/chat", at) for at in (10, 29, 30, 99)] == [january, january, march, march]
-    assert listed.at("acme/c", 99) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Money is added in whole units (`policy.prices.Rates`), so it is exact, and fast enough for pages of 200 000 lines.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 
 from control.edges.sql.billing.sum_records import DaySums, SumSlice
-from policy.prices import Figures, Money, Price, PriceList, Rates, Usage, amount_of, date_text
+from policy.prices import Figures, Money, Price, Rates, Usage, amount_of, date_text
 
 _FAR_MS = 1 << 62
 Name = tuple[str, ...]
@@ -100,20 +101,29 @@ class ReportGroup:
 
 
 class PricedSlugs:
-    """The prices of a report, each once."""
+    """Finds the price that is valid for a slug at a time. Each is made ready once for a report, when it is used."""
 
-    def __init__(self, prices: PriceList) -> None:
-        self._prices = prices
-        self._found: dict[tuple[str, int], PricedSlug] = {}
+    def __init__(self, prices: Iterable[Price]) -> None:
+        self._prices: dict[str, list[Price]] = defaultdict(list)
+        for price in sorted(prices, key=attrgetter("valid_from_ms")):
+            self._prices[price.slug].append(price)
+        self._starts: dict[str, Sequence[int]] = {}
+        self._periods: dict[str, Sequence[PricedSlug]] = {}
 
     def at(self, slug: str, day_ms: int) -> PricedSlug:
-        price = self._prices.at(slug, day_ms)
-        place = (slug, -1 if price is None else price.valid_from_ms)
-        if place not in self._found:
-            until_ms = self._prices.change_after(slug, day_ms) or _FAR_MS
-            rates, currency = (None, "") if price is None else (price.rates, price.currency)
-            self._found[place] = PricedSlug(slug, price, rates, currency, until_ms)
-        return self._found[place]
+        """The slug at its latest price that is valid from then or earlier."""
+        if slug not in self._starts:
+            prices = self._prices.get(slug, ())
+            self._starts[slug] = [price.valid_from_ms for price in prices]
+            ends = [*self._starts[slug], _FAR_MS]
+            self._periods[slug] = [_priced(slug, price, end) for price, end in zip((None, *prices), ends, strict=True)]
+        return self._periods[slug][bisect_right(self._starts[slug], day_ms)]
+
+
+def _priced(slug: str, price: Price | None, until_ms: int) -> PricedSlug:
+    if price is None:
+        return PricedSlug(slug, None, None, "", until_ms)
+    return PricedSlug(slug, price, price.rates, price.currency, until_ms)
 
 
 class _ValidPrices(dict[str, PricedSlug]):

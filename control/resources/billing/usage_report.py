@@ -26,7 +26,7 @@ from control.resources.billing_events import EventReader
 from control.resources.errors import InvalidFieldError, PricesChangedError
 from control.resources.records import Window
 from control.time_slices import pause
-from policy.prices import DAY_MS, Price, PriceList, date_text, parse_date
+from policy.prices import DAY_MS, Price, date_text, parse_date
 
 MAX_DAYS = 92
 """Of a window: a quarter."""
@@ -151,7 +151,7 @@ class UsageReports:
                     return ReportPage(query, found, groups, group.name)
         return ReportPage(query, found, groups, None)
 
-    async def _prices(self, window: Window) -> tuple[PriceList, str]:
+    async def _prices(self, window: Window) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
         valid: list[Price] = []
         digest, after = hashlib.sha256(), None
@@ -166,7 +166,7 @@ class UsageReports:
                 if len(listed) < PRICES_AT_ONCE:
                     break
                 after = (listed[-1].slug, listed[-1].valid_from_ms)
-        return PriceList(valid), digest.hexdigest()[:32]
+        return valid, digest.hexdigest()[:32]
 
     def _groups(
         self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
