@@ -226,7 +226,7 @@ class UsageReports:
             async for group in self._all_at_once(replace(query, window=window), prices, after):
                 yield group
         entity: str | None = after[0] if after else ""
-        sums_a_day = limit + 1  # one more than a page needs if each item has one: it tells that more follow
+        sums_a_day = 4 * (limit + 1)  # most entities have calls in several hours or of several slugs
         while entity is not None:
             book = SumBook(prices)
             async with self.store.read() as conn:

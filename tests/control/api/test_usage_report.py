@@ -107,9 +107,9 @@ async def test_page_that_finds_nothing_in_time_goes_on_behind_what_it_looked_at(
 ) -> None:
     monkeypatch.setattr(usage_report, "LONGEST_PAGE_S", -1.0)
     calls = [(first_day_ms + n, "acme/chat", f"c-{n}", "tg_a", tokens(n, 1, 0)) for n in range(9)]
-    calls.append((first_day_ms + DAY_MS, "acme/rare", "c-7", "tg_b", tokens(5, 1, 0)))
+    calls.append((first_day_ms + DAY_MS, "acme/rare", "c-9", "tg_b", tokens(5, 1, 0)))
     await take(plane, *calls)
-    params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare", "limit": 2}
+    params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare", "limit": 1}
     answer = (await plane.get(PATH, params=params)).ok()
     assert (answer["items"], answer["pagination"]["has_more"]) == ([], True)
     (found,) = await report(plane, first_day_ms, by, model_slug="acme/rare")
