@@ -289,11 +289,13 @@ def models_entry_to_wire(entry: SlugLimits) -> Wire:
 
 
 def models_entry_from_wire(body: Wire) -> SlugLimits:
-    return SlugLimits(
-        body["slug"],
-        tuple(_limit_from_wire(limit) for limit in body["rate_limits"]),
-        tuple(_limit_from_wire(limit) for limit in body["usage_limits"]),
-    )
+    return SlugLimits(body["slug"], *limits_from_wire(body))
+
+
+def limits_from_wire(body: Wire) -> tuple[tuple[Limit, ...], tuple[Limit, ...]]:
+    """The rate limits and the usage limits of an entry of `models[]`, whose slug may be left out."""
+    rates = tuple([_limit_from_wire(limit) for limit in body["rate_limits"]])
+    return rates, tuple([_limit_from_wire(limit) for limit in body["usage_limits"]])
 
 
 def _limit_to_wire(limit: Limit) -> Wire:

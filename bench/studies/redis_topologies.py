@@ -19,7 +19,7 @@ import redis
 import uvloop
 
 from policy.limits.counter_layout import day_usage
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
@@ -43,10 +43,8 @@ PATIENT = CountersOptions(client=RedisClientOptions(deadline_s=5))
 
 def plan(number: int, threshold: int = ROOMY) -> Plan:
     group = f"grp_01JD000000000000000{number:04d}"
-    bounds = tuple(
-        Bound(Limit(*kind, threshold if kind[0] is LimitType.REQUEST else ROOMY), group, group) for kind in KINDS
-    )
-    return Plan("acme/chat", group, f"tg:{{{group}|acme/chat}}", bounds)
+    limits = tuple(Limit(*kind, threshold if kind[0] is LimitType.REQUEST else ROOMY) for kind in KINDS)
+    return plan_of_limits("acme/chat", group, f"tg:{{{group}|acme/chat}}", limits)
 
 
 @dataclass

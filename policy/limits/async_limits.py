@@ -3,7 +3,7 @@
 See docs/reference/limits.md#asynchronous-requests.
 """
 
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 
 SUBMISSIONS = Limit(LimitType.REQUEST, Unit.MINUTE, 12_000)
@@ -23,5 +23,4 @@ def look_ups_plan(workspace_id: str) -> Plan:
 
 
 def _plan(what: str, workspace_id: str, limit: Limit) -> Plan:
-    bounds = (Bound(limit, workspace_id, workspace_id),)
-    return Plan(what, workspace_id, f"tg:{{{what}|{workspace_id}}}", bounds)
+    return plan_of_limits(what, workspace_id, f"tg:{{{what}|{workspace_id}}}", (limit,))

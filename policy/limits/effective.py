@@ -7,10 +7,11 @@ See docs/reference/limits.md#which-limits-bind.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from policy.groups import Enforcement, Group, GroupNode
-from policy.limits.counter_layout import KIND_NUMBER, bucket_key
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.counter_layout import KIND_NUMBER, bucket_key, kind_mask
+from policy.limits.limit import Limit, LimitType, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,47 +24,70 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSet:
+    """Limits that one bucket counts, in the order of trial. `mask`: their `kind_mask`."""
+
+    limits: tuple[Limit, ...]
+    mask: int
+    thresholds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLevel:
+    """The limits that one group's bucket counts. `sources`: who configures each of them, if not `group` does."""
+
+    group: str
+    limits: LimitSet
+    sources: tuple[str, ...] = ()
+
+    def bounds(self) -> Iterator[Bound]:
+        sources = self.sources or (self.group,) * len(self.limits.limits)
+        for limit, source in zip(self.limits.limits, sources, strict=True):
+            yield Bound(limit, source, self.group)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What admission needs to know of one (group, slug). `key`: its hash. `bounds`: in the order of trial."""
+    """What admission needs to know of one (group, slug). `key`: its hash. `levels`: in the order of trial.
+
+    Plans are many, and groups of one contract share their `LimitSet`.
+    """
 
     slug: str
     group_id: str
     key: str
-    bounds: tuple[Bound, ...]
+    levels: tuple[PlanLevel, ...]
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """All limits that bind, in the order of trial."""
+        return tuple(bound for level in self.levels for bound in level.bounds())
+
+
+@lru_cache(4096)
+def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
+    """The set of limits that one group has for one slug."""
+    ordered = tuple(sorted(limits, key=lambda limit: KIND_NUMBER[limit.type, limit.unit]))
+    return LimitSet(ordered, kind_mask(ordered), tuple(limit.threshold for limit in ordered))
 
 
 def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ...]]]:
     """Each slug of `path[0]` with the limits that bind its calls, in time linear in the entries of the path."""
-    levels = [{entry.slug: entry.limits for entry in group.models} for group in path]
-    for entry in path[0].models:
-        yield entry.slug, _bounds(path, [level.get(entry.slug, ()) for level in levels])
+    entries = [{entry.slug: limit_set(entry.limits) for entry in group.models} for group in path]
+    for slug in entries[0]:
+        levels = _levels(path, [own.get(slug) for own in entries])
+        yield slug, tuple(bound for level in levels for bound in level.bounds())
 
 
-def _bounds(path: Sequence[GroupNode], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
-    """In the order of trial. `levels`: for each group of the path, the limits that it configures for the slug."""
-    if path[0].enforcement is Enforcement.CASCADING:
-        found = [
-            Bound(limit, group.id, group.id) for group, limits in zip(path, levels, strict=True) for limit in limits
-        ]
-    else:
-        found = _nearest(path, levels)
-    rank = {group.id: depth for depth, group in enumerate(path)}
-    found.sort(key=lambda b: (rank[b.counting_group], KIND_NUMBER[b.limit.type, b.limit.unit]))
-    return tuple(found)
-
-
-def plan_for(path: Sequence[GroupNode], entries: Sequence[SlugLimits | None]) -> Plan | None:
+def plan_for(path: Sequence[GroupNode], slug: str, limits: Sequence[LimitSet | None]) -> Plan | None:
     """The plan of a call of `path[0]`. `path` is the group itself, then its parent, and so on to the root.
 
-    `entries`: what each group of the path has in its own `models` for the slug that is called. None if `path[0]` has
-    nothing there: ancestors add limits, never access.
+    `limits`: those of each group of the path in its own `models` for the slug. None if `path[0]` has nothing there:
+    ancestors add limits, never access.
     """
-    caller = path[0]
-    own = entries[0]
-    if own is None:
+    if limits[0] is None:
         return None
-    levels = [() if entry is None else entry.limits for entry in entries]
-    return Plan(own.slug, caller.id, bucket_key(counting_owner(path).id, own.slug), _bounds(path, levels))
+    return Plan(slug, path[0].id, bucket_key(counting_owner(path).id, slug), _levels(path, limits))
 
 
 def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
@@ -71,10 +95,25 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
     return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
 
 
-def _nearest(path: Sequence[GroupNode], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
+def _levels(path: Sequence[GroupNode], limits: Sequence[LimitSet | None]) -> tuple[PlanLevel, ...]:
+    """In the order of trial. `limits`: those that each group of the path configures for the slug."""
+    if path[0].enforcement is Enforcement.CASCADING:
+        pairs = zip(path, limits, strict=True)
+        return tuple([PlanLevel(group.id, own) for group, own in pairs if own is not None and own.limits])
+    return _nearest(path, limits)
+
+
+def _nearest(path: Sequence[GroupNode], limits: Sequence[LimitSet | None]) -> tuple[PlanLevel, ...]:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
-    chosen: dict[tuple[LimitType, Unit], Bound] = {}
-    for group, limits in zip(path, levels, strict=True):
-        for limit in limits:
-            chosen.setdefault((limit.type, limit.unit), Bound(limit, group.id, path[0].id))
-    return list(chosen.values())
+    chosen: dict[tuple[LimitType, Unit], tuple[Limit, str]] = {}
+    for group, own in zip(path, limits, strict=True):
+        for limit in own.limits if own is not None else ():
+            chosen.setdefault((limit.type, limit.unit), (limit, group.id))
+    nearest = limit_set(tuple(limit for limit, _ in chosen.values()))
+    sources = tuple(chosen[limit.type, limit.unit][1] for limit in nearest.limits)
+    return (PlanLevel(path[0].id, nearest, sources),) if sources else ()
+
+
+def plan_of_limits(name: str, owner: str, key: str, limits: tuple[Limit, ...]) -> Plan:
+    """A plan of limits that one owner, which need not be a group, has and counts."""
+    return Plan(name, owner, key, (PlanLevel(owner, limit_set(limits)),))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 
 _FIGURES = re.compile(r"(?P<requests>[0-9]{1,15})/(?P<tokens>[0-9]{1,15})")
@@ -86,5 +86,4 @@ def tier_plan(workspace_id: str, tier: Tier) -> Plan:
         Limit(LimitType.REQUEST, Unit.MINUTE, tier.requests_per_minute),
         Limit(LimitType.TOKEN, Unit.MINUTE, tier.tokens_per_minute),
     )
-    bounds = tuple(Bound(limit, workspace_id, workspace_id) for limit in limits)
-    return Plan("model API", workspace_id, f"tg:{{tier|{workspace_id}}}", bounds)
+    return plan_of_limits("model API", workspace_id, f"tg:{{tier|{workspace_id}}}", limits)

@@ -14,7 +14,7 @@ from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
-from tests.policy.limits.trees import entries_for
+from tests.policy.limits.trees import levels_for
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
 WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"
@@ -81,7 +81,7 @@ class FakeDirectory:
         path = [self.groups[group_id]]
         while (parent := path[-1].parent_id) is not None:
             path.append(self.groups[parent])
-        plan = plan_for(path, entries_for(path, slug))
+        plan = plan_for(path, slug, levels_for(path, slug))
         return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
 
     def group(self, id: str) -> Group | None:

@@ -17,8 +17,7 @@ import orjson
 
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.groups import MAX_DEPTH, GroupNode
-from policy.limits.effective import Plan, plan_for
-from policy.limits.limit import SlugLimits
+from policy.limits.effective import LimitSet, Plan, limit_set, plan_for
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import (
     EndpointRow,
@@ -28,7 +27,7 @@ from policy.snapshot import (
     SecretRow,
     WorkspaceRow,
     group_node_from_wire,
-    models_entry_from_wire,
+    limits_from_wire,
 )
 from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
@@ -47,8 +46,8 @@ _BYTE_WEIGHT = 3
 _HOLDER_WEIGHT = 1500
 _PATH_WEIGHT = 500
 _ROUTE_WEIGHT = 900
-_BOUND_WEIGHT = 80
-"""The weight of each bound of a route's plan."""
+_LEVEL_WEIGHT = 80
+"""The weight of each level of a route's plan."""
 _CALLER_WEIGHT = 250
 _SHAPE_WEIGHT = 2400
 # Plain strings: hashing an enum member costs more than the look-up.
@@ -233,13 +232,13 @@ class SnapshotDirectory:
             return None
         route = SlugRoute(endpoint, plan)
         rows = ((_ENDPOINT, slug), *path.rows, *[(id, slug) for id in path.ids])
-        weight = _ROUTE_WEIGHT + _BOUND_WEIGHT * len(plan.bounds)
+        weight = _ROUTE_WEIGHT + _LEVEL_WEIGHT * len(plan.levels)
         self._cache.put((group_id, slug), Entry(route, weight, rows, generation))
         return route
 
     def _plan(self, path: GroupPath, slug: str) -> Plan | None:
         bodies = self._rows.entries(path.ids, slug)
-        return plan_for(path.nodes, [models_entry(bodies[id]) if id in bodies else None for id in path.ids])
+        return plan_for(path.nodes, slug, [entry_limits(bodies[id]) if id in bodies else None for id in path.ids])
 
     def _path(self, group_id: str, levels: int = MAX_DEPTH) -> GroupPath | None:
         """The group and its ancestors; None if there is no such group. A broken chain raises: it would drop limits."""
@@ -300,13 +299,14 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
 
 
 @lru_cache(_ENTRIES_KEPT)
-def models_entry(body: bytes) -> SlugLimits:
-    """A group's entry for a slug: the same value for the same text, since groups of one contract have the same limits.
+def entry_limits(body: bytes) -> LimitSet:
+    """The limits of a group's entry for a slug: the same value for the same text, and contracts repeat.
 
     One that this version does not understand raises: it would drop limits.
     """
     try:
-        return models_entry_from_wire(orjson.loads(body))
+        rates, usages = limits_from_wire(orjson.loads(body))
+        return limit_set(rates + usages)
     except (KeyError, ValueError, TypeError) as error:
         cause = type(error).__name__
         raise PolicyUnavailableError(f"a limit that this version cannot read ({cause}). Update this proxy") from None

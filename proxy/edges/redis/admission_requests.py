@@ -8,12 +8,12 @@ See docs/reference/limits.md#admission.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, compress
 from operator import methodcaller
 from typing import Any
 
-from policy.limits.counter_layout import TOKEN_KINDS, kind_mask
+from policy.limits.counter_layout import TOKEN_KINDS
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType
 from policy.limits.settlement import Estimate, Reservation
@@ -99,12 +99,12 @@ class CompiledPlan:
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
-        self._buckets = _all_buckets(plan)
+        self._buckets = tuple([(level.group, level.limits.mask) for level in plan.levels])
         self._token_buckets = _token_buckets(self._buckets)
         self._names: dict[int, tuple[str, str]] = {}
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         stamp = b"\0" * STAMP_BYTES
-        layout, values, *names = take_template(plan.bounds, template.lease_ms, template.incarnation, stamp)
+        layout, values, *names = take_template(plan.levels, template.lease_ms, template.incarnation, stamp)
         self._argument_count = 6 + len(names)  # command, script, number of keys, key, layout, values
         before_stamp = b"".join(map(encode_argument, (b"1", plan.key.encode(), layout)))
         self._before_stamp = before_stamp + encode_argument(values).removesuffix(stamp + b"\r\n")
@@ -207,20 +207,13 @@ class CompiledPlan:
         return is_soft
 
 
-def _all_buckets(plan: Plan) -> tuple[tuple[str, int], ...]:
-    """All buckets that a take of `plan` takes from."""
-    limits: dict[str, list[Limit]] = {}
-    for bound in plan.bounds:
-        limits.setdefault(bound.counting_group, []).append(bound.limit)
-    return tuple((group, kind_mask(bound)) for group, bound in limits.items())
-
-
 def _token_buckets(buckets: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     """The buckets that a dispatched call settles: those with TOKEN limits. Its request stays counted."""
-    token_buckets = tuple(bucket for bucket in buckets if bucket[1] & TOKEN_KINDS)
-    return buckets if token_buckets == buckets else token_buckets
+    token_buckets = tuple([bucket for bucket in buckets if bucket[1] & TOKEN_KINDS])
+    return buckets if len(token_buckets) == len(buckets) else token_buckets
 
 
+@lru_cache(4096)
 def _names(limit: Limit) -> tuple[str, str]:
     return rate_limit_names("requests" if limit.type is LimitType.REQUEST else "tokens", limit.threshold)
 

@@ -161,7 +161,7 @@ class RedisCounters:
         if tier is not None:
             return self._take_with_tier(tier, plan, estimate)
         answer: Answer = self._loop.create_future()
-        if not plan.bounds:
+        if not plan.levels:
             answer.set_result(Taken())
             return answer
         compiled = self._plans.get(id(plan))

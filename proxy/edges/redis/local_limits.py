@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from policy.limits.admission import Tightest, admit, charge, settle
 from policy.limits.counter_hash import CounterHash, Counts
-from policy.limits.counter_layout import KIND_NUMBER, has_kind, kind_mask
+from policy.limits.counter_layout import KIND_NUMBER, has_kind
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement
@@ -224,5 +224,4 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
 
 def _buckets(plan: Plan) -> tuple[tuple[str, int], ...]:
     """All buckets, those of REQUEST limits too: Redis has not counted the request yet."""
-    groups = dict.fromkeys(bound.counting_group for bound in plan.bounds)
-    return tuple((group, kind_mask(b.limit for b in plan.bounds if b.counting_group == group)) for group in groups)
+    return tuple((level.group, level.limits.mask) for level in plan.levels)

@@ -7,15 +7,17 @@ See docs/reference/limits.md#counter-layout.
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
+from itertools import count
 
-from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
-from policy.limits.effective import Bound
+from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX, has_kind
+from policy.limits.effective import PlanLevel
 from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
-from proxy.edges.redis.nodes.connection import encode_argument
 
 Buckets = tuple[tuple[str, int], ...]
 """See `policy.limits.settlement.Reservation`."""
@@ -63,21 +65,32 @@ pack_stamp = _STAMP.pack
 (ms), number, answered through."""
 
 
-def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
+def take_arguments(levels: Sequence[PlanLevel], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """The arguments of take.lua up to the estimates."""
     packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
-    return take_template(bounds, lease_ms, stamp.incarnation, packed)
+    return take_template(levels, lease_ms, stamp.incarnation, packed)
 
 
-def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
-    """The same arguments for every take under these bounds, except the stamp at the end of the second one."""
-    places = _places(bound.counting_group for bound in bounds)
-    values = _six_bytes(lease_ms) + bytes([len(places)])
-    for bound in bounds:
-        number = KIND_NUMBER[bound.limit.type, bound.limit.unit]
-        values += bytes([places[bound.counting_group], number]) + _seven_bytes(bound.limit.threshold)
-    groups = (group.encode() for group in places)
-    return [b"<I6B" + b"BBI7" * len(bounds) + b"I8I8I8", values + stamp, *groups, takes_field(incarnation)]
+def take_template(levels: Sequence[PlanLevel], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
+    """The same arguments for every take under these limits, except the stamp at the end of the second one."""
+    sets = [level.limits for level in levels]
+    limits = [_packed_limits(place, own.mask, own.thresholds) for place, own in enumerate(sets, 1)]
+    values = b"".join([_six_bytes(lease_ms), bytes([len(sets)]), *limits, stamp])
+    layout = _take_layout(sum([len(own.thresholds) for own in sets]))
+    return [layout, values, *[level.group.encode() for level in levels], takes_field(incarnation)]
+
+
+@lru_cache
+def _take_layout(limits: int) -> bytes:
+    return b"<I6B" + b"BBI7" * limits + b"I8I8I8"
+
+
+@lru_cache(4096)
+def _packed_limits(place: int, mask: int, thresholds: tuple[int, ...]) -> bytes:
+    """The limits of one level. `place`: its number in the command."""
+    numbers = [number for number in KIND_NUMBER.values() if has_kind(mask, number)]
+    pairs = zip(numbers, thresholds, strict=True)
+    return b"".join([bytes([place, number]) + _seven_bytes(threshold) for number, threshold in pairs])
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
@@ -111,49 +124,42 @@ def packed(settlement: Settlement) -> bytes:
 def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
     """The arguments of settle.lua for a batch of one key, as many as `batch_size` allows."""
     buckets = [settlement.reservation.buckets for settlement in settlements]
-    return batch_arguments(list(map(packed, settlements)), buckets, incarnation, lease_ms)
+    return batch_arguments(list(map(packed, settlements)), buckets, marker_field(incarnation), lease_ms)
 
 
 def batch_arguments(
-    settlements: Sequence[bytes], buckets: Sequence[Buckets], incarnation: str, lease_ms: int
+    settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease_ms: int
 ) -> list[bytes]:
-    """The same for packed settlements and their buckets."""
-    places = _places(group for own in buckets for group, _ in own)
-    layout, values = [b"<I6"], [_six_bytes(lease_ms)]
+    """The same for packed settlements and their buckets. `marker`: the incarnation's `marker_field`."""
+    layout, pack = _settle_layout(tuple(map(len, buckets)))
+    places = defaultdict[str, int](count(1).__next__)
+    values: list[bytes | int] = [lease_ms.to_bytes(6, "little")]
+    latest: Buckets = ()
+    numbers: list[int] = []
     for settlement, own in zip(settlements, buckets, strict=True):
-        layout.append(_SETTLEMENT_FORMAT + b"HH" * len(own))
-        values += [settlement, *(struct.pack("<HH", places[group], mask) for group, mask in own)]
-    return [b"".join(layout), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
+        if own is not latest:  # calls of one plan share theirs
+            latest = own
+            numbers = [number for group, mask in own for number in (places[group], mask)]
+        values += (settlement, *numbers)
+    return [layout, pack(*values), *map(str.encode, places), marker]
 
 
-class SettleTemplate:
-    """What all batches of one key and incarnation have in common if their settlements have the same buckets. Such a
-    batch is joined from prepared pieces."""
-
-    def __init__(self, script: Script, key: str, incarnation: str, buckets: Buckets, lease_ms: int) -> None:
-        places = _places(group for group, _ in buckets)
-        command = (b"EVALSHA", script.sha, b"1", key.encode())
-        self.buckets = buckets
-        self._command = b"*%d\r\n%b" % (len(command) + 3 + len(places), b"".join(map(encode_argument, command)))
-        self._format = _SETTLEMENT_FORMAT + b"HH" * len(buckets)
-        self._lease = _six_bytes(lease_ms)
-        self._packed_buckets = b"".join([struct.pack("<HH", places[group], mask) for group, mask in buckets])
-        self._end = b"\r\n" + b"".join(map(encode_argument, [*map(str.encode, places), _marker(incarnation)]))
-
-    def encode_batch(self, settlements: Sequence[bytes]) -> bytes:
-        """The command for packed settlements."""
-        layout, own = b"<I6" + self._format * len(settlements), self._packed_buckets
-        values = b"%b%b%b" % (self._lease, own.join(settlements), own)
-        return b"%b$%d\r\n%b\r\n$%d\r\n%b%b" % (self._command, len(layout), layout, len(values), values, self._end)
+@lru_cache(256)
+def _settle_layout(buckets: tuple[int, ...]) -> tuple[bytes, Callable[..., bytes]]:
+    """How a batch is packed, for Lua, and what packs it. `buckets`: the number of each settlement's buckets."""
+    layout = [_SETTLEMENT_FORMAT + b"HH" * own for own in buckets]
+    packing = [b"%ds" % _SETTLEMENT.size + b"HH" * own for own in buckets]
+    return b"<I6" + b"".join(layout), struct.Struct(b"<6s" + b"".join(packing)).pack
 
 
-def _marker(incarnation: str) -> bytes:
+def marker_field(incarnation: str) -> bytes:
+    """The field of a hash that holds the last number that was settled of an incarnation."""
     return (MARKER_PREFIX + incarnation).encode()
 
 
 def takes_field(incarnation: str) -> bytes:
     """The field of a hash that holds an incarnation's takes."""
-    return _marker(incarnation + TAKES_SUFFIX)
+    return marker_field(incarnation + TAKES_SUFFIX)
 
 
 _VALUES_MAX = 4000
@@ -162,24 +168,16 @@ BATCH_MAX = _VALUES_MAX // (_SETTLEMENT_VALUES + 2)
 """Most settlements of a batch: each has one bucket at least."""
 
 
-def batch_size(buckets: Sequence[Buckets]) -> tuple[int, bool]:
-    """How many of the oldest settlements one call of the script can take; whether they all have the same buckets.
-
-    `buckets`: those of all settlements that wait, oldest first.
-    """
-    first, oldest = buckets[0], buckets[:BATCH_MAX]
-    if oldest.count(first) == len(oldest):
-        return min(len(oldest), max(1, _VALUES_MAX // (_SETTLEMENT_VALUES + 2 * len(first)))), True
+def batch_size(buckets: Sequence[Buckets]) -> int:
+    """How many of the oldest settlements one call of the script can take. `buckets`: of all that wait, oldest first."""
+    if _SETTLEMENT_VALUES * len(buckets) + 2 * sum(map(len, buckets)) <= _VALUES_MAX:  # nearly always
+        return len(buckets)
     values = 0
-    for count, own in enumerate(oldest):
+    for number, own in enumerate(buckets[:BATCH_MAX]):
         values += _SETTLEMENT_VALUES + 2 * len(own)
-        if values > _VALUES_MAX and count:
-            return count, oldest[:count].count(first) == count
-    return len(oldest), False
-
-
-def _places(groups: Iterable[str]) -> dict[str, int]:
-    return {group: place for place, group in enumerate(dict.fromkeys(groups), 1)}
+        if values > _VALUES_MAX and number:
+            return number
+    return min(len(buckets), BATCH_MAX)
 
 
 def _six_bytes(number: int) -> bytes:

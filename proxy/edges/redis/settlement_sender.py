@@ -25,9 +25,9 @@ from proxy.edges.redis.scripts import (
     WITHOUT_REDIS,
     Buckets,
     Script,
-    SettleTemplate,
     batch_arguments,
     batch_size,
+    marker_field,
     number_of,
     pack_settlement,
     settle_arguments,
@@ -43,19 +43,19 @@ _QUEUES_KEPT = 10_000
 class _Queue:
     """The unconfirmed settlements of one key and incarnation, oldest first."""
 
-    __slots__ = ("awaits_retry", "buckets", "in_flight", "incarnation", "key", "settlements", "slot",
-                 "template", "waiters")  # fmt: skip
+    __slots__ = ("awaits_retry", "buckets", "in_flight", "incarnation", "key", "marker", "settlements", "slot",
+                 "waiters")  # fmt: skip
 
     def __init__(self, key: str, incarnation: str) -> None:
         self.key = key
         self.slot = slot_of(key.encode())
         self.incarnation = incarnation
+        self.marker = marker_field(incarnation)
         self.settlements: list[bytes] = []  # packed
         self.buckets: list[Buckets] = []  # of each of them
         self.in_flight = False
         self.awaits_retry = False  # the last batch failed; the retry timer sends it again
         self.waiters: list[asyncio.Future[None]] = []
-        self.template: SettleTemplate | None = None  # for the buckets of the last batch
 
     def wake_waiters(self) -> None:
         """Redis has confirmed everything."""
@@ -165,7 +165,7 @@ class SettlementSender:
             by_key.setdefault(settlement.reservation.key, []).append(settlement)
         for key, left in by_key.items():
             while left:
-                count, _ = batch_size([settlement.reservation.buckets for settlement in left[:BATCH_MAX]])
+                count = batch_size([settlement.reservation.buckets for settlement in left[:BATCH_MAX]])
                 batch, left = left[:count], left[count:]
                 await self._replay_batch(key, settle_arguments(batch, incarnation, self._lease_ms))
 
@@ -215,26 +215,18 @@ class SettlementSender:
         """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
         overtaken by later commands."""
         self._before_sending()
-        node, buckets = self._nodes.of(queue.slot), queue.buckets[0]
-        count, is_uniform = batch_size(queue.buckets)
-        if not (node.has_settle and is_uniform):
-            encoded = self._encode_any(queue, count, with_text=not node.has_settle)
-        else:
-            template = queue.template
-            if template is None or template.buckets != buckets:
-                template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
-                queue.template = template
-            encoded = template.encode_batch(queue.settlements[:count])
-        queue.in_flight = True
-        batch = _Batch(encoded, queue, count, self._on_reply)
+        node = self._nodes.of(queue.slot)
+        count = batch_size(queue.buckets)
+        batch = _Batch(self._encoded(queue, count, with_text=not node.has_settle), queue, count, self._on_reply)
         batch.node = node
+        queue.in_flight = True
         node.client.enqueue(batch)
 
-    def _encode_any(self, queue: _Queue, count: int, *, with_text: bool) -> bytes:
-        """The command for a batch whose settlements have different buckets, or that has to bring the script."""
+    def _encoded(self, queue: _Queue, count: int, *, with_text: bool) -> bytes:
+        """The command for a batch. `with_text`: for a server that is not known to have the script."""
         script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
-        batch, buckets = queue.settlements[:count], queue.buckets[:count]
-        arguments = batch_arguments(batch, buckets, queue.incarnation, self._lease_ms)
+        settlements = queue.settlements[:count]
+        arguments = batch_arguments(settlements, queue.buckets[:count], queue.marker, self._lease_ms)
         return encode(*script, b"1", queue.key.encode(), *arguments)
 
     def _on_reply(self, batch: _Batch, reply: Any) -> None:
@@ -264,7 +256,7 @@ class SettlementSender:
             self._log_once(error)
             return False
         # With its script: ASKING holds for one command, so a NOSCRIPT could not be answered.
-        batch.encoded = self._encode_any(batch.queue, batch.count, with_text=True)
+        batch.encoded = self._encoded(batch.queue, batch.count, with_text=True)
         batch.queue.in_flight = True
         batch.node = node
         node.client.enqueue(batch)

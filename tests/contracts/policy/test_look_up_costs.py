@@ -11,7 +11,7 @@ import pytest
 from policy.groups import MAX_DEPTH, Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import Row, group_to_wire
-from proxy.edges.policy.directory import models_entry
+from proxy.edges.policy.directory import entry_limits
 from tests.contracts.policy.test_replica import World, endpoint, key, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 
@@ -52,7 +52,7 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         world.directory._rows._conn.set_progress_handler(work.step, 1)
         with monkeypatch.context() as patch:
             patch.setattr("proxy.edges.policy.directory.orjson", SimpleNamespace(loads=work.parse))
-            models_entry.cache_clear()  # of this process
+            entry_limits.cache_clear()  # of this process
             look_up()
         world.directory._rows._conn.set_progress_handler(None, 1)
         return work

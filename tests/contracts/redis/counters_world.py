@@ -20,7 +20,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from tests.fakes.counters import FakeCounters
-from tests.policy.limits.trees import entries_for
+from tests.policy.limits.trees import levels_for
 
 SLUG = "acme/chat"
 START_MS = 20_000 * DAY_MS + 43_200_000
@@ -120,7 +120,7 @@ def group(id: str, limits: Limits, parent: str | None = None, *, cascading: bool
 
 def plan_of(*path: Group) -> Plan:
     """The plan of `path[0]`, whose ancestors follow."""
-    plan = plan_for(path, entries_for(path, SLUG))
+    plan = plan_for(path, SLUG, levels_for(path, SLUG))
     assert plan is not None
     return plan
 

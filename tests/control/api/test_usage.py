@@ -25,7 +25,7 @@ from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import RedisCounters
 from tests.control.plane import SLUG, ControlPlane, running_plane
-from tests.policy.limits.trees import entries_for
+from tests.policy.limits.trees import levels_for
 from tests.redis_server import private_redis
 
 
@@ -144,7 +144,7 @@ def models(*thresholds: tuple[str, int]) -> list[dict[str, Any]]:
 
 async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     """Count two calls as a proxy does, and settle the second. Returns the Redis key of the counters."""
-    plan = plan_for(path, entries_for(path, SLUG))
+    plan = plan_for(path, SLUG, levels_for(path, SLUG))
     assert plan is not None
     counters = RedisCounters(redis_url, "worker-1")
     await counters.start()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
-from policy.limits.effective import Bound, bounds_of_each, plan_for
+from policy.limits.effective import Bound, bounds_of_each, limit_set, plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from tests.policy.limits.trees import SLUGS, entries_for, group, paths
+from tests.policy.limits.trees import SLUGS, group, levels_for, paths
 
 INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
 
@@ -28,7 +28,8 @@ def tpd(threshold: int) -> Limit:
 
 def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
     """The limits that bind a call of `path[0]`, which may call the slug."""
-    plan = plan_for(path, [entries_for(path, slug)[0] or SlugLimits(slug), *entries_for(path, slug)[1:]])
+    own, *above = levels_for(path, slug)
+    plan = plan_for(path, slug, [own or limit_set(()), *above])
     assert plan is not None
     return plan.bounds
 
@@ -79,7 +80,7 @@ def test_bounds_are_in_the_order_of_trial(path: tuple[Group, ...], slug: str) ->
 
 @given(paths(), st.sampled_from([*SLUGS, "a/z"]))
 def test_ancestors_add_limits_but_never_access(path: tuple[Group, ...], slug: str) -> None:
-    plan = plan_for(path, entries_for(path, slug))
+    plan = plan_for(path, slug, levels_for(path, slug))
     assert (plan is not None) == any(entry.slug == slug for entry in path[0].models)
     if plan is not None:
         owner = path[-1].id if path[0].enforcement is CASCADING else path[0].id
@@ -113,6 +114,6 @@ def test_group_inherits_the_other_unit_of_a_type_that_it_limits() -> None:
 
 
 def test_slug_without_limits_has_a_plan_without_bounds() -> None:
-    plan = plan_for([group("g", None, INDEPENDENT)], [SlugLimits("a/x")])
+    plan = plan_for([group("g", None, INDEPENDENT)], "a/x", [limit_set(())])
     assert plan is not None
     assert plan.bounds == ()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
+from policy.limits.effective import LimitSet, limit_set
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 
 SLUGS = ("a/x", "a/y")
@@ -36,9 +37,9 @@ def group(
     return Group(name, "w", parent, f"ext-{name}", mode, entries)
 
 
-def entries_for(path: Sequence[Group], slug: str) -> list[SlugLimits | None]:
-    """Return the entry of each group of the path for the slug, in its own models."""
-    return [next((entry for entry in group.models if entry.slug == slug), None) for group in path]
+def levels_for(path: Sequence[Group], slug: str) -> list[LimitSet | None]:
+    """Return what each group of the path has for the slug, in its own models."""
+    return [next((limit_set(entry.limits) for entry in group.models if entry.slug == slug), None) for group in path]
 
 
 @st.composite

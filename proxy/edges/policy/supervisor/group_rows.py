@@ -50,7 +50,8 @@ def parts_of(id: str, body: Wire | None) -> GroupParts:
         return GroupParts((GROUP, id, None), entries)
     try:
         for place, entry in enumerate(body["models"]):
-            entries.setdefault(str(entry["slug"]), (place, orjson.dumps(entry)))
+            limits = {name: value for name, value in entry.items() if name != "slug"}
+            entries.setdefault(str(entry["slug"]), (place, orjson.dumps(limits)))
     except (KeyError, TypeError) as error:
         log.warning("Skipped a group that this version cannot read (%s). Update this proxy.", type(error).__name__)
         return GroupParts((GROUP, id, None), {})

@@ -15,7 +15,7 @@ import hiredis
 
 def encode(*arguments: bytes) -> bytes:
     """A command in Redis' protocol (RESP)."""
-    return b"*%d\r\n" % len(arguments) + b"".join(encode_argument(argument) for argument in arguments)
+    return cast(bytes, hiredis.pack_command(arguments))  # type: ignore[arg-type]  # it takes any number of them
 
 
 def encode_argument(argument: bytes) -> bytes:

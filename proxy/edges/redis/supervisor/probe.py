@@ -1,6 +1,6 @@
 """Checks whether Redis can admit calls, by admitting one that no caller made. Runs in the supervisor."""
 
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import NO_TOKENS
 from proxy.edges.policy.supervisor.hints import HintSubscriber
@@ -11,7 +11,7 @@ _LIMIT = Limit(LimitType.REQUEST, Unit.MINUTE, 1_000_000)
 
 
 def _plan(group: str) -> Plan:
-    return Plan(group, group, f"tg:{{{group}}}", (Bound(_LIMIT, group, group),))
+    return plan_of_limits(group, group, f"tg:{{{group}}}", (_LIMIT,))
 
 
 PLANS = (_plan("readiness"), _plan("readiness-1"), _plan("readiness-2"), _plan("readiness-4"))

@@ -1,12 +1,14 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
+import itertools
 import math
+import struct
 from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Bound, PlanLevel, limit_set, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
@@ -18,7 +20,6 @@ from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import (
     Script,
-    SettleTemplate,
     batch_size,
     number_of,
     pack_stamp,
@@ -29,7 +30,7 @@ from proxy.edges.redis.scripts import (
 from proxy.http_rules.headers import rate_limit_lines
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
-PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
+PLAN = plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", (BOUND.limit,))
 SCRIPT = Script(b"return 0", b"0" * 40)
 
 
@@ -72,7 +73,7 @@ def test_command_states_the_number_of_its_arguments() -> None:
     stamp = pack_stamp(12_345, 7, 6)
     single, batch = plan.encode([Estimate(7, 1234)], stamp), plan.encode([Estimate(5), Estimate(9, 1234)], stamp)
     with_text = plan.encode([Estimate(5), Estimate(9, 1234)], stamp, with_text=True)
-    arguments = take_arguments(PLAN.bounds, 1000, TakeStamp("worker", 7, 6, 12_345))
+    arguments = take_arguments(PLAN.levels, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"0007", b"1234")
     assert b"\r\n$4\r\n0005\r\n" in batch
     for encoded, command in ((single, b"EVALSHA"), (batch, b"EVALSHA"), (with_text, b"EVAL")):
@@ -83,8 +84,8 @@ def test_command_states_the_number_of_its_arguments() -> None:
 
 
 def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
-    above = Bound(Limit(LimitType.TOKEN, Unit.MINUTE, 1000), "root", "root")
-    plan = replace(PLAN, bounds=(BOUND, above))
+    above = PlanLevel("root", limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),)))
+    plan = replace(PLAN, levels=(*PLAN.levels, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
@@ -100,31 +101,39 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
 
 
 NUMBERS = st.integers(0, 2**53 - 1)
+BUCKETS = st.lists(st.tuples(st.sampled_from(["g", "h", "root"]), st.integers(1, 4095)), unique_by=lambda one: one[0])
 RESERVATIONS = st.builds(
-    Reservation, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans(), NUMBERS
+    Reservation, st.just("tg:{g|acme/chat}"), BUCKETS.map(tuple), NUMBERS, NUMBERS, st.booleans(), NUMBERS
 )
 
 
 @given(st.lists(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
-def test_settle_template_encodes_the_same_command_as_settle_arguments(batch: list[Settlement]) -> None:
-    reservation = batch[0].reservation
-    settlements = list(map(packed, batch))
-    encoded = SettleTemplate(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).encode_batch(settlements)
-    arguments = settle_arguments(batch, "worker", 1000)
-    assert list(map(number_of, settlements)) == [settlement.number for settlement in batch]
-    assert encoded == encode(b"EVALSHA", SCRIPT.sha, b"1", reservation.key.encode(), *arguments)
+def test_packed_batch_holds_each_settlement_with_its_buckets(batch: list[Settlement]) -> None:
+    layout, values, *names, marker = settle_arguments(batch, "worker", 1000)
+    read = iter(struct.unpack(layout.decode().replace("I6", "6s").replace("I8", "Q"), values))
+    assert int.from_bytes(next(read), "little") == 1000
+    for settlement in batch:
+        number, admitted_at, reserved, margin, actual, flags, count = itertools.islice(read, 7)
+        own = settlement.reservation
+        assert (number, actual) == (settlement.number, settlement.actual_tokens)
+        assert (admitted_at, reserved, margin) == (own.admitted_at_ms, own.reserved_tokens, own.margin_tokens)
+        assert (flags & 1, flags >> 1) == (own.local, settlement.given_back)
+        assert [(names[next(read) - 1].decode(), next(read)) for _ in range(count)] == list(own.buckets)
+    assert list(read) == []
+    assert len(names) == len(set(names))
+    assert marker == b"@worker"
+    assert [number_of(packed(settlement)) for settlement in batch] == [settlement.number for settlement in batch]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
 def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
-    """At most 4000 values are unpacked; whether all buckets are the same is said of the batch, and not of the rest."""
+    """At most 4000 values are unpacked."""
     some = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
     buckets = [some[kind] for kind in [*kinds, *[kinds[-1]] * more]]
-    size, is_uniform = batch_size(buckets)
+    size = batch_size(buckets)
     values = [7 + 2 * len(own) for own in buckets]
     assert size == 1 or sum(values[:size]) <= 4000
     assert size == len(buckets) or sum(values[: size + 1]) > 4000
-    assert is_uniform == (len(set(buckets[:size])) == 1)
 
 
 async def test_number_of_compiled_plans_is_bounded() -> None:

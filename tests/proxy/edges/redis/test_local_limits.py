@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
@@ -17,7 +17,7 @@ def plan(number: int = 0, threshold: int = 10) -> Plan:
     """A new object each time, as from a directory that had dropped the plan."""
     group = f"grp_{number}"
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, threshold), Limit(LimitType.REQUEST, Unit.DAY, 10 * threshold))
-    return Plan("acme/chat", group, f"tg:{{{group}|acme/chat}}", tuple(Bound(one, group, group) for one in limits))
+    return plan_of_limits("acme/chat", group, f"tg:{{{group}|acme/chat}}", limits)
 
 
 @pytest.fixture
@@ -80,9 +80,7 @@ def test_standing_under_an_older_policy_is_forgotten(alone: LocalLimits) -> None
 
 
 def tokens_a_minute(threshold: int) -> Plan:
-    return Plan(
-        "acme/chat", "g", "tg:{g|acme/chat}", (Bound(Limit(LimitType.TOKEN, Unit.MINUTE, threshold), "g", "g"),)
-    )
+    return plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", (Limit(LimitType.TOKEN, Unit.MINUTE, threshold),))
 
 
 def test_tokens_are_bounded_by_twice_the_share_and_one_call() -> None:
