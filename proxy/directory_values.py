@@ -25,7 +25,7 @@ class Identified:
     turn: str
     """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
     labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
-    """What reports say of the caller, by slug, method and path."""
+    """What reports say of calls whose heads do not repeat, by slug, method and path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,10 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What the calls with one head and one route have in common on their way upstream."""
+class Forwarding:
+    """How calls of one slug go upstream that have the same fields to forward, whoever makes them."""
 
     attempt: Attempt
-    identified: Identified
-    """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
-    route: "SlugRoute"
-    payer: bytes
-    """Who pays, as the billing event says it."""
     credential: str | None
     url: str
     reach: Reach
@@ -63,6 +58,21 @@ class Shape:
     """All but `x-request-id`."""
     lines: bytes
     """The same, encoded."""
+
+
+@dataclass(slots=True)
+class Shape:
+    """What the calls with one head and one slug have in common."""
+
+    identified: Identified
+    """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
+    route: "SlugRoute"
+    payer: bytes
+    """Who pays, as the billing event says it."""
+    forwarding: Forwarding | None
+    """None if each call is put to its target anew."""
+    labels: CallLabels | None = None
+    """What reports say of them; None before the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
-from proxy.directory_values import Identified, Shape, SlugRoute
+from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
 from proxy.forms.upload import Form, Upload
 from proxy.head_facts import HeadFacts
 from proxy.json_text.large_json import Outline
@@ -47,6 +47,11 @@ class Incoming(Protocol):
     """Time spent waiting for the body."""
     fault: Exception | None
     """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
+
+    @property
+    def repeats(self) -> bool:
+        """Another request had this head before: what is kept for it will be of use."""
+        ...
 
     @property
     def target(self) -> str:
@@ -312,7 +317,9 @@ class RequestContext:
     attempt: Attempt = field(init=False)
     """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
     shape: Shape | None = field(init=False)
-    """None unless a call like this was sent before."""
+    """None unless a call with this head and slug was sent before."""
+    forwarding: Forwarding | None = field(init=False)
+    """None unless a call like this was sent before, by whomever."""
     notice: str = ""
     """The attempt's `notice`."""
     admitted: Admitted | None = None

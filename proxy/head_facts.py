@@ -42,8 +42,10 @@ class HeadFacts:
     cors_lines: str
     host_model: str | None
     repeats: bool = False
-    """Another request had this head before: what is kept for it will be of use."""
+    """`Incoming.repeats`."""
     digests: tuple[str, ...] | None = None
     """Of the credentials. None: not computed yet."""
+    forwarded: tuple[object, ...] | None = None
+    """`headers.forwarded_values`; None: not computed yet."""
     body: BodyFacts | None = None
     """None: not checked yet."""

@@ -26,6 +26,9 @@ FORWARDED_FIELDS = (
     "anthropic-beta",
 )
 """Request fields that go upstream, besides those that the dialect sets."""
+_FIELDS_OF_ONE_CALL = ("traceparent", "tracestate", "idempotency-key")
+_JOINED_FIELDS = ("connection", "anthropic-version", "anthropic-beta")
+"""Fields of which more than the first value matters."""
 
 RETURNED_FIELDS = frozenset(
     (
@@ -76,6 +79,18 @@ def forwarded_headers(
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
     return headers
+
+
+def forwarded_values(incoming: Incoming) -> tuple[object, ...]:
+    """What a head says of the fields that go upstream; () if some are another call's own in each call.
+
+    Calls with the same values have the same fields to forward.
+    """
+    header, values = incoming.header, incoming.header_values
+    if any(header(name) is not None for name in _FIELDS_OF_ONE_CALL):
+        return ()
+    joined = [tuple(values(name)) for name in _JOINED_FIELDS]
+    return (incoming.target, *map(header, FORWARDED_FIELDS), *joined)
 
 
 def field_lines(headers: Mapping[str, str]) -> bytes:

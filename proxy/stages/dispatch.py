@@ -15,12 +15,13 @@ from policy.billing import event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import Target
 from policy.hosts import Reach
+from policy.snapshot import EndpointRow
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.directory_values import Shape
+from proxy.directory_values import Forwarding, Shape
 from proxy.error_bodies import read_refusal
 from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.head_facts import HeadFacts
@@ -50,6 +51,10 @@ class Directory(Protocol):
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
         """Keep it for calls with this head and slug until policy changes. Does nothing if its route is no longer so."""
+        ...
+
+    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
+        """Keep it for calls of this endpoint with these `forwarded_values`, as `keep_shape` does."""
         ...
 
 
@@ -147,32 +152,33 @@ class Dispatch:
 
     async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send a call, if possible like one that was sent before."""
-        parts, settings, shape = self._parts, self._parts.settings, context.shape
-        if shape is None:
+        parts, settings, forwarding = self._parts, self._parts.settings, context.forwarding
+        if forwarding is None:
             return await self._send_first(context, admitted)
-        body = parts.dialects.build_body(context, admitted.route.endpoint.target, shape.attempt)
+        shape = context.shape or self._keep_shape(context, admitted, forwarding)
+        body = parts.dialects.build_body(context, admitted.route.endpoint.target, forwarding.attempt)
         record = self._record(context, admitted, shape.payer)
         started = perf_counter()
         context.deadline = deadline = started + settings.request_timeout_s
         outbound = UpstreamCall(
-            url=shape.url,
+            url=forwarding.url,
             method="POST",
-            headers=shape.headers,
+            headers=forwarding.headers,
             body=body,
             deadline=deadline,
             idle_timeout_s=settings.stream_idle_timeout_s,
-            reach=shape.reach,
+            reach=forwarding.reach,
             record=record,
             waiting_since=started,
             request_id=context.request_id,
-            lines=shape.lines,
+            lines=forwarding.lines,
         )
         try:
             upstream = await parts.upstream.send(outbound)
         finally:
             context.upstream_s = perf_counter() - outbound.waiting_since
             context.dispatched = outbound.written
-        answering = Answering(admitted, upstream, shape.credential, shape.url)
+        answering = Answering(admitted, upstream, forwarding.credential, forwarding.url)
         return answering if upstream.status not in REFUSING else await self._standing(context, answering)
 
     async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
@@ -243,7 +249,7 @@ class Dispatch:
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)
-            self._keep_shape(context, admitted, credential, outbound)
+            self._keep_shape(context, admitted, self._forwarding(context, admitted, credential, outbound))
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
@@ -308,34 +314,39 @@ class Dispatch:
         context.journaled = journaled = self._parts.journal.open(record)
         return journaled
 
-    def _keep_shape(
-        self, context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall
-    ) -> None:
-        """Keep what the next call with this head and slug can use again.
+    def _keep_shape(self, context: RequestContext, admitted: Admitted, forwarding: Forwarding | None) -> Shape:
+        """Make what the next call with this head and slug can use again, and keep it if there may be one."""
+        shape = Shape(admitted.identified, admitted.route, _payer(admitted), forwarding)
+        if context.facts.repeats:
+            self._parts.directory.keep_shape(context.facts, shape)
+        return shape
 
-        Not of an upload or a translation, which differ from call to call; not where the target may lack the path, or
-        refused a part of this call; not of an access token, which expires; nor where each body must be checked for
+    def _forwarding(
+        self, context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall
+    ) -> Forwarding | None:
+        """What calls like this one can use again, kept for them.
+
+        None for an upload or a translation, which differ from call to call; where the target may lack the path, or
+        refused a part of this call; for an access token, which expires; and where each body must be checked for
         options with a price.
         """
-        facts, attempt = context.facts, context.attempt
-        target = admitted.route.endpoint.target
+        attempt, target = context.attempt, admitted.route.endpoint.target
         varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated
         varies = varies or bool(attempt.untried) or not attempt.asks_usage
-        if not facts.repeats or varies or target.provider == VENDOR_C or not target.passes_price_options:
-            return
+        if varies or target.provider == VENDOR_C or not target.passes_price_options:
+            return None
         headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
-        shape = Shape(
+        forwarding = Forwarding(
             attempt=attempt,
-            identified=admitted.identified,
-            route=admitted.route,
-            payer=_payer(admitted),
             credential=credential,
             url=outbound.url,
             reach=outbound.reach,
             headers=headers,
             lines=field_lines(headers),
         )
-        self._parts.directory.keep_shape(facts, shape)
+        if context.facts.forwarded:
+            self._parts.directory.keep_forwarding(context.facts.forwarded, admitted.route.endpoint, forwarding)
+        return forwarding
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall

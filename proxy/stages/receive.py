@@ -81,8 +81,6 @@ class Receive:
         facts: HeadFacts | None = incoming.kept.get(_FACTS)
         if facts is None:
             facts = incoming.kept[_FACTS] = self._facts(incoming)
-        else:
-            facts.repeats = True
         return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:
@@ -96,7 +94,7 @@ class Receive:
             purpose = _purpose(path) if host_model is None else Purpose.INVOKE
         cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
         request_id = valid_request_id(given) if given is not None else None
-        return HeadFacts(request_id, path, purpose, cors_lines, host_model)
+        return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats)
 
     def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""

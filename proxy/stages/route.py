@@ -9,10 +9,11 @@ from urllib.parse import unquote
 
 from policy.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow
-from proxy.directory_values import Identified, Shape, SlugRoute
+from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
 from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
 from proxy.head_facts import HeadFacts
 from proxy.http_rules import model_listing
+from proxy.http_rules.headers import forwarded_values
 from proxy.http_rules.vendor_state import needs_a_close_look
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
@@ -31,6 +32,10 @@ class Directory(Protocol):
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
+        ...
+
+    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
+        """What was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
         ...
 
     def group(self, id: str) -> GroupNode | None: ...
@@ -54,17 +59,27 @@ class Route:
         self._dialects = dialects
 
     def __call__(self, context: RequestContext, identified: Identified) -> None:
-        """Set the call's route, and its shape if a call like it was sent before."""
-        shape = self._directory.shape(context.facts, context.slug)
-        if (
-            shape is None
-            or shape.identified is not identified
-            or self._dialects.has_sealed(context)
-            or needs_a_close_look(context)
-        ):
-            context.route, context.shape = self._slug_route(identified, context.slug), None
+        """Set the call's route, and what was kept of calls like it."""
+        facts, slug = context.facts, context.slug
+        shape = self._directory.shape(facts, slug)
+        if shape is None or shape.identified is not identified:
+            shape = None
+            context.route = self._slug_route(identified, slug)
         else:
-            context.route, context.shape, context.attempt = shape.route, shape, shape.attempt
+            context.route = shape.route
+        context.shape, context.forwarding = shape, None
+        if self._dialects.has_sealed(context) or needs_a_close_look(context):
+            return
+        forwarding = self._forwarding(context) if shape is None else shape.forwarding
+        if forwarding is not None:
+            context.forwarding, context.attempt = forwarding, forwarding.attempt
+
+    def _forwarding(self, context: RequestContext) -> Forwarding | None:
+        """What was kept of another caller's call."""
+        facts = context.facts
+        if facts.forwarded is None:
+            facts.forwarded = forwarded_values(context.incoming)
+        return self._directory.forwarding(facts.forwarded, context.slug) if facts.forwarded else None
 
     def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

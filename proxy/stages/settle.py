@@ -181,7 +181,10 @@ class Settle:
         incoming, outgoing, identified, route = context.incoming, context.outgoing, context.identified, context.route
         labels = None
         if route is not None and identified is not None:  # nearly every call
-            labels = identified.labels.get((route.plan.slug, incoming.method, context.facts.path))
+            if (shape := context.shape) is not None:
+                labels = shape.labels
+            else:
+                labels = identified.labels.get((route.plan.slug, incoming.method, context.facts.path))
         duration_s, upstream_s = perf_counter() - incoming.received_at, context.upstream_s
         ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
         report = RequestReport(
@@ -207,7 +210,8 @@ def _status_of_unsent(context: RequestContext) -> int:
 
 
 def _labels(context: RequestContext) -> CallLabels:
-    """Made anew, and kept with the key if the call has a slug: such calls have few paths."""
+    """Made anew, and kept with the call's shape; without one, with the key if the call has a slug: such calls have few
+    paths."""
     identified, route, direct = context.identified, context.route, context.direct
     key = identified.key if identified is not None else None
     group = identified.group if identified is not None else None
@@ -222,6 +226,9 @@ def _labels(context: RequestContext) -> CallLabels:
         model_id=direct.wanted.model_id if direct is not None else "",
     )
     if route is not None and identified is not None:
+        if context.shape is not None:
+            context.shape.labels = labels
+            return labels
         kept = identified.labels
         if len(kept) >= MAX_LABELS:
             kept.clear()

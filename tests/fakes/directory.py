@@ -11,7 +11,7 @@ from policy.groups import Enforcement, Group
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
-from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
+from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
 from tests.policy.limits.trees import levels_for
@@ -59,6 +59,12 @@ class FakeDirectory:
         return None
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
+        """Nothing is kept."""
+
+    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
+        return None
+
+    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Nothing is kept."""
 
     async def confirm_unknown(self) -> None:

@@ -27,6 +27,7 @@ class FakeIncoming:
         self.received_at = perf_counter()
         self.declared_bytes: int | None = None
         self.kept: dict[str, Any] = {}
+        self.repeats = False
         self.whole: bytes | None = None
         self.body_wait_s = 0.0
         self.fault: Exception | None = None

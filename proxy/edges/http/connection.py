@@ -26,9 +26,6 @@ MAX_QUEUED = 8
 """Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
 """Reading pauses above this many bytes of parsed bodies that the pipeline has not read. One recalled may be longer."""
-RECALL_EVERY = 32
-"""After this many heads in a row that were not recalled, only one read in as many is looked up, until one is recalled.
-Heads with a unique value, such as a trace's, then cost what they did without the look-up."""
 SLICE_BYTES = 16_384
 """Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
@@ -65,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         *("_arriving", "_closing_since", "_coming", "_exchange", "_half_closed", "_head_since", "_held", "_idle_since"),
         *("_ignoring", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room", "_task"),
-        *("_unasked", "_unrecalled", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
+        *("reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
     )
 
     def __init__(self, server: Server) -> None:
@@ -84,8 +81,6 @@ class Connection(asyncio.BufferedProtocol):
         self._held = _NOTHING  # bytes read but not parsed yet
         self._rest_bytes = 0  # what is missing of the body that is arriving, if it is not parsed
         self.unread_bytes = 0  # parsed bodies that the pipeline has not read
-        self._unrecalled = 0  # heads in a row that were looked up in vain
-        self._unasked = 0  # reads to come that are not looked up
         self.reading_paused = False  # reading is paused
         self._ignoring = False  # drop all further bytes
         self._half_closed = False
@@ -164,9 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ignoring:
             return
         parser, request_came = self._parser, self._request_came
-        if request_came is None or parser.in_head or parser.in_body or self._unasked:
-            if self._unasked:
-                self._unasked -= 1
+        if request_came is None or parser.in_head or parser.in_body:
             self._parse(self.server.buffer[:nbytes])
             return
         server = self.server
@@ -174,7 +167,6 @@ class Connection(asyncio.BufferedProtocol):
         if request is None:
             self._parse_one(server.buffer[:nbytes])
             return
-        self._unrecalled = 0
         self._exchange = HttpExchange(self, *request)
         self._request_came = None
         if not request_came.done():  # done: the task was cancelled
@@ -206,12 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         heads, queue = self.server.heads_seen, self._queue
         begun = heads.recall_begun(data)
         if begun is not None:
-            self._unrecalled = 0
             self._begin(*begun)
             return
-        self._unrecalled += 1
-        if self._unrecalled >= RECALL_EVERY:
-            self._unasked = RECALL_EVERY - 1
         self._parse(data)
         if len(queue) == 1 and (queue[0].complete or self._rest_bytes) and not self._parser.in_head:
             heads.remember(data, queue[0].head, queue[0].received_bytes)

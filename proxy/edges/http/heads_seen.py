@@ -5,13 +5,16 @@ meaning: docs/decisions/0053-heads-seen-before.md. Keys hold credentials: never 
 """
 
 from proxy.edges.http.request_head import ParsedHead
+from runtime.recently_used import RecentlyUsed
 
 MAX_HEAD_BYTES = 4096
 """Longer heads are not kept."""
-MAX_HEADS = 2048
-MAX_KEPT_BYTES = 1 << 20
-"""Of all keys together. When a bound is reached, everything is dropped."""
-MAX_SEEN_ONCE = 4096
+KEPT_BYTES = 10_000_000
+"""The memory of all heads that are kept, at most."""
+_HEAD_BYTES = 2_000
+"""What a head takes beside its key, with what stages keep with it."""
+SEEN_ONCE = 8192
+"""How many heads that came once are known."""
 _LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"
 _FIELD, _FIELD_END = b"\r\ncontent-length: ", b"ength: "
 """How the length's field begins; the end of it is searched for, as names come in either case."""
@@ -29,9 +32,8 @@ class HeadsSeen:
     """
 
     def __init__(self) -> None:
-        self._heads: dict[_Key, ParsedHead] = {}
-        self._kept_bytes = 0
-        self._once: set[int] = set()
+        self._heads = RecentlyUsed[_Key, ParsedHead](KEPT_BYTES, _weigh)
+        self._once = RecentlyUsed[int, bool](SEEN_ONCE)
         """Hashes of keys that came once."""
         self._missed: _Key | None = None
         """The key of the last read that was not recalled; None if its head was incomplete or long."""
@@ -46,7 +48,7 @@ class HeadsSeen:
         before, _, rest = fields.partition(_FIELD_END)
         length, _, after = rest.partition(_LINE_END)
         key = before, after
-        head = self._heads.get(key)
+        head = self._heads.young.get(key) or self._heads.get(key)
         if not is_short and head is not None:
             body = bytes(buffer[len(fields) + len(end) : nbytes])
         if head is None or not end or length != b"%d" % len(body):
@@ -80,22 +82,20 @@ class HeadsSeen:
         if key is None:
             return
         mark = hash(key)
-        if mark not in self._once:
-            if len(self._once) >= MAX_SEEN_ONCE:
-                self._once.clear()
-            self._once.add(mark)
+        if self._once.get(mark) is None:
+            self._once.put(mark, True)
         elif _is_plain(data[: len(data) - body_bytes], head):
-            size = len(key[0]) + len(key[1])
-            if len(self._heads) >= MAX_HEADS or self._kept_bytes + size > MAX_KEPT_BYTES:
-                self.drop()
-            self._heads[key] = head
-            self._kept_bytes += size
+            head.repeats = True
+            self._heads.put(key, head)
 
     def drop(self) -> None:
         """Drop everything."""
         self._heads.clear()
         self._once.clear()
-        self._kept_bytes = 0
+
+
+def _weigh(key: _Key, _head: ParsedHead) -> int:
+    return _HEAD_BYTES + len(key[0]) + len(key[1])
 
 
 def _is_plain(data: memoryview, head: ParsedHead) -> bool:

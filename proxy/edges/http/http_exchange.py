@@ -198,6 +198,10 @@ class HttpExchange:
         return self.head.target if self.fault is None else ""
 
     @property
+    def repeats(self) -> bool:
+        return self.head.repeats
+
+    @property
     def headers(self) -> Headers:
         return self.head.fields
 

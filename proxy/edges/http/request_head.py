@@ -43,7 +43,7 @@ class ParsedHead:
 
     __slots__ = (
         *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "kept", "method"),
-        *("modern", "target"),
+        *("modern", "repeats", "target"),
     )
 
     def __init__(self, method: str, target: str) -> None:
@@ -59,6 +59,8 @@ class ParsedHead:
         """The first value of each field."""
         self.kept: dict[str, Any] = {}
         """`Incoming.kept`."""
+        self.repeats = False
+        """`Incoming.repeats`."""
         self.chunked = False
         self.declared_bytes: int | None = None
         self._names = _NO_NAMES

@@ -29,7 +29,7 @@ from policy.snapshot import (
     group_node_from_wire,
     limits_from_wire,
 )
-from proxy.directory_values import Identified, KeyHolder, Shape, SlugRoute
+from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
 from proxy.edges.policy.replica_rows import Name, ReplicaRows
 from proxy.exchange import PolicyUnavailableError
@@ -49,7 +49,8 @@ _ROUTE_WEIGHT = 900
 _LEVEL_WEIGHT = 80
 """The weight of each level of a route's plan."""
 _CALLER_WEIGHT = 250
-_SHAPE_WEIGHT = 2400
+_SHAPE_WEIGHT = 700
+_FORWARDING_WEIGHT = 2400
 # Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
 _GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
@@ -121,7 +122,7 @@ class SnapshotDirectory:
 
     def caller(self, facts: HeadFacts) -> Identified | None:
         """Find who sends requests with this head, if that was kept under the present policy."""
-        entry = self._cache.young.get(facts)
+        entry = self._cache.entries.young.get(facts)
         if entry is not None and entry.checked == self._generation_cell[0]:
             identified: Identified | None = entry.value
         else:
@@ -136,7 +137,7 @@ class SnapshotDirectory:
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         """What calls with this head and slug have in common, if that was kept under the present policy."""
-        entry = self._cache.young.get((facts, slug))
+        entry = self._cache.entries.young.get((facts, slug))
         if entry is not None and entry.checked == self._generation_cell[0]:
             shape: Shape | None = entry.value
         else:
@@ -146,16 +147,39 @@ class SnapshotDirectory:
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
         """Keep it if route and secret are those that calls get now: policy may have changed while the call waited."""
         plan = shape.route.plan
-        secret_id = shape.route.endpoint.target.secret_id
         route = self._cache.entry((plan.group_id, plan.slug))
         if route is None or route.value is not shape.route:
             return
-        rows = route.rows
-        if secret_id is not None:
-            if self._cache.get((_SECRET, secret_id)) != shape.credential:
+        rows, forwarding = route.rows, shape.forwarding
+        if forwarding is not None:
+            secret = self._secret_row(shape.route.endpoint, forwarding)
+            if secret is None:
                 return
-            rows = (*rows, (_SECRET, secret_id))
+            rows = (*rows, *secret)
         self._cache.put((facts, plan.slug), Entry(shape, _SHAPE_WEIGHT, rows, route.checked))
+
+    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
+        """How calls of the slug with these values go upstream, if that was kept under the present policy."""
+        forwarding: Forwarding | None = self._kept((values, slug))
+        return forwarding
+
+    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
+        """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
+        known = self._cache.entry((_ENDPOINT, endpoint.slug))
+        if known is None or known.value != endpoint:
+            return
+        secret = self._secret_row(endpoint, forwarding)
+        if secret is not None:
+            rows = (*known.rows, *secret)
+            self._cache.put((values, endpoint.slug), Entry(forwarding, _FORWARDING_WEIGHT, rows, known.checked))
+
+    def _secret_row(self, endpoint: EndpointRow, forwarding: Forwarding) -> tuple[Name, ...] | None:
+        """The name of the secret's row; () if the target has none, None if its value has changed."""
+        secret_id = endpoint.target.secret_id
+        if secret_id is None:
+            return ()
+        is_current = self._cache.get((_SECRET, secret_id)) == forwarding.credential
+        return ((_SECRET, secret_id),) if is_current else None
 
     def secret(self, id: str) -> str | None:
         """The value of a target's secret; None if it is gone.

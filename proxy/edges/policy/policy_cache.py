@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.edges.policy.replica_rows import Name
+from runtime.recently_used import RecentlyUsed
 
 MAX_NAMES = 10_000
 """How many names of changed rows are remembered. With more, everything is dropped."""
@@ -24,17 +25,11 @@ class Entry:
 
 
 class PolicyCache:
-    """A cache in two halves, young and old. A full young half becomes the old one; entries in use move back.
-
-    One dict look-up and no bookkeeping for an entry in use; never more than `weight` bytes in all.
-    """
+    """The values of a worker. Never more than `weight` bytes in all."""
 
     def __init__(self, weight: int) -> None:
-        self._half = weight // 2
-        self.young: dict[Any, Entry] = {}
-        """Readable from outside: an entry of it whose `checked` is the replica's generation is current."""
-        self._old: dict[Any, Entry] = {}
-        self._young_weight = 0
+        self.entries = RecentlyUsed[Any, Entry](weight, lambda _key, entry: entry.weight)
+        """Readable from outside: a young entry whose `checked` is the replica's generation is current."""
         self.generation = -1
         """That of the replica, as far as changes are known."""
         self._changed: dict[Name, int] = {}
@@ -49,16 +44,12 @@ class PolicyCache:
 
     def entry(self, key: object) -> Entry | None:
         """The same, with what is known of it."""
-        entry = self.young.get(key)
+        entry = self.entries.get(key)
         if entry is None:
-            entry = self._old.get(key)
-            if entry is None:
-                return None
-            self._add(key, entry)
+            return None
         if entry.checked != self.generation:
             if any(self._changed.get(name, 0) > entry.checked for name in entry.rows):
-                del self.young[key]
-                self._old.pop(key, None)
+                self.entries.drop(key)
                 return None
             entry.checked = self.generation
         return entry
@@ -66,7 +57,7 @@ class PolicyCache:
     def put(self, key: object, entry: Entry) -> None:
         """Keep it, unless changes since `checked` are unknown."""
         if entry.checked >= self._complete_from:
-            self._add(key, entry)
+            self.entries.put(key, entry)
 
     def advance(self, generation: int, changed: list[Name] | None) -> None:
         """Follow the replica to `generation`. `changed`: the names of all rows that changed; None: they are unknown."""
@@ -74,17 +65,6 @@ class PolicyCache:
         if changed is None or len(self._changed) + len(changed) > MAX_NAMES:
             self._complete_from = generation
             self._changed.clear()
-            self._turn_over({})
+            self.entries.clear()
         else:
             self._changed.update(dict.fromkeys(changed, generation))
-
-    def _add(self, key: object, entry: Entry) -> None:
-        if self._young_weight + entry.weight > self._half:
-            self._turn_over(self.young)
-        self._young_weight += entry.weight
-        self.young[key] = entry
-
-    def _turn_over(self, old: dict[Any, Entry]) -> None:
-        self._old = old
-        self.young = {}
-        self._young_weight = 0

@@ -34,15 +34,15 @@ from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
+from runtime.recently_used import RecentlyUsed
 from runtime.redis.slots import slot_of
 from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 
-PLANS_KEPT = 2_500
-"""About as many as the directory keeps; 4 MB with four limits on each of five levels. When more pairs of group and slug
-are called than the directory can keep, it drops plans all the time. This cache keeps the dropped plans alive until it
-is cleared."""
+PLANS_KEPT = 5_000
+"""7 MB with limits on each of five levels. When more pairs of group and slug are called than the directory can keep, it
+drops plans all the time; this cache keeps them alive for a while."""
 CLOSE_TIMEOUT_S = 2.0
 _UNJOURNALED = "~"
 """Suffix of the incarnation for returned reservations. They are not in the journal and need their own numbers: with
@@ -88,7 +88,7 @@ class RedisCounters:
         )
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
-        self._plans: dict[int, CompiledPlan] = {}
+        self._plans = RecentlyUsed[int, CompiledPlan](PLANS_KEPT)
         self._takes_to_send: list[Take] = []
         self._clock_steps = ClockSteps(self._options.client.deadline_s, self._options.on_clock_step)
         self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
@@ -164,7 +164,7 @@ class RedisCounters:
         if not plan.levels:
             answer.set_result(Taken())
             return answer
-        compiled = self._plans.get(id(plan))
+        compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
         if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
@@ -224,9 +224,8 @@ class RedisCounters:
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
         """Plans are cached by identity: the directory makes a new plan when policy has changed."""
-        if len(self._plans) >= PLANS_KEPT:
-            self._plans.clear()
-        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._template, is_tier)
+        compiled = CompiledPlan(plan, self._template, is_tier)
+        self._plans.put(id(plan), compiled)
         return compiled
 
     def _flush(self) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES
-from proxy.directory_values import KeyHolder, Shape
+from policy.snapshot import EndpointRow
+from proxy.directory_values import Forwarding, KeyHolder, Shape
 from proxy.head_facts import HeadFacts
 from tests.contracts.http.asking import ask, ask_on, replica
 from tests.contracts.http.test_path import Wire, wired
@@ -29,6 +30,7 @@ class KeepingDirectory(FakeDirectory):
     def __init__(self, **members: Any) -> None:
         vars(self).update(members)
         self.shapes: dict[tuple[HeadFacts, str], Shape] = {}
+        self.forwardings: dict[tuple[tuple[object, ...], str], Forwarding] = {}
         self.holders: dict[str, KeyHolder | None] = {}
         self.used = 0
 
@@ -42,6 +44,14 @@ class KeepingDirectory(FakeDirectory):
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
         self.shapes[facts, SLUG] = shape
+
+    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
+        forwarding = self.forwardings.get((values, slug))
+        self.used += forwarding is not None
+        return forwarding
+
+    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
+        self.forwardings[values, endpoint.slug] = forwarding
 
 
 def asked_for_usage(wire: Wire) -> list[bool]:

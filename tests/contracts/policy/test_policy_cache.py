@@ -21,7 +21,7 @@ def test_cache_is_bounded_and_keeps_entries_in_use() -> None:
     for number in range(1000):
         kept(cache, str(number))
         assert cache.get("hot") == "hot"
-    assert len(cache.young) + len(cache._old) <= 100
+    assert len(list(cache.entries.values())) <= 100
     assert cache.get("0") is None
 
 
@@ -31,7 +31,7 @@ def test_large_entries_take_the_place_of_many_small_ones() -> None:
         kept(cache, str(number))
     kept(cache, "large", 450)
     kept(cache, "larger", 460)
-    assert [key for key in (*cache.young, *cache._old) if not key.startswith("larg")] == []
+    assert [entry.value for entry in cache.entries.values()] == ["larger", "large"]
 
 
 def test_entry_is_dropped_by_a_change_of_any_of_its_rows_and_by_no_other() -> None:

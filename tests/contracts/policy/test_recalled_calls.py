@@ -7,13 +7,14 @@ import pytest
 from policy.hosts import Reach
 from policy.snapshot import Row
 from proxy.dialects.attempt import Attempt
-from proxy.directory_values import Identified, Shape
+from proxy.directory_values import Forwarding, Identified, Shape
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts, Purpose
 from tests.contracts.policy.test_replica import World, endpoint, group, key, secret, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 
 SLUG = "acme/a"
+VALUES = ("/v1/chat/completions", "SDK")
 
 
 def facts() -> HeadFacts:
@@ -34,7 +35,8 @@ def shape(world: World, caller: Identified) -> Shape:
     assert route is not None
     credential = world.directory.secret("s")
     attempt = Attempt("chat_completions", "chat_completions")
-    return Shape(attempt, caller, route, b"", credential, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
+    forwarding = Forwarding(attempt, credential, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
+    return Shape(caller, route, b"", forwarding)
 
 
 @pytest.fixture
@@ -76,6 +78,33 @@ def test_caller_and_shape_are_kept_until_one_of_their_rows_changes(published: Wo
     assert directory.shape(head, SLUG) is (kept if same_shape else None)
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_forwarding_is_kept_until_its_endpoint_or_secret_changes(published: World, name: str) -> None:
+    """It is for whoever calls the slug."""
+    directory = published.directory
+    made = shape(published, identified(published))
+    assert made.forwarding is not None
+    directory.keep_forwarding(VALUES, made.route.endpoint, made.forwarding)
+    assert directory.forwarding(VALUES, SLUG) is made.forwarding
+    assert directory.forwarding(("/v1/messages",), SLUG) is directory.forwarding(VALUES, "acme/b") is None
+    published.publish(CHANGES[name][0])
+    assert directory.forwarding(VALUES, SLUG) is None
+    assert directory.endpoint(SLUG) is not None  # this look-up follows the change
+    assert (directory.forwarding(VALUES, SLUG) is None) == (name in ("endpoint", "secret"))
+
+
+@pytest.mark.parametrize("change", [endpoint(SLUG, "other"), secret("s", "sk-2")])
+def test_forwarding_of_a_former_policy_is_not_kept(published: World, change: Row) -> None:
+    directory = published.directory
+    former = shape(published, identified(published))
+    assert former.forwarding is not None
+    published.publish(change)
+    for _ in range(2):
+        directory.keep_forwarding(VALUES, former.route.endpoint, former.forwarding)
+        assert directory.forwarding(VALUES, SLUG) is None
+        shape(published, identified(published))  # the new rows are in the cache now
+
+
 @pytest.mark.parametrize("change", [group("g", threshold=6), endpoint(SLUG, "other"), secret("s", "sk-2")])
 def test_what_a_former_policy_said_is_not_kept(published: World, change: Row) -> None:
     """A call was identified and routed; policy changed while it waited."""
@@ -111,5 +140,4 @@ def test_what_is_kept_counts_against_the_cache_bound(published: World, monkeypat
         head, caller = facts(), identified(published)
         directory.keep_caller(head, caller)
         directory.keep_shape(head, shape(published, caller))
-        cache = directory._cache
-        assert sum(entry.weight for half in (cache.young, cache._old) for entry in half.values()) <= 60_000
+        assert sum(entry.weight for entry in directory._cache.entries.values()) <= 60_000

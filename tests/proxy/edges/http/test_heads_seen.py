@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.edges.http import heads_seen, server
-from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, RECALL_EVERY, Connection, Handle
+from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, Connection, Handle
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
@@ -417,13 +417,14 @@ def test_recalled_bodies_are_no_longer_unread_once_answered(reads_body: bool) ->
     assert asyncio.run(unread_bytes(remembering(REQUEST))) == 0
 
 
-def test_everything_is_dropped_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_seen, "MAX_HEADS", 3)
-    heads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % number) for number in range(5)]
+def test_heads_that_are_not_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_seen, "KEPT_BYTES", 2 * 3 * 2200)
+    heads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % number) for number in range(8)]
     seen = remembering(*heads)
-    assert [is_known(seen, head) for head in heads] == [False, False, False, True, True]
-    monkeypatch.setattr(heads_seen, "MAX_KEPT_BYTES", 3 * len(HEAD))
-    assert [is_known(remembering(*heads), head) for head in heads].count(True) <= 3
+    assert [is_known(seen, head) for head in (*heads[:3], *heads[6:])] == [False] * 3 + [True] * 2
+    for head in 3 * heads[:6]:
+        assert is_known(seen, heads[7]), "it is in use"
+        asyncio.run(meanings([head] * 2, seen))
 
 
 def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,26 +441,18 @@ def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not asyncio.run(watch(keep_s=0.0))
 
 
-@pytest.mark.parametrize(("strange", "looked_up"), [(31, 31), (32, 32), (100, 34)])
-def test_connection_whose_heads_never_repeat_is_rarely_looked_up(strange: int, looked_up: int) -> None:
+def test_heads_of_many_callers_on_one_connection_are_all_recalled() -> None:
+    """As a balancer sends them, and beside heads that never repeat."""
     heads = CountedHeads()
-    reads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)) for number in range(strange)]
-    again = [REQUEST] * 4 * RECALL_EVERY
-    assert asyncio.run(meanings(reads, heads)) == asyncio.run(meanings(reads, Forgetful()))
-    assert heads.asked == looked_up
-    assert asyncio.run(meanings(reads + again, heads)) == asyncio.run(meanings(reads + again, Forgetful()))
-    assert heads.recalled > RECALL_EVERY - 1
-
-
-def test_connection_with_heads_of_both_kinds_is_always_looked_up() -> None:
-    heads = CountedHeads()
-    reads = [read for number in range(50) for read in (REQUEST, REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)))]
-    asyncio.run(meanings(reads, heads))
-    assert (heads.asked, heads.recalled) == (100, 48)
+    callers = [REQUEST.replace(b"Bearer k", b"Bearer k%d" % number) for number in range(100)]
+    strange = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)) for number in range(100)]
+    reads = [read for pair in zip(callers, strange, strict=True) for read in pair]
+    asyncio.run(meanings(reads + callers + callers, heads))
+    assert heads.recalled == 100
 
 
 def test_heads_that_never_repeat_displace_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_seen, "MAX_SEEN_ONCE", 8)
+    monkeypatch.setattr(heads_seen, "SEEN_ONCE", 8)
     seen = remembering(REQUEST)
     for number in range(50):
         asyncio.run(meanings([REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2))], seen))
