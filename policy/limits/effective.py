@@ -40,10 +40,12 @@ class PlanLevel:
     limits: LimitSet
     sources: tuple[str, ...] = ()
 
+    def bound(self, index: int) -> Bound:
+        source = self.sources[index] if self.sources else self.group
+        return Bound(self.limits.limits[index], source, self.group)
+
     def bounds(self) -> Iterator[Bound]:
-        sources = self.sources or (self.group,) * len(self.limits.limits)
-        for limit, source in zip(self.limits.limits, sources, strict=True):
-            yield Bound(limit, source, self.group)
+        return map(self.bound, range(len(self.limits.limits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,14 @@ class Plan:
     group_id: str
     key: str
     levels: tuple[PlanLevel, ...]
+
+    def bound(self, index: int) -> Bound:
+        """The limit with this place in `bounds`, from 0."""
+        for level in self.levels:
+            if index < len(level.limits.limits):
+                return level.bound(index)
+            index -= len(level.limits.limits)
+        raise IndexError(index)
 
     @property
     def bounds(self) -> tuple[Bound, ...]:

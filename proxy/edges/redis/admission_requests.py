@@ -164,7 +164,7 @@ class CompiledPlan:
 
     def _names_at(self, place: int) -> tuple[str, str]:
         """The names of the fields that tell of a bound. Few of a plan's bounds are ever the tightest."""
-        names = self._names[place] = _names(self.plan.bounds[place - 1].limit)
+        names = self._names[place] = _names(self.plan.bound(place - 1).limit)
         return names
 
     def tightest(self, reply: list[int]) -> Tightest:
@@ -175,11 +175,11 @@ class CompiledPlan:
         """`place`: of the bound, from 1; 0: there is none."""
         if not place:
             return None
-        return LimitStatus(self.plan.bounds[place - 1].limit.threshold, remaining, reset_ms, place - 1)
+        return LimitStatus(self.plan.bound(place - 1).limit.threshold, remaining, reset_ms, place - 1)
 
     def limit_hit(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
-        bound = self.plan.bounds[refused_by - 1]
+        bound = self.plan.bound(refused_by - 1)
         return LimitHit(bound, retry_ms, *self.tightest(reply), counted_retry_ms, hard_retry_ms)
 
     def cached_refusal(self, now: float) -> LimitHit | None:
