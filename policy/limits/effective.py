@@ -8,6 +8,7 @@ See docs/reference/limits.md#which-limits-bind.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from policy.groups import Enforcement, Group, GroupNode
 from policy.limits.counter_layout import KIND_NUMBER, bucket_key, kind_mask
@@ -23,17 +24,16 @@ class Bound:
     counting_group: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LimitSet:
-    """Limits that one bucket counts, in the order of trial. `mask`: their `kind_mask`."""
+    """Limits that one bucket counts, in the order of trial. `mask`: their `kind_mask`. `limit_set` makes them."""
 
     limits: tuple[Limit, ...]
     mask: int
     thresholds: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLevel:
+class PlanLevel(NamedTuple):
     """The limits that one group's bucket counts. `sources`: who configures each of them, if not `group` does."""
 
     group: str

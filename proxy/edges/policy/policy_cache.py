@@ -39,7 +39,9 @@ class PolicyCache:
 
     def get(self, key: object) -> Any:
         """The value, if it is here and current."""
-        entry = self.entry(key)
+        entry = self.entries.young.get(key)
+        if entry is None or entry.checked != self.generation:
+            entry = self.entry(key)
         return None if entry is None else entry.value
 
     def entry(self, key: object) -> Entry | None:

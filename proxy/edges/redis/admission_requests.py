@@ -7,7 +7,6 @@ See docs/reference/limits.md#admission.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, compress
 from operator import methodcaller
@@ -18,9 +17,9 @@ from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType
 from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
-from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
+from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.node import Node
-from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
+from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, takes_field
 from proxy.http_rules.headers import duration_text, rate_limit_names
 from runtime.redis.slots import slot_of
 
@@ -31,6 +30,8 @@ SOFT_REFUSAL_MAX_MS = 100
 Answer = asyncio.Future[Taken | LimitHit]
 """What the caller of one call awaits."""
 _is_done = methodcaller("done")
+_STAMP = b"\xff" * STAMP_BYTES
+"""Stands for a stamp. Nothing else in a command has as many such bytes: neither a number nor text."""
 
 
 class Take(RedisCommand):
@@ -73,20 +74,21 @@ class Take(RedisCommand):
         self.compiled.template.on_lost(self)
 
 
-@dataclass(frozen=True, slots=True)
 class TakeTemplate:
     """What all takes of a worker have in common. `on_lost`: called with a take whose connection was lost."""
 
-    script: Script
-    lease_ms: int
-    incarnation: str
-    on_lost: Callable[[Take], None]
+    def __init__(self, script: Script, lease_ms: int, incarnation: str, on_lost: Callable[[Take], None]) -> None:
+        self.script = script
+        self.by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
+        self.lease = lease_ms.to_bytes(6, "little")
+        self.takes_field = takes_field(incarnation)
+        self.on_lost = on_lost
 
 
 class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_by_sha", "_names",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_names",
                  "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
                  "take", "template")  # fmt: skip
 
@@ -99,21 +101,20 @@ class CompiledPlan:
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
-        self._buckets = tuple([(level.group, level.limits.mask) for level in plan.levels])
+        levels = plan.levels
+        self._buckets = tuple([(level.group, level.limits.mask) for level in levels])
         self._token_buckets = _token_buckets(self._buckets)
         self._names: dict[int, tuple[str, str]] = {}
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
-        stamp = b"\0" * STAMP_BYTES
-        layout, values, *names = take_template(plan.levels, template.lease_ms, template.incarnation, stamp)
-        self._argument_count = 6 + len(names)  # command, script, number of keys, key, layout, values
-        before_stamp = b"".join(map(encode_argument, (b"1", plan.key.encode(), layout)))
-        self._before_stamp = before_stamp + encode_argument(values).removesuffix(stamp + b"\r\n")
-        self._after_stamp = b"\r\n" + b"".join(map(encode_argument, names))
-        self._by_sha = encode_argument(b"EVALSHA") + encode_argument(template.script.sha)
+        layout, limits = take_limits(tuple([level.limits for level in levels]))
+        groups = [level.group for level in levels]
+        command = encode(b"1", plan.key, layout, template.lease + limits + _STAMP, *groups, template.takes_field)
+        self._before_stamp, _, self._after_stamp = command[command.index(b"$") :].partition(_STAMP)
+        self._argument_count = 7 + len(groups)  # command, script, number of keys, key, layout, values, takes field
 
     def encode(self, estimates: Sequence[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
-        script = self._by_sha
+        script = self.template.by_sha
         if with_text:
             script = encode_argument(b"EVAL") + encode_argument(self.template.script.text)
         figures = tuple(chain.from_iterable(estimates))

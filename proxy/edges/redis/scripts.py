@@ -14,8 +14,8 @@ from functools import lru_cache
 from importlib import resources
 from itertools import count
 
-from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX, has_kind
-from policy.limits.effective import PlanLevel
+from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
+from policy.limits.effective import LimitSet, PlanLevel
 from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
 
@@ -67,30 +67,21 @@ pack_stamp = _STAMP.pack
 
 def take_arguments(levels: Sequence[PlanLevel], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """The arguments of take.lua up to the estimates."""
+    layout, limits = take_limits(tuple([level.limits for level in levels]))
     packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
-    return take_template(levels, lease_ms, stamp.incarnation, packed)
-
-
-def take_template(levels: Sequence[PlanLevel], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
-    """The same arguments for every take under these limits, except the stamp at the end of the second one."""
-    sets = [level.limits for level in levels]
-    limits = [_packed_limits(place, own.mask, own.thresholds) for place, own in enumerate(sets, 1)]
-    values = b"".join([_six_bytes(lease_ms), bytes([len(sets)]), *limits, stamp])
-    layout = _take_layout(sum([len(own.thresholds) for own in sets]))
-    return [layout, values, *[level.group.encode() for level in levels], takes_field(incarnation)]
-
-
-@lru_cache
-def _take_layout(limits: int) -> bytes:
-    return b"<I6B" + b"BBI7" * limits + b"I8I8I8"
+    values = lease_ms.to_bytes(6, "little") + limits + packed
+    return [layout, values, *[level.group.encode() for level in levels], takes_field(stamp.incarnation)]
 
 
 @lru_cache(4096)
-def _packed_limits(place: int, mask: int, thresholds: tuple[int, ...]) -> bytes:
-    """The limits of one level. `place`: its number in the command."""
-    numbers = [number for number in KIND_NUMBER.values() if has_kind(mask, number)]
-    pairs = zip(numbers, thresholds, strict=True)
-    return b"".join([bytes([place, number]) + _seven_bytes(threshold) for number, threshold in pairs])
+def take_limits(levels: tuple[LimitSet, ...]) -> tuple[bytes, bytes]:
+    """How a take's values are packed, for Lua, and the packed limits: trees of one contract have the same."""
+    packed = [bytes([len(levels)])]
+    for place, own in enumerate(levels, 1):
+        numbers = [KIND_NUMBER[limit.type, limit.unit] for limit in own.limits]
+        pairs = zip(numbers, own.thresholds, strict=True)
+        packed += [bytes([place, number]) + threshold.to_bytes(7, "little") for number, threshold in pairs]
+    return b"<I6B" + b"BBI7" * (len(packed) - 1) + b"I8I8I8", b"".join(packed)
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
@@ -178,11 +169,3 @@ def batch_size(buckets: Sequence[Buckets]) -> int:
         if values > _VALUES_MAX and number:
             return number
     return min(len(buckets), BATCH_MAX)
-
-
-def _six_bytes(number: int) -> bytes:
-    return number.to_bytes(6, "little")
-
-
-def _seven_bytes(number: int) -> bytes:
-    return number.to_bytes(7, "little")

@@ -13,7 +13,7 @@ from typing import Any, cast
 import hiredis
 
 
-def encode(*arguments: bytes) -> bytes:
+def encode(*arguments: bytes | str) -> bytes:
     """A command in Redis' protocol (RESP)."""
     return cast(bytes, hiredis.pack_command(arguments))  # type: ignore[arg-type]  # it takes any number of them
 
