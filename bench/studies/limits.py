@@ -18,7 +18,7 @@ import uvloop
 
 from bench.usage import cpu_s
 from policy.limits.counter_layout import kind_mask
-from policy.limits.effective import Plan, PlanLevel, limit_set
+from policy.limits.effective import Plan, limit_set
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import TakeStamp
@@ -67,8 +67,7 @@ def plan_of(shape: str) -> Plan:
     levels, kinds = SHAPES[shape]
     groups = [f"grp_01JD0000000000000000000{level}" for level in range(levels)]
     limits = limit_set(tuple(Limit(*kind, ROOMY) for kind in kinds))
-    buckets = tuple(PlanLevel(group, limits) for group in groups)
-    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-{shape}}}", buckets)
+    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-{shape}}}", tuple(groups), (limits,) * levels)
 
 
 def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
@@ -103,7 +102,7 @@ def taking(plan: Plan) -> Callable[[int], list[Any]]:
 
     def arguments(call: int) -> list[Any]:
         stamp = STAMP._replace(number=call + 1, answered_through=call)
-        return [*take_arguments(plan.levels, LEASE_MS, stamp), 600, 8000]
+        return [*take_arguments(plan, LEASE_MS, stamp), 600, 8000]
 
     return arguments
 
@@ -138,7 +137,7 @@ def report_redis(server: RedisServer) -> None:
         )
         for shape in SHAPES:
             plan = plan_of(shape)
-            ours: list[Any] = [*take_arguments(plan.levels, LEASE_MS, STAMP), 600, 8000]
+            ours: list[Any] = [*take_arguments(plan, LEASE_MS, STAMP), 600, 8000]
             names = [f"{bound.counting_group}:{bound.limit.type[0]}{bound.limit.unit[0]}" for bound in plan.bounds]
             costs = [1 if bound.limit.type is LimitType.REQUEST else 600 for bound in plan.bounds]
             fixed: list[Any] = [*names, *[ROOMY] * len(names), *costs]
@@ -170,7 +169,7 @@ async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
 
 async def report_python(server: RedisServer) -> None:
     plans = [plan_of("4") for _ in range(IN_FLIGHT)]
-    arguments = [*take_arguments(plans[0].levels, LEASE_MS, STAMP), b"600", b"8000"]
+    arguments = [*take_arguments(plans[0], LEASE_MS, STAMP), b"600", b"8000"]
     path = str(server.socket_path)
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
@@ -262,8 +261,8 @@ def bench_plan() -> Plan:
         ((LimitType.REQUEST, Unit.MINUTE),),
     )
     groups = [f"grp_01JD0000000000000000000{level}" for level in range(3)]
-    sets = [limit_set(tuple(Limit(*kind, ROOMY) for kind in kinds)) for kinds in levels]
-    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-bench}}", tuple(map(PlanLevel, groups, sets)))
+    limits = tuple(limit_set(tuple(Limit(*kind, ROOMY) for kind in kinds)) for kinds in levels)
+    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-bench}}", tuple(groups), limits)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ See docs/reference/limits.md#which-limits-bind.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from policy.groups import Enforcement, Group, GroupNode
 from policy.limits.counter_layout import KIND_NUMBER, bucket_key, kind_mask
@@ -33,45 +32,34 @@ class LimitSet:
     thresholds: tuple[int, ...]
 
 
-class PlanLevel(NamedTuple):
-    """The limits that one group's bucket counts. `sources`: who configures each of them, if not `group` does."""
-
-    group: str
-    limits: LimitSet
-    sources: tuple[str, ...] = ()
-
-    def bound(self, index: int) -> Bound:
-        source = self.sources[index] if self.sources else self.group
-        return Bound(self.limits.limits[index], source, self.group)
-
-    def bounds(self) -> Iterator[Bound]:
-        return map(self.bound, range(len(self.limits.limits)))
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What admission needs to know of one (group, slug). `key`: its hash. `levels`: in the order of trial.
+    """What admission needs to know of one (group, slug). `key`: its hash. In the order of trial `groups`, whose buckets
+    count the call, and the limits of each.
 
-    Plans are many, and groups of one contract share their `LimitSet`.
+    `sources`: the group that configures each limit, if that is not the one that counts it; then there is one set.
     """
 
     slug: str
     group_id: str
     key: str
-    levels: tuple[PlanLevel, ...]
+    groups: tuple[str, ...]
+    limits: tuple[LimitSet, ...]
+    sources: tuple[str, ...] = ()
 
     def bound(self, index: int) -> Bound:
         """The limit with this place in `bounds`, from 0."""
-        for level in self.levels:
-            if index < len(level.limits.limits):
-                return level.bound(index)
-            index -= len(level.limits.limits)
+        place = index
+        for group, own in zip(self.groups, self.limits, strict=True):
+            if place < len(own.limits):
+                return Bound(own.limits[place], self.sources[index] if self.sources else group, group)
+            place -= len(own.limits)
         raise IndexError(index)
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
         """All limits that bind, in the order of trial."""
-        return tuple(bound for level in self.levels for bound in level.bounds())
+        return tuple(map(self.bound, range(sum(len(own.limits) for own in self.limits))))
 
 
 @lru_cache(4096)
@@ -85,8 +73,9 @@ def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ..
     """Each slug of `path[0]` with the limits that bind its calls, in time linear in the entries of the path."""
     entries = [{entry.slug: limit_set(entry.limits) for entry in group.models} for group in path]
     for slug in entries[0]:
-        levels = _levels(path, [own.get(slug) for own in entries])
-        yield slug, tuple(bound for level in levels for bound in level.bounds())
+        plan = plan_for(path, slug, [own.get(slug) for own in entries])
+        if plan is not None:
+            yield slug, plan.bounds
 
 
 def plan_for(path: Sequence[GroupNode], slug: str, limits: Sequence[LimitSet | None]) -> Plan | None:
@@ -97,7 +86,11 @@ def plan_for(path: Sequence[GroupNode], slug: str, limits: Sequence[LimitSet | N
     """
     if limits[0] is None:
         return None
-    return Plan(slug, path[0].id, bucket_key(counting_owner(path).id, slug), _levels(path, limits))
+    key = bucket_key(counting_owner(path).id, slug)
+    if path[0].enforcement is not Enforcement.CASCADING:
+        return _nearest(path, limits, slug, key)
+    groups = tuple([group.id for group, own in zip(path, limits, strict=True) if own is not None and own.limits])
+    return Plan(slug, path[0].id, key, groups, tuple([own for own in limits if own is not None and own.limits]))
 
 
 def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
@@ -105,25 +98,20 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
     return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
 
 
-def _levels(path: Sequence[GroupNode], limits: Sequence[LimitSet | None]) -> tuple[PlanLevel, ...]:
-    """In the order of trial. `limits`: those that each group of the path configures for the slug."""
-    if path[0].enforcement is Enforcement.CASCADING:
-        pairs = zip(path, limits, strict=True)
-        return tuple([PlanLevel(group.id, own) for group, own in pairs if own is not None and own.limits])
-    return _nearest(path, limits)
-
-
-def _nearest(path: Sequence[GroupNode], limits: Sequence[LimitSet | None]) -> tuple[PlanLevel, ...]:
+def _nearest(path: Sequence[GroupNode], limits: Sequence[LimitSet | None], slug: str, key: str) -> Plan:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
     chosen: dict[tuple[LimitType, Unit], tuple[Limit, str]] = {}
     for group, own in zip(path, limits, strict=True):
         for limit in own.limits if own is not None else ():
             chosen.setdefault((limit.type, limit.unit), (limit, group.id))
+    caller = path[0].id
+    if not chosen:
+        return Plan(slug, caller, key, (), ())
     nearest = limit_set(tuple(limit for limit, _ in chosen.values()))
     sources = tuple(chosen[limit.type, limit.unit][1] for limit in nearest.limits)
-    return (PlanLevel(path[0].id, nearest, sources),) if sources else ()
+    return Plan(slug, caller, key, (caller,), (nearest,), sources)
 
 
 def plan_of_limits(name: str, owner: str, key: str, limits: tuple[Limit, ...]) -> Plan:
     """A plan of limits that one owner, which need not be a group, has and counts."""
-    return Plan(name, owner, key, (PlanLevel(owner, limit_set(limits)),))
+    return Plan(name, owner, key, (owner,), (limit_set(limits),))

@@ -46,8 +46,8 @@ _BYTE_WEIGHT = 3
 _HOLDER_WEIGHT = 1500
 _PATH_WEIGHT = 500
 _ROUTE_WEIGHT = 900
-_LEVEL_WEIGHT = 80
-"""The weight of each level of a route's plan."""
+_GROUP_WEIGHT = 80
+"""The weight of each group of a route's plan."""
 _CALLER_WEIGHT = 250
 _SHAPE_WEIGHT = 700
 _FORWARDING_WEIGHT = 2400
@@ -256,7 +256,7 @@ class SnapshotDirectory:
             return None
         route = SlugRoute(endpoint, plan)
         rows = ((_ENDPOINT, slug), *path.rows, *[(id, slug) for id in path.ids])
-        weight = _ROUTE_WEIGHT + _LEVEL_WEIGHT * len(plan.levels)
+        weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         self._cache.put((group_id, slug), Entry(route, weight, rows, generation))
         return route
 

@@ -12,7 +12,6 @@ from itertools import chain, compress
 from operator import methodcaller
 from typing import Any
 
-from policy.limits.counter_layout import TOKEN_KINDS
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType
 from policy.limits.settlement import Estimate, Reservation
@@ -101,16 +100,16 @@ class CompiledPlan:
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
-        levels = plan.levels
-        self._buckets = tuple([(level.group, level.limits.mask) for level in levels])
-        self._token_buckets = _token_buckets(self._buckets)
+        limits = take_limits(plan.limits)
+        self._buckets = tuple(zip(plan.groups, limits.masks, strict=True))
+        settles_all = all(limits.settled)
+        self._token_buckets = self._buckets if settles_all else tuple(compress(self._buckets, limits.settled))
         self._names: dict[int, tuple[str, str]] = {}
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
-        layout, limits = take_limits(tuple([level.limits for level in levels]))
-        groups = [level.group for level in levels]
-        command = encode(b"1", plan.key, layout, template.lease + limits + _STAMP, *groups, template.takes_field)
+        values = template.lease + limits.packed + _STAMP
+        command = encode(b"1", plan.key, limits.layout, values, *plan.groups, template.takes_field)
         self._before_stamp, _, self._after_stamp = command[command.index(b"$") :].partition(_STAMP)
-        self._argument_count = 7 + len(groups)  # command, script, number of keys, key, layout, values, takes field
+        self._argument_count = 7 + len(plan.groups)  # command, script, number of keys, key, layout, values, takes field
 
     def encode(self, estimates: Sequence[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
@@ -206,12 +205,6 @@ class CompiledPlan:
         self.refused_at = sent_at
         self.refused_until = sent_at + (kept_ms - 1) / 1000
         return is_soft
-
-
-def _token_buckets(buckets: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """The buckets that a dispatched call settles: those with TOKEN limits. Its request stays counted."""
-    token_buckets = tuple([bucket for bucket in buckets if bucket[1] & TOKEN_KINDS])
-    return buckets if len(token_buckets) == len(buckets) else token_buckets
 
 
 @lru_cache(4096)

@@ -161,7 +161,7 @@ class RedisCounters:
         if tier is not None:
             return self._take_with_tier(tier, plan, estimate)
         answer: Answer = self._loop.create_future()
-        if not plan.levels:
+        if not plan.groups:
             answer.set_result(Taken())
             return answer
         compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))

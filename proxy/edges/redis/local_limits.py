@@ -224,4 +224,4 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
 
 def _buckets(plan: Plan) -> tuple[tuple[str, int], ...]:
     """All buckets, those of REQUEST limits too: Redis has not counted the request yet."""
-    return tuple((level.group, level.limits.mask) for level in plan.levels)
+    return tuple((group, own.mask) for group, own in zip(plan.groups, plan.limits, strict=True))

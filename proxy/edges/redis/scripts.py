@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from itertools import count
+from typing import NamedTuple
 
-from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
-from policy.limits.effective import LimitSet, PlanLevel
+from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX, TOKEN_KINDS
+from policy.limits.effective import LimitSet, Plan
 from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
 
@@ -65,23 +66,35 @@ pack_stamp = _STAMP.pack
 (ms), number, answered through."""
 
 
-def take_arguments(levels: Sequence[PlanLevel], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
+def take_arguments(plan: Plan, lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """The arguments of take.lua up to the estimates."""
-    layout, limits = take_limits(tuple([level.limits for level in levels]))
+    limits = take_limits(plan.limits)
     packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
-    values = lease_ms.to_bytes(6, "little") + limits + packed
-    return [layout, values, *[level.group.encode() for level in levels], takes_field(stamp.incarnation)]
+    values = lease_ms.to_bytes(6, "little") + limits.packed + packed
+    return [limits.layout, values, *map(str.encode, plan.groups), takes_field(stamp.incarnation)]
+
+
+class TakeLimits(NamedTuple):
+    """The limits of a take. `layout`: how its values are packed, for Lua. `masks`: of each group."""
+
+    layout: bytes
+    packed: bytes
+    masks: tuple[int, ...]
+    settled: tuple[bool, ...]
+    """Whether each group has TOKEN limits, which a dispatched call settles. Its request stays counted."""
 
 
 @lru_cache(4096)
-def take_limits(levels: tuple[LimitSet, ...]) -> tuple[bytes, bytes]:
-    """How a take's values are packed, for Lua, and the packed limits: trees of one contract have the same."""
-    packed = [bytes([len(levels)])]
-    for place, own in enumerate(levels, 1):
+def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
+    """Encode the limits of each group. Trees of one contract have the same."""
+    packed = [bytes([len(sets)])]
+    for place, own in enumerate(sets, 1):
         numbers = [KIND_NUMBER[limit.type, limit.unit] for limit in own.limits]
         pairs = zip(numbers, own.thresholds, strict=True)
         packed += [bytes([place, number]) + threshold.to_bytes(7, "little") for number, threshold in pairs]
-    return b"<I6B" + b"BBI7" * (len(packed) - 1) + b"I8I8I8", b"".join(packed)
+    layout = b"<I6B" + b"BBI7" * (len(packed) - 1) + b"I8I8I8"
+    masks = tuple(own.mask for own in sets)
+    return TakeLimits(layout, b"".join(packed), masks, tuple(bool(mask & TOKEN_KINDS) for mask in masks))
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")

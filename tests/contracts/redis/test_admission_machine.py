@@ -319,7 +319,7 @@ class Machine(RuleBasedStateMachine):
             return None
         stamp = stamp or self._stamp("a")
         texts = [b"%d" % figure for estimate in estimates for figure in estimate]
-        reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.levels, LEASE_MS, stamp), *texts])
+        reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan, LEASE_MS, stamp), *texts])
         decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)
         if not decision.too_late:

@@ -12,7 +12,7 @@ from control.edges.redis.usage_counters import UsageCounters
 from control.resources.errors import UsageUnavailableError
 from control.resources.group_usage import Bucket, Meter, Used
 from policy.limits.counter_layout import EXPIRY_S, fields_of
-from policy.limits.effective import Plan, PlanLevel, limit_set
+from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import LimitType, Unit
 from policy.limits.take_numbers import TakeStamp
 from policy.limits.windows import DAY_MS, lease_ms
@@ -120,8 +120,8 @@ def left_by_the_script(world: World, plan: Plan) -> list[tuple[int, int]]:
     assert world.redis is not None
     found = []
     for bound in plan.bounds:
-        alone = PlanLevel(bound.counting_group, limit_set((bound.limit,)))
-        arguments = take_arguments([alone], lease_ms(1200), TakeStamp("nobody", 1, 0))
+        alone = plan_of_limits(plan.slug, bound.counting_group, plan.key, (bound.limit,))
+        arguments = take_arguments(alone, lease_ms(1200), TakeStamp("nobody", 1, 0))
         reply: Any = world.redis.eval(TAKE.text.decode(), 1, plan.key, *arguments)
         of_requests, of_tokens = reply[6:9], reply[9:12]
         _, left, reset_ms = of_requests if bound.limit.type is LimitType.REQUEST else of_tokens

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policy.limits.effective import Bound, PlanLevel, limit_set, plan_of_limits
+from policy.limits.effective import Bound, limit_set, plan_of_limits
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
@@ -73,7 +73,7 @@ def test_command_states_the_number_of_its_arguments() -> None:
     stamp = pack_stamp(12_345, 7, 6)
     single, batch = plan.encode([Estimate(7, 1234)], stamp), plan.encode([Estimate(5), Estimate(9, 1234)], stamp)
     with_text = plan.encode([Estimate(5), Estimate(9, 1234)], stamp, with_text=True)
-    arguments = take_arguments(PLAN.levels, 1000, TakeStamp("worker", 7, 6, 12_345))
+    arguments = take_arguments(PLAN, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"0007", b"1234")
     assert b"\r\n$4\r\n0005\r\n" in batch
     for encoded, command in ((single, b"EVALSHA"), (batch, b"EVALSHA"), (with_text, b"EVAL")):
@@ -84,8 +84,8 @@ def test_command_states_the_number_of_its_arguments() -> None:
 
 
 def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
-    above = PlanLevel("root", limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),)))
-    plan = replace(PLAN, levels=(*PLAN.levels, above))
+    above = limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),))
+    plan = replace(PLAN, groups=("g", "root"), limits=(*PLAN.limits, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
