@@ -156,7 +156,8 @@ class Dispatch:
         if forwarding is None:
             return await self._send_first(context, admitted)
         shape = context.shape or self._keep_shape(context, admitted, forwarding)
-        body = parts.dialects.build_body(context, admitted.route.endpoint.target, forwarding.attempt)
+        attempt = context.attempt = forwarding.attempt
+        body = parts.dialects.build_body(context, admitted.route.endpoint.target, attempt)
         record = self._record(context, admitted, shape.payer)
         started = perf_counter()
         context.deadline = deadline = started + settings.request_timeout_s

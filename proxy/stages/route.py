@@ -60,19 +60,15 @@ class Route:
 
     def __call__(self, context: RequestContext, identified: Identified) -> None:
         """Set the call's route, and what was kept of calls like it."""
-        facts, slug = context.facts, context.slug
-        shape = self._directory.shape(facts, slug)
+        shape = self._directory.shape(context.facts, context.slug)
         if shape is None or shape.identified is not identified:
-            shape = None
-            context.route = self._slug_route(identified, slug)
+            context.route, context.shape = self._slug_route(identified, context.slug), None
         else:
-            context.route = shape.route
-        context.shape, context.forwarding = shape, None
+            context.route, context.shape = shape.route, shape
         if self._dialects.has_sealed(context) or needs_a_close_look(context):
-            return
-        forwarding = self._forwarding(context) if shape is None else shape.forwarding
-        if forwarding is not None:
-            context.forwarding, context.attempt = forwarding, forwarding.attempt
+            context.forwarding = None
+        else:
+            context.forwarding = self._forwarding(context) if context.shape is None else context.shape.forwarding
 
     def _forwarding(self, context: RequestContext) -> Forwarding | None:
         """What was kept of another caller's call."""

@@ -62,7 +62,7 @@ class HeadsSeen:
         `data` was just not recalled. None if it must be parsed.
         """
         key = self._missed
-        head = None if key is None else self._heads.get(key)
+        head = None if key is None else self._heads.young.get(key)  # where `recall` has left it
         if key is None or head is None:
             return None
         read = bytes(data[:MAX_HEAD_BYTES])

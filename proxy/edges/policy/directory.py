@@ -41,15 +41,15 @@ CACHE_WEIGHT = 16_000_000
 
 A full pass of the garbage collector visits each cached value: with 56 MB it held a worker's loop for 170 ms."""
 _ROW_WEIGHT = 150
-_BYTE_WEIGHT = 3
+_BYTE_WEIGHT = 2
 """The weight of each byte of an encoded row."""
-_HOLDER_WEIGHT = 1500
+_HOLDER_WEIGHT = 1200
 _PATH_WEIGHT = 500
-_ROUTE_WEIGHT = 900
-_GROUP_WEIGHT = 80
+_ROUTE_WEIGHT = 500
+_GROUP_WEIGHT = 40
 """The weight of each group of a route's plan."""
-_CALLER_WEIGHT = 250
-_SHAPE_WEIGHT = 700
+_CALLER_WEIGHT = 200
+_SHAPE_WEIGHT = 1000
 _FORWARDING_WEIGHT = 2400
 # Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
@@ -156,7 +156,7 @@ class SnapshotDirectory:
             if secret is None:
                 return
             rows = (*rows, *secret)
-        self._cache.put((facts, plan.slug), Entry(shape, _SHAPE_WEIGHT, rows, route.checked))
+        self._cache.put((facts, plan.slug), Entry(shape, _SHAPE_WEIGHT, rows, route.checked, plan.slug))
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """How calls of the slug with these values go upstream, if that was kept under the present policy."""
@@ -255,9 +255,9 @@ class SnapshotDirectory:
         if endpoint is None or path is None or plan is None:
             return None
         route = SlugRoute(endpoint, plan)
-        rows = ((_ENDPOINT, slug), *path.rows, *[(id, slug) for id in path.ids])
+        rows = ((_ENDPOINT, slug), *path.rows)
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
-        self._cache.put((group_id, slug), Entry(route, weight, rows, generation))
+        self._cache.put((group_id, slug), Entry(route, weight, rows, generation, slug))
         return route
 
     def _plan(self, path: GroupPath, slug: str) -> Plan | None:

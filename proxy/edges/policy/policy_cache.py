@@ -16,12 +16,16 @@ MAX_NAMES = 10_000
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A value with the names of its rows. `checked`: the generation in which it was last seen to be current."""
+    """A value with the names of its rows. `checked`: the generation in which it was last seen to be current.
+
+    `slug`: the value was made of what the groups among the rows have for it, too. Not "" then.
+    """
 
     value: Any
     weight: int
     rows: tuple[Name, ...]
     checked: int
+    slug: str = ""
 
 
 class PolicyCache:
@@ -50,11 +54,17 @@ class PolicyCache:
         if entry is None:
             return None
         if entry.checked != self.generation:
-            if any(self._changed.get(name, 0) > entry.checked for name in entry.rows):
+            if self._has_changed(entry):
                 self.entries.drop(key)
                 return None
             entry.checked = self.generation
         return entry
+
+    def _has_changed(self, entry: Entry) -> bool:
+        changed, checked = self._changed, entry.checked
+        if any(changed.get(name, 0) > checked for name in entry.rows):
+            return True
+        return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for _, id in entry.rows)
 
     def put(self, key: object, entry: Entry) -> None:
         """Keep it, unless changes since `checked` are unknown."""
