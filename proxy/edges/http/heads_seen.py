@@ -5,7 +5,7 @@ meaning: docs/decisions/0053-heads-seen-before.md. Keys hold credentials: never 
 """
 
 from proxy.edges.http.request_head import ParsedHead
-from runtime.recently_used import RecentlyUsed
+from proxy.edges.recently_used import RecentlyUsed
 
 MAX_HEAD_BYTES = 4096
 """Longer heads are not kept."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.edges.policy.replica_rows import Name
-from runtime.recently_used import RecentlyUsed
+from proxy.edges.recently_used import RecentlyUsed
 
 MAX_NAMES = 10_000
 """How many names of changed rows are remembered. With more, everything is dropped."""

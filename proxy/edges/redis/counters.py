@@ -22,6 +22,7 @@ from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
+from proxy.edges.recently_used import RecentlyUsed
 from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.clock import ClockSteps
@@ -34,7 +35,6 @@ from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
-from runtime.recently_used import RecentlyUsed
 from runtime.redis.slots import slot_of
 from runtime.redis.url import RedisUrl
 
