@@ -247,6 +247,7 @@ class Dispatch:
             upload=context.upload,
         )
         if target.provider == PLATFORM:
+            self._keep_shape(context, admitted, None)
             upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
             self._address(outbound, asked, target)

@@ -65,10 +65,10 @@ class Route:
             context.route, context.shape = self._slug_route(identified, context.slug), None
         else:
             context.route, context.shape = shape.route, shape
-        if self._dialects.has_sealed(context) or needs_a_close_look(context):
-            context.forwarding = None
-        else:
-            context.forwarding = self._forwarding(context) if context.shape is None else context.shape.forwarding
+        forwarding = self._forwarding(context) if context.shape is None else context.shape.forwarding
+        if forwarding is not None and (self._dialects.has_sealed(context) or needs_a_close_look(context)):
+            forwarding = None
+        context.forwarding = forwarding
 
     def _forwarding(self, context: RequestContext) -> Forwarding | None:
         """What was kept of another caller's call."""

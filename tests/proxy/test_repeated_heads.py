@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from hashlib import sha256
 
 import orjson
 import pytest
 
+from policy.credentials import KeyKind
 from policy.endpoints import Target
-from policy.snapshot import Row, WorkspaceRow
+from policy.snapshot import KeyRow, Row, WorkspaceRow
 from proxy.accounting.journal_records import Kind, frames
 from proxy.dialects.middle.sealing import MARK
 from proxy.directory_values import Shape
@@ -204,3 +206,40 @@ def test_unique_heads_keep_no_shape(scene: Scene) -> None:
     for number in range(100):
         assert scene.call(request(_HEAD + b"traceparent: 00-%032x-%016x-01\r\n" % (number, number + 1))) == 200
         assert b"traceparent: 00-%032x" % number in scene.upstream_head
+
+
+OTHER_KEY = KEY[:-1] + "x"
+_AGENT = b"user-agent: OpenAI/Python 2.8.1\r\n"
+FIELDS = {
+    "the same": _AGENT,
+    "another client": b"user-agent: other/1\r\n",
+    "a beta": _AGENT + b"openai-beta: assistants=v2\r\n",
+    "two betas": _AGENT + b"anthropic-beta: a\r\nanthropic-beta: b\r\n",
+    "a trace": _AGENT + b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
+    "a key of one call": _AGENT + b"idempotency-key: 1\r\n",
+    "fields of the connection": _AGENT + b"connection: keep-alive, user-agent\r\n",
+    "fields of its own": _AGENT + b"cookie: a=b\r\nx-mine: 1\r\n",
+}
+
+
+def sent_upstream(scene: Scene, fields: bytes, query: bytes) -> tuple[list[bytes], str]:
+    """What another caller's first call with these fields sends, without what each call has of its own; who pays."""
+    digest = sha256(OTHER_KEY.encode()).hexdigest()
+    key = KeyRow(digest, OTHER_KEY[:12], KeyKind.FEDERATED, "ws_1", "grp_1")
+    scene.worker.publish(Row("key", digest, 2, key.to_wire()))
+    head = _HEAD.replace(KEY.encode(), OTHER_KEY.encode()).replace(b" HTTP/1.1", query + b" HTTP/1.1")
+    assert scene.call(request(head.replace(_AGENT, fields))) == 200
+    lines = scene.upstream_head.split(b"\r\n")
+    own = (b"x-request-id:", b"content-length:")
+    return sorted(line for line in lines if not line.startswith(own)), scene.payers[-1]
+
+
+@pytest.mark.parametrize("query", [b"", b"?beta=true"])
+@pytest.mark.parametrize("name", FIELDS)
+def test_first_call_of_another_caller_is_sent_as_if_it_were_alone(scene: Scene, name: str, query: bytes) -> None:
+    for fields in FIELDS.values():
+        assert scene.call(request(_HEAD.replace(_AGENT, fields))) == 200
+    with canned_worker() as (runner, worker):
+        alone = sent_upstream(Scene(runner, worker), FIELDS[name], query)
+    assert sent_upstream(scene, FIELDS[name], query) == alone
+    assert alone[1] == "customer-1"

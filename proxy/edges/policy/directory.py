@@ -40,6 +40,8 @@ CACHE_WEIGHT = 16_000_000
 """How much a worker caches, in bytes of memory. The weights are what values were measured to take.
 
 A full pass of the garbage collector visits each cached value: with 56 MB it held a worker's loop for 170 ms."""
+MAX_FORWARDED_BYTES = 8192
+"""A call with longer fields shares nothing with others."""
 _ROW_WEIGHT = 150
 _BYTE_WEIGHT = 2
 """The weight of each byte of an encoded row."""
@@ -50,7 +52,7 @@ _GROUP_WEIGHT = 40
 """The weight of each group of a route's plan."""
 _CALLER_WEIGHT = 200
 _SHAPE_WEIGHT = 1000
-_FORWARDING_WEIGHT = 2400
+_FORWARDING_WEIGHT = 1200
 # Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
 _GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
@@ -166,12 +168,13 @@ class SnapshotDirectory:
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
         known = self._cache.entry((_ENDPOINT, endpoint.slug))
-        if known is None or known.value != endpoint:
+        size = len(repr(values)) + len(forwarding.lines)
+        if known is None or known.value != endpoint or size > MAX_FORWARDED_BYTES:
             return
         secret = self._secret_row(endpoint, forwarding)
         if secret is not None:
-            rows = (*known.rows, *secret)
-            self._cache.put((values, endpoint.slug), Entry(forwarding, _FORWARDING_WEIGHT, rows, known.checked))
+            weight = _FORWARDING_WEIGHT + _BYTE_WEIGHT * size
+            self._cache.put((values, endpoint.slug), Entry(forwarding, weight, (*known.rows, *secret), known.checked))
 
     def _secret_row(self, endpoint: EndpointRow, forwarding: Forwarding) -> tuple[Name, ...] | None:
         """The name of the secret's row; () if the target has none, None if its value has changed."""

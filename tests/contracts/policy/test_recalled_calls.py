@@ -1,5 +1,6 @@
 """What the directory keeps of calls with heads that repeat lasts no longer than the policy that it was made under."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from policy.hosts import Reach
 from policy.snapshot import Row
 from proxy.dialects.attempt import Attempt
 from proxy.directory_values import Forwarding, Identified, Shape
+from proxy.edges.policy.directory import MAX_FORWARDED_BYTES
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts, Purpose
 from tests.contracts.policy.test_replica import World, endpoint, group, key, secret, workspace
@@ -91,6 +93,16 @@ def test_forwarding_is_kept_until_its_endpoint_or_secret_changes(published: Worl
     assert directory.forwarding(VALUES, SLUG) is None
     assert directory.endpoint(SLUG) is not None  # this look-up follows the change
     assert (directory.forwarding(VALUES, SLUG) is None) == (name in ("endpoint", "secret"))
+
+
+def test_forwarding_of_long_fields_is_not_kept(published: World) -> None:
+    """A caller could fill the memory with them: each of its calls may have others."""
+    directory = published.directory
+    made = shape(published, identified(published))
+    assert made.forwarding is not None
+    for values, lines in ((("/" + "a" * MAX_FORWARDED_BYTES,), b""), (VALUES, b"x" * MAX_FORWARDED_BYTES)):
+        directory.keep_forwarding(values, made.route.endpoint, replace(made.forwarding, lines=lines))
+        assert directory.forwarding(values, SLUG) is None
 
 
 @pytest.mark.parametrize("change", [endpoint(SLUG, "other"), secret("s", "sk-2")])
