@@ -25,7 +25,7 @@ class Identified:
     turn: str
     """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
     labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
-    """What reports say of calls whose heads do not repeat, by slug, method and path."""
+    """What reports say of the caller, by slug, method and path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ class RequestContext:
     route: SlugRoute | None = None
     attempt: Attempt = field(init=False)
     """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
-    shape: Shape | None = field(init=False)
+    shape: Shape | None = None
     """None unless a call with this head and slug was sent before."""
     forwarding: Forwarding | None = field(init=False)
     """None unless a call like this was sent before, by whomever."""

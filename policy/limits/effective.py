@@ -59,7 +59,9 @@ class Plan:
     @property
     def bounds(self) -> tuple[Bound, ...]:
         """All limits that bind, in the order of trial."""
-        return tuple(map(self.bound, range(sum(len(own.limits) for own in self.limits))))
+        pairs = [(limit, group) for group, own in zip(self.groups, self.limits, strict=True) for limit in own.limits]
+        sources = self.sources or [group for _, group in pairs]
+        return tuple([Bound(limit, source, group) for (limit, group), source in zip(pairs, sources, strict=True)])
 
 
 @lru_cache(4096)

@@ -87,7 +87,7 @@ def forwarded_values(incoming: Incoming) -> tuple[object, ...]:
     Calls with the same values have the same fields to forward.
     """
     header, values = incoming.header, incoming.header_values
-    if any(header(name) is not None for name in _FIELDS_OF_ONE_CALL):
+    if any(map(header, _FIELDS_OF_ONE_CALL)):
         return ()
     joined = [tuple(values(name)) for name in _JOINED_FIELDS]
     return (incoming.target, *map(header, FORWARDED_FIELDS), *joined)

@@ -328,14 +328,15 @@ class Dispatch:
     ) -> Forwarding | None:
         """What calls like this one can use again, kept for them.
 
-        None for an upload or a translation, which differ from call to call; where the target may lack the path, or
-        refused a part of this call; for an access token, which expires; and where each body must be checked for
-        options with a price.
+        None if no call will ask for it; for an upload or a translation, which differ from call to call; where the
+        target may lack the path, or refused a part of this call; for an access token, which expires; and where each
+        body must be checked for options with a price.
         """
         attempt, target = context.attempt, admitted.route.endpoint.target
         varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated
         varies = varies or bool(attempt.untried) or not attempt.asks_usage
-        if varies or target.provider == VENDOR_C or not target.passes_price_options:
+        is_of_use = context.facts.repeats or context.facts.forwarded
+        if not is_of_use or varies or target.provider == VENDOR_C or not target.passes_price_options:
             return None
         headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
         forwarding = Forwarding(

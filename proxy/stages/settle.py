@@ -178,13 +178,8 @@ class Settle:
 
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
-        incoming, outgoing, identified, route = context.incoming, context.outgoing, context.identified, context.route
-        labels = None
-        if route is not None and identified is not None:  # nearly every call
-            if (shape := context.shape) is not None:
-                labels = shape.labels
-            else:
-                labels = identified.labels.get((route.plan.slug, incoming.method, context.facts.path))
+        incoming, outgoing, shape = context.incoming, context.outgoing, context.shape
+        labels = None if shape is None else shape.labels
         duration_s, upstream_s = perf_counter() - incoming.received_at, context.upstream_s
         ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
         report = RequestReport(
@@ -210,12 +205,27 @@ def _status_of_unsent(context: RequestContext) -> int:
 
 
 def _labels(context: RequestContext) -> CallLabels:
-    """Made anew, and kept with the call's shape; without one, with the key if the call has a slug: such calls have few
-    paths."""
+    """The labels of the key's calls to this slug and path, kept with the key, and with the call's shape."""
+    identified, route, shape = context.identified, context.route, context.shape
+    if route is None or identified is None:
+        return _new_labels(context)
+    place = (route.plan.slug, context.incoming.method, context.facts.path)
+    kept = identified.labels
+    labels = kept.get(place)
+    if labels is None:
+        if len(kept) >= MAX_LABELS:
+            kept.clear()
+        labels = kept[place] = _new_labels(context)
+    if shape is not None:
+        shape.labels = labels
+    return labels
+
+
+def _new_labels(context: RequestContext) -> CallLabels:
     identified, route, direct = context.identified, context.route, context.direct
     key = identified.key if identified is not None else None
     group = identified.group if identified is not None else None
-    labels = CallLabels(
+    return CallLabels(
         method=context.incoming.method,
         path=context.facts.path,
         workspace_id=key.workspace_id if key is not None else "",
@@ -225,15 +235,6 @@ def _labels(context: RequestContext) -> CallLabels:
         slug=route.plan.slug if route is not None else "",
         model_id=direct.wanted.model_id if direct is not None else "",
     )
-    if route is not None and identified is not None:
-        if context.shape is not None:
-            context.shape.labels = labels
-            return labels
-        kept = identified.labels
-        if len(kept) >= MAX_LABELS:
-            kept.clear()
-        kept[labels.slug, labels.method, labels.path] = labels
-    return labels
 
 
 class _Rejections:

@@ -189,22 +189,27 @@ class SnapshotDirectory:
 
         Raises `TargetSecretError` if no key opens it, `TargetSecretUnusableError` if no header field can carry it.
         """
+        self._follow()
         value = self._row(_SECRET, id, self._unsealed)
         if isinstance(value, UnusableSecret):
             raise TargetSecretUnusableError
         return value
 
     def model(self, id: str) -> ModelRow | None:
+        self._follow()
         return self._row(_MODEL, id, ModelRow.from_wire)
 
     def endpoint(self, slug: str) -> EndpointRow | None:
+        self._follow()
         return self._row(_ENDPOINT, slug, EndpointRow.from_wire)
 
     def workspace(self, id: str) -> WorkspaceRow | None:
+        self._follow()
         return self._row(_WORKSPACE, id, WorkspaceRow.from_wire)
 
     def group(self, id: str) -> GroupNode | None:
-        return self._row(_GROUP, id, group_node_from_wire)
+        self._follow()
+        return self._node(id)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs that the group may call, in the order of its models."""
@@ -213,6 +218,7 @@ class SnapshotDirectory:
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         """What binds a call of the group to the slug; None when the group may not call it."""
+        self._follow()
         path = self._path(group_id)
         return None if path is None else self._plan(path, slug)
 
@@ -240,8 +246,8 @@ class SnapshotDirectory:
         key = None if body is None else _decoded(_KEY, digest, body, KeyRow.from_wire)
         if key is None:
             return None
-        workspace = self.workspace(key.workspace_id)
-        group = self.group(key.group_id) if key.group_id is not None else None
+        workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
+        group = self._node(key.group_id) if key.group_id is not None else None
         holder = KeyHolder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
             rows: tuple[Name, ...] = ((_KEY, digest), (_WORKSPACE, key.workspace_id))
@@ -252,7 +258,7 @@ class SnapshotDirectory:
 
     def _slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         generation = self._cache.generation
-        endpoint = self.endpoint(slug)
+        endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
         path = self._path(group_id) if endpoint is not None else None
         plan = self._plan(path, slug) if path is not None else None
         if endpoint is None or path is None or plan is None:
@@ -269,12 +275,11 @@ class SnapshotDirectory:
 
     def _path(self, group_id: str, levels: int = MAX_DEPTH) -> GroupPath | None:
         """The group and its ancestors; None if there is no such group. A broken chain raises: it would drop limits."""
-        self._follow()
         found: GroupPath | None = self._cache.get((_PATH, group_id))
         if found is not None:
             return found
         generation = self._cache.generation
-        group = self.group(group_id)
+        group = self._node(group_id)
         if group is None:
             return None
         path = GroupPath((group,), (group.id,), ((_GROUP, group.id),))
@@ -286,8 +291,10 @@ class SnapshotDirectory:
         self._cache.put((_PATH, group_id), Entry(path, _PATH_WEIGHT, path.rows, generation))
         return path
 
+    def _node(self, id: str) -> GroupNode | None:
+        return self._row(_GROUP, id, group_node_from_wire)
+
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-        self._follow()
         found: Compiled | None = self._cache.get((kind, id))
         if found is None:
             generation = self._cache.generation

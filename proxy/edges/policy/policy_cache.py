@@ -18,7 +18,7 @@ MAX_NAMES = 10_000
 class Entry:
     """A value with the names of its rows. `checked`: the generation in which it was last seen to be current.
 
-    `slug`: the value was made of what the groups among the rows have for it, too. Not "" then.
+    `slug`: not "" if the value was also made of what the groups among the rows have for it.
     """
 
     value: Any

@@ -7,7 +7,7 @@ See docs/reference/limits.md#admission.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, compress
 from operator import methodcaller
 from typing import Any
@@ -104,7 +104,7 @@ class CompiledPlan:
         self._buckets = tuple(zip(plan.groups, limits.masks, strict=True))
         settles_all = all(limits.settled)
         self._token_buckets = self._buckets if settles_all else tuple(compress(self._buckets, limits.settled))
-        self._names: dict[int, tuple[str, str]] = {}
+        self._names = limits.names
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         values = template.lease + limits.packed + _STAMP
         command = encode(b"1", plan.key, limits.layout, values, *plan.groups, template.takes_field)
@@ -163,7 +163,7 @@ class CompiledPlan:
         return lines
 
     def _names_at(self, place: int) -> tuple[str, str]:
-        """The names of the fields that tell of a bound. Few of a plan's bounds are ever the tightest."""
+        """The names of the fields that tell of a limit. Few of a plan's limits are ever the tightest."""
         names = self._names[place] = _names(self.plan.bound(place - 1).limit)
         return names
 
@@ -207,7 +207,6 @@ class CompiledPlan:
         return is_soft
 
 
-@lru_cache(4096)
 def _names(limit: Limit) -> tuple[str, str]:
     return rate_limit_names("requests" if limit.type is LimitType.REQUEST else "tokens", limit.threshold)
 

@@ -82,6 +82,8 @@ class TakeLimits(NamedTuple):
     masks: tuple[int, ...]
     settled: tuple[bool, ...]
     """Whether each group has TOKEN limits, which a dispatched call settles. Its request stays counted."""
+    names: dict[int, tuple[str, str]]
+    """The names of the fields that tell callers of a limit, by its place from 1, as far as they were needed."""
 
 
 @lru_cache(4096)
@@ -94,7 +96,7 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
         packed += [bytes([place, number]) + threshold.to_bytes(7, "little") for number, threshold in pairs]
     layout = b"<I6B" + b"BBI7" * (len(packed) - 1) + b"I8I8I8"
     masks = tuple(own.mask for own in sets)
-    return TakeLimits(layout, b"".join(packed), masks, tuple(bool(mask & TOKEN_KINDS) for mask in masks))
+    return TakeLimits(layout, b"".join(packed), masks, tuple(bool(mask & TOKEN_KINDS) for mask in masks), {})
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")

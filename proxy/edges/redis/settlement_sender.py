@@ -224,10 +224,10 @@ class SettlementSender:
 
     def _encoded(self, queue: _Queue, count: int, *, with_text: bool) -> bytes:
         """The command for a batch. `with_text`: for a server that is not known to have the script."""
-        script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
-        settlements = queue.settlements[:count]
-        arguments = batch_arguments(settlements, queue.buckets[:count], queue.marker, self._lease_ms)
-        return encode(*script, b"1", queue.key.encode(), *arguments)
+        buckets = queue.buckets[:count]
+        arguments = batch_arguments(queue.settlements[:count], buckets, queue.marker, self._lease_ms)
+        command, script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
+        return encode(command, script, b"1", queue.key, *arguments)
 
     def _on_reply(self, batch: _Batch, reply: Any) -> None:
         queue = batch.queue
