@@ -46,7 +46,7 @@ _ROW_WEIGHT = 150
 _BYTE_WEIGHT = 2
 """The weight of each byte of an encoded row."""
 _HOLDER_WEIGHT = 1200
-_PATH_WEIGHT = 500
+_PATH_WEIGHT = 700
 _ROUTE_WEIGHT = 500
 _GROUP_WEIGHT = 40
 """The weight of each group of a route's plan."""
@@ -209,7 +209,8 @@ class SnapshotDirectory:
 
     def group(self, id: str) -> GroupNode | None:
         self._follow()
-        return self._node(id)
+        path = self._path(id)
+        return None if path is None else path.nodes[0]
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs that the group may call, in the order of its models."""
@@ -247,12 +248,12 @@ class SnapshotDirectory:
         if key is None:
             return None
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
-        group = self._node(key.group_id) if key.group_id is not None else None
-        holder = KeyHolder(key, workspace, group)
-        if workspace is not None and (group is not None or key.group_id is None):
+        path = self._path(key.group_id) if key.group_id is not None else None
+        holder = KeyHolder(key, workspace, None if path is None else path.nodes[0])
+        if workspace is not None and (path is not None or key.group_id is None):
             rows: tuple[Name, ...] = ((_KEY, digest), (_WORKSPACE, key.workspace_id))
-            if key.group_id is not None:
-                rows = (*rows, (_GROUP, key.group_id))
+            if path is not None:
+                rows = (*rows, path.rows[0])
             self._cache.put(digest, Entry(holder, _HOLDER_WEIGHT, rows, generation))
         return holder
 
@@ -279,7 +280,8 @@ class SnapshotDirectory:
         if found is not None:
             return found
         generation = self._cache.generation
-        group = self._node(group_id)
+        body = self._rows.body(_GROUP, group_id)
+        group = None if body is None else _decoded(_GROUP, group_id, body, group_node_from_wire)
         if group is None:
             return None
         path = GroupPath((group,), (group.id,), ((_GROUP, group.id),))
@@ -290,9 +292,6 @@ class SnapshotDirectory:
             path = GroupPath(path.nodes + above.nodes, path.ids + above.ids, path.rows + above.rows)
         self._cache.put((_PATH, group_id), Entry(path, _PATH_WEIGHT, path.rows, generation))
         return path
-
-    def _node(self, id: str) -> GroupNode | None:
-        return self._row(_GROUP, id, group_node_from_wire)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
         found: Compiled | None = self._cache.get((kind, id))

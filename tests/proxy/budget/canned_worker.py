@@ -197,7 +197,7 @@ def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]
             await worker.counters.start()
             gc.collect()
             gc.freeze()
-            gc.set_threshold(10_000, 20, 20)  # as the worker does
+            gc.set_threshold(10_000, 100, 20)  # as the worker does
             return worker
 
         yield runner, runner.run(build())

@@ -1,0 +1,42 @@
+"""The cache of what is in use: bounded by weight, and what is used stays."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.edges.recently_used import RecentlyUsed
+
+WEIGHTS = st.dictionaries(st.integers(0, 50), st.integers(1, 10), min_size=1)
+
+
+@given(st.lists(st.integers(0, 50)), WEIGHTS)
+def test_weight_is_bounded_and_a_value_is_the_latest(keys: list[int], weights: dict[int, int]) -> None:
+    cache = RecentlyUsed[int, int](100, lambda key, _value: weights.get(key, 1))
+    latest = dict[int, int]()
+    for value, key in enumerate(keys, 1):
+        assert cache.get(key) in (None, latest.get(key))
+        cache.put(key, value)
+        latest[key] = value
+        assert cache.get(key) == value
+        kept = [*cache.young, *(key for key in latest if key not in cache.young and cache.get(key) is not None)]
+        assert sum(weights.get(key, 1) for key in kept) <= 100
+
+
+def test_what_is_used_stays_while_others_make_room() -> None:
+    cache = RecentlyUsed[int, str](10)
+    cache.put(-1, "used")
+    for number in range(100):
+        cache.put(number, "once")
+        assert cache.get(-1) == "used"
+    assert cache.get(0) is None
+    assert len(list(cache.values())) <= 10
+
+
+def test_dropped_value_is_gone_from_both_halves() -> None:
+    cache = RecentlyUsed[int, str](4)
+    for number in range(4):
+        cache.put(number, "one")
+    assert cache.get(1) == "one", "it is in both now"
+    cache.drop(1)
+    assert cache.get(1) is None
+    cache.clear()
+    assert list(cache.values()) == []
