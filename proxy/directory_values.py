@@ -62,17 +62,17 @@ class Forwarding:
 
 @dataclass(slots=True)
 class Shape:
-    """What the calls with one head and one slug have in common."""
+    """The part that calls with one head and one slug have in common."""
 
     identified: Identified
     """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
     route: "SlugRoute"
     payer: bytes
-    """Who pays, as the billing event says it."""
+    """The payer, as the billing event names it."""
     forwarding: Forwarding | None
     """None if each call is put to its target anew."""
     labels: CallLabels | None = None
-    """What reports say of them; None before the first."""
+    """The labels of their reports; None before the first."""
 
 
 @dataclass(frozen=True, slots=True)

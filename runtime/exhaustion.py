@@ -140,7 +140,7 @@ class Exhaustion:
 
 
 def shortage_of(error: BaseException) -> str:
-    """What has run out, its limit and the remedy."""
+    """Name what has run out, its limit and the remedy."""
     if isinstance(error, OSError) and error.errno == errno.ENFILE:
         return (
             "Out of file descriptors: the whole machine has none left. Raise fs.file-max, or find the process that"

@@ -49,7 +49,7 @@ LIMITS = (100, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Who calls what in a workspace. `prices`: of each slug, at even distances.
+    """The calls of a workspace. `prices`: of each slug, at even distances.
 
     In each hour, `ACTIVE` pairs of an entity and a slug have calls: each `width` behind the one before it, and the
     first `step` behind that of the hour before.

@@ -34,8 +34,8 @@ class LimitSet:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What admission needs to know of one (group, slug). `key`: its hash. In the order of trial `groups`, whose buckets
-    count the call, and the limits of each.
+    """The limits of one (group, slug), as admission needs them. `key`: its hash. In the order of trial `groups`, whose
+    buckets count the call, and the limits of each.
 
     `sources`: the group that configures each limit, if that is not the one that counts it; then there is one set.
     """

@@ -91,7 +91,7 @@ def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
 
 
 def outcome_of(fault: Fault, attempt: Attempt, now_ms: int) -> Failed | Again:
-    """What follows from an attempt that failed. `now_ms`: by the workspace's time."""
+    """Decide what follows from an attempt that failed. `now_ms`: by the workspace's time."""
     number, rules = attempt.ref.attempt, attempt.retries
     if not fault.may_pass or number >= rules.max_attempts:
         return Failed(fault.error)

@@ -58,7 +58,7 @@ class RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """What `GET /async_request/{id}` shows. Times: milliseconds since 1970, by Redis' clock as it is now."""
+    """A request as `GET /async_request/{id}` shows it. Times: milliseconds since 1970, by Redis' clock as it is now."""
 
     request_id: str
     deployment: DeploymentRef
@@ -154,7 +154,7 @@ class Delivery:
     status: Status
     """The outcome: SUCCEEDED, FAILED or EXPIRED."""
     ended_at_ms: int
-    """By Redis' clock as it was when this try began."""
+    """The time by Redis' clock as it was when this try began."""
     age_ms: int
     """How long ago the request had ended then."""
     errors: tuple[RequestError, ...]

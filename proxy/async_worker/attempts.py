@@ -98,7 +98,7 @@ class _Run:
 
     @property
     def now_ms(self) -> int:
-        """By the workspace's time."""
+        """The workspace's time."""
         return self.attempt.started_at_ms + int((perf_counter() - self.began) * 1000)
 
     @property

@@ -50,7 +50,7 @@ class DeliveryCounts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryParts:
-    """What deliveries work with. `again_in_ms`: when to try again after a try that has
+    """The parts that deliveries work with. `again_in_ms`: when to try again after a try that has
     failed now; None to give up.
 
     `lost_after_s`: what is missing of an answer for so long is lost. After a crash of Redis, whoever stored it just

@@ -82,11 +82,12 @@ def forwarded_headers(
 
 
 def forwarded_values(incoming: Incoming) -> tuple[object, ...]:
-    """What a head says of the fields that go upstream; () if some are another call's own in each call.
+    """Return what a head says of the fields that go upstream; () if one has another value in each call.
 
     Calls with the same values have the same fields to forward.
     """
-    header, values = incoming.header, incoming.header_values
+    header = incoming.header
+    values = incoming.header_values
     if any(map(header, _FIELDS_OF_ONE_CALL)):
         return ()
     joined = [tuple(values(name)) for name in _JOINED_FIELDS]

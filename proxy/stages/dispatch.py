@@ -152,7 +152,9 @@ class Dispatch:
 
     async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send a call, if possible like one that was sent before."""
-        parts, settings, forwarding = self._parts, self._parts.settings, context.forwarding
+        parts = self._parts
+        settings = self._parts.settings
+        forwarding = context.forwarding
         if forwarding is None:
             return await self._send_first(context, admitted)
         shape = context.shape or self._keep_shape(context, admitted, forwarding)
@@ -326,13 +328,14 @@ class Dispatch:
     def _forwarding(
         self, context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall
     ) -> Forwarding | None:
-        """What calls like this one can use again, kept for them.
+        """Make what calls like this one can use again, and keep it for them.
 
         None if no call will ask for it; for an upload or a translation, which differ from call to call; where the
         target may lack the path, or refused a part of this call; for an access token, which expires; and where each
         body must be checked for options with a price.
         """
-        attempt, target = context.attempt, admitted.route.endpoint.target
+        attempt = context.attempt
+        target = admitted.route.endpoint.target
         varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated
         varies = varies or bool(attempt.untried) or not attempt.asks_usage
         is_of_use = context.facts.repeats or context.facts.forwarded

@@ -35,7 +35,7 @@ class Directory(Protocol):
         ...
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
-        """What was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
+        """Find what was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
         ...
 
     def group(self, id: str) -> GroupNode | None: ...
@@ -62,16 +62,17 @@ class Route:
         """Set the call's route, and what was kept of calls like it."""
         shape = self._directory.shape(context.facts, context.slug)
         if shape is None or shape.identified is not identified:
-            context.route, context.shape = self._slug_route(identified, context.slug), None
+            context.route = self._slug_route(identified, context.slug)
         else:
-            context.route, context.shape = shape.route, shape
+            context.route = shape.route
+            context.shape = shape
         forwarding = self._forwarding(context) if context.shape is None else context.shape.forwarding
         if forwarding is not None and (self._dialects.has_sealed(context) or needs_a_close_look(context)):
             forwarding = None
         context.forwarding = forwarding
 
     def _forwarding(self, context: RequestContext) -> Forwarding | None:
-        """What was kept of another caller's call."""
+        """Find what was kept of another caller's call."""
         facts = context.facts
         if facts.forwarded is None:
             facts.forwarded = forwarded_values(context.incoming)

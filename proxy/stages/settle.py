@@ -178,7 +178,9 @@ class Settle:
 
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
-        incoming, outgoing, shape = context.incoming, context.outgoing, context.shape
+        incoming = context.incoming
+        outgoing = context.outgoing
+        shape = context.shape
         labels = None if shape is None else shape.labels
         duration_s, upstream_s = perf_counter() - incoming.received_at, context.upstream_s
         ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
@@ -206,7 +208,9 @@ def _status_of_unsent(context: RequestContext) -> int:
 
 def _labels(context: RequestContext) -> CallLabels:
     """The labels of the key's calls to this slug and path, kept with the key, and with the call's shape."""
-    identified, route, shape = context.identified, context.route, context.shape
+    identified = context.identified
+    route = context.route
+    shape = context.shape
     if route is None or identified is None:
         return _new_labels(context)
     place = (route.plan.slug, context.incoming.method, context.facts.path)

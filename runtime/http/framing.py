@@ -71,7 +71,8 @@ def framing_fault(request: web.BaseRequest, is_http: bool) -> str:
 
     `is_http`: whether its request line names HTTP.
     """
-    version, codings = tuple(request.version), request.headers.getall("Transfer-Encoding", ())
+    version = tuple(request.version)
+    codings = request.headers.getall("Transfer-Encoding", ())
     if version not in ((1, 0), (1, 1)) or not is_http:
         return "The request's version must be HTTP/1.0 or HTTP/1.1"
     plain = [coding.strip().lower() for coding in codings] in ([], ["chunked"]) and (version == (1, 1) or not codings)

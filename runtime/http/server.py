@@ -96,7 +96,8 @@ class _Front:
 
     def has_room(self) -> bool:
         """Whether one more connection may open; at the limit, close the one that has waited longest for its caller."""
-        connections, most = self._connections(), self.limits.max_connections
+        connections = self._connections()
+        most = self.limits.max_connections
         if len(connections) < most:
             return True
         open_connections = [one for one in connections if one.transport is not None]

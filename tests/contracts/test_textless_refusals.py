@@ -1,4 +1,4 @@
-"""What the product's own clients of control say where an answer has no text, as of a proxy between them: never nothing.
+"""The product's own clients of control always say why, also where a proxy between answers without text.
 
 Their errors stand in brackets in log lines.
 """

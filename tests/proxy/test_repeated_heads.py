@@ -223,7 +223,7 @@ FIELDS = {
 
 
 def sent_upstream(scene: Scene, fields: bytes, query: bytes) -> tuple[list[bytes], str]:
-    """What another caller's first call with these fields sends, without what each call has of its own; who pays."""
+    """Make another caller's first call. Returns the lines that it sends, less those of its own, and who pays."""
     digest = sha256(OTHER_KEY.encode()).hexdigest()
     key = KeyRow(digest, OTHER_KEY[:12], KeyKind.FEDERATED, "ws_1", "grp_1")
     scene.worker.publish(Row("key", digest, 2, key.to_wire()))

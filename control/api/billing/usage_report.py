@@ -91,12 +91,14 @@ async def _get(request: ApiRequest) -> Encoded:
     if query.cursor is not None:
         pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
         asked = _asked_before(request.workspace_id, pinned)
-        limit, items = pinned["limit"], ReportItems(asked.by, pinned["lines"])
+        limit = pinned["limit"]
+        items = ReportItems(asked.by, pinned["lines"])
         room = PageRoom(limit, items.take)
         page = await parts.usage_reports.next_page(asked, tuple(pinned["after"]), room, pinned["prices"])
     else:
         asked = _asked(request.workspace_id, query)
-        limit, items = query.limit, ReportItems(asked.by, query.lines == "true")
+        limit = query.limit
+        items = ReportItems(asked.by, query.lines == "true")
         page = await parts.usage_reports.first_page(asked, PageRoom(limit, items.take))
     window = page.query.window
     answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))

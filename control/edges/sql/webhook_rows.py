@@ -192,7 +192,7 @@ async def load_delivery_events(conn: Connection, deliveries: Sequence[DeliveryRe
 
 
 async def oldest_deliveries(conn: Connection) -> dict[str, int]:
-    """By workspace: when the oldest of its deliveries was created. All of them may still be sent or sent again."""
+    """Return when the oldest delivery of each workspace was created. All of them may still be sent or sent again."""
     created_ms = func.min(webhook_deliveries.c.created_at_ms).label("oldest_ms")
     pairs = webhooks.join(webhook_deliveries, webhook_deliveries.c.webhook_id == webhooks.c.id)
     query = select(webhooks.c.workspace_id, created_ms).select_from(pairs).group_by(webhooks.c.workspace_id)

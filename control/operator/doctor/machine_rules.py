@@ -14,7 +14,7 @@ from policy.hosts import Reach
 _MIB = 1 << 20
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 2048 * _MIB, 256 * _MIB
 _JOURNAL_BYTES = 24 * _MIB
-"""Of one worker's journals in memory, at most."""
+"""The most that one worker's journals in memory take."""
 _TOO_FEW_FILES = 1000
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _ROOM_REMEDY = "Make room: without space calls are refused. Never delete journals"

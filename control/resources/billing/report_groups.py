@@ -17,11 +17,11 @@ from policy.prices import Figures, Money, Price, Rates, Usage, amount_of, date_t
 
 _FAR_MS = 1 << 62
 Name = tuple[str, ...]
-"""What the calls of a group share: a day, a slug, an entity, or an entity and a key."""
+"""The value that the calls of a group share: a day, a slug, an entity, or an entity and a key."""
 
 
 class Grouping(StrEnum):
-    """What a report's groups are."""
+    """The groups of a report."""
 
     DAY = "day"
     SLUG = "slug"

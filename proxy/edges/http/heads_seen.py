@@ -12,7 +12,7 @@ MAX_HEAD_BYTES = 4096
 KEPT_BYTES = 10_000_000
 """The memory of all heads that are kept, at most."""
 _HEAD_BYTES = 2_000
-"""What a head takes beside its key, with what stages keep with it."""
+"""The memory of a head beside its key, with what stages keep with it."""
 SEEN_ONCE = 8192
 """How many heads that came once are known."""
 _LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"

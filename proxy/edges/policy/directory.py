@@ -152,7 +152,8 @@ class SnapshotDirectory:
         route = self._cache.entry((plan.group_id, plan.slug))
         if route is None or route.value is not shape.route:
             return
-        rows, forwarding = route.rows, shape.forwarding
+        rows = route.rows
+        forwarding = shape.forwarding
         if forwarding is not None:
             secret = self._secret_row(shape.route.endpoint, forwarding)
             if secret is None:

@@ -61,7 +61,8 @@ class PolicyCache:
         return entry
 
     def _has_changed(self, entry: Entry) -> bool:
-        changed, checked = self._changed, entry.checked
+        changed = self._changed
+        checked = entry.checked
         if any(changed.get(name, 0) > checked for name in entry.rows):
             return True
         return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for _, id in entry.rows)

@@ -138,7 +138,8 @@ async def test_second_try_of_a_delivery_comes_in_time(world: World, step_ms: int
 
 
 async def test_times_are_told_by_the_clock_as_it_is_now(world: World, step_ms: int) -> None:
-    id, other = await world.submit(hook=None), await world.submit()
+    id = await world.submit(hook=None)
+    other = await world.submit()
     await scan(world, 5_000)
     world.step(step_ms)
     await scan(world, 5_000)

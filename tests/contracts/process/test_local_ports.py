@@ -28,7 +28,8 @@ from tests.contracts.process.test_supervisor import World, a_world
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.waiting import eventually
 
-FIRST_PORT, LAST_PORT = 40_000, 40_049
+FIRST_PORT = 40_000
+LAST_PORT = 40_049
 IS_INSIDE = "TOLLGATE_TEST_FEW_PORTS" in os.environ
 PREPARE = f"""
 ip link set lo up || exit 42
@@ -43,7 +44,7 @@ inside = pytest.mark.skipif(not IS_INSIDE, reason="runs in a network namespace o
 
 @contextmanager
 def all_ports_taken(port: int) -> Iterator[None]:
-    """Of connections to this port of 127.0.0.1."""
+    """Connect to this port of 127.0.0.1 until no local port is left."""
     with ExitStack() as stack:
         while True:
             taken = stack.enter_context(socket.socket())

@@ -151,7 +151,8 @@ async def test_health_of_a_machine_that_fell_silent_is_forgotten_for_good(world:
 async def test_machine_that_died_before_redis_clock_was_set_back_is_forgotten(server: RedisServer) -> None:
     clock = Clock()
     async with client_of(server) as client:
-        writer, reader = SharedAtTestTime(client, clock), SharedAtTestTime(client, Clock())
+        writer = SharedAtTestTime(client, clock)
+        reader = SharedAtTestTime(client, Clock())
         clock.now_ms += 3_600_000
         await writer.report(ONE, [BUSY])
         await writer.report(TWO, [BUSY])

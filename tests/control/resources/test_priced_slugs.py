@@ -11,7 +11,9 @@ def price(valid_from_ms: int, slug: str = "acme/chat") -> Price:
 
 
 def test_the_price_of_a_time_is_the_latest_that_is_valid() -> None:
-    january, march, other = price(10), price(30), price(20, "acme/b")
+    january = price(10)
+    march = price(30)
+    other = price(20, "acme/b")
     priced = PricedSlugs([march, other, january])
     assert [priced.at("acme/chat", at).price for at in (9, 10, 29, 30, 99)] == [None, january, january, march, march]
     assert [priced.at("acme/chat", at).until_ms for at in (9, 10)] == [10, 30]

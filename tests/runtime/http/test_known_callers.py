@@ -38,7 +38,8 @@ async def looked_up(callers: KnownCallers, headers: dict[str, str], entered: lis
 
 
 async def test_requests_with_one_credential_wait_for_the_look_up_of_the_first() -> None:
-    callers, entered = KnownCallers(), list[str]()
+    callers = KnownCallers()
+    entered = list[str]()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, callers.looking_up(KEY):
         second = group.create_task(looked_up(callers, KEY, entered, "second"))
         await looked_up(callers, OTHER, entered, "another credential")
@@ -50,7 +51,8 @@ async def test_requests_with_one_credential_wait_for_the_look_up_of_the_first() 
 
 
 async def test_refused_look_up_lets_all_others_go_on() -> None:
-    callers, entered = KnownCallers(), list[str]()
+    callers = KnownCallers()
+    entered = list[str]()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, callers.looking_up(KEY):
         for name in ("second", "third"):
             group.create_task(looked_up(callers, KEY, entered, name))
@@ -61,7 +63,8 @@ async def test_refused_look_up_lets_all_others_go_on() -> None:
 
 async def test_request_that_looks_nothing_up_holds_others_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_callers, "LOOK_UP_S", 0.01)
-    callers, entered = KnownCallers(), list[str]()
+    callers = KnownCallers()
+    entered = list[str]()
     async with asyncio.timeout(30), callers.looking_up(KEY):
         await looked_up(callers, KEY, entered, "second")
         await looked_up(callers, KEY, entered, "third")

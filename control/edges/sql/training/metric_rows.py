@@ -50,7 +50,8 @@ async def metric_names(conn: Connection, job_id: str) -> set[str]:
 
 async def count_points(conn: Connection, wanted: Collection[Millisecond]) -> dict[Millisecond, int]:
     """The number of points in each of these milliseconds of one job, which are near each other."""
-    first, last = min(wanted), max(wanted)
+    first = min(wanted)
+    last = max(wanted)
     query = select(_points.timestamp_ms, func.count()).where(_points.job_id == first[0])
     query = query.where(_points.timestamp_ms.between(first[1], last[1])).group_by(_points.timestamp_ms)
     found = {(first[0], ms): points for ms, points in await conn.execute(query)}

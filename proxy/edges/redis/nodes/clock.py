@@ -57,7 +57,7 @@ class RedisClock:
 
 
 class ExpectedTimes:
-    """What time it should be in each workspace of the queue, whichever server has it."""
+    """The time that it should be in each workspace of the queue, whichever server has it."""
 
     _MOST = 10_000
     """Workspaces, of which one may be forgotten."""

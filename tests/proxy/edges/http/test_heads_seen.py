@@ -442,7 +442,7 @@ def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_heads_of_many_callers_on_one_connection_are_all_recalled() -> None:
-    """As a balancer sends them, and beside heads that never repeat."""
+    """A balancer sends them so; others never repeat."""
     heads = CountedHeads()
     callers = [REQUEST.replace(b"Bearer k", b"Bearer k%d" % number) for number in range(100)]
     strange = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2)) for number in range(100)]
