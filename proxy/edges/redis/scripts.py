@@ -138,7 +138,7 @@ def batch_arguments(
 ) -> list[bytes]:
     """The same for packed settlements and their buckets. `marker`: the incarnation's `marker_field`."""
     layout, pack = _settle_layout(tuple(map(len, buckets)))
-    places = defaultdict[str, int](count(1).__next__)
+    places: dict[str, int] = defaultdict(count(1).__next__)
     values: list[bytes | int] = [lease_ms.to_bytes(6, "little")]
     latest: Buckets = ()
     numbers: list[int] = []
