@@ -1,130 +1,42 @@
-"""A machine that has no local port left towards an upstream, in a network namespace of its own.
+"""A machine that has no local port left sheds calls: `few_ports.py`, in a network namespace of its own.
 
-The last test runs this file again in a namespace with few ports and without IPv6; there the others run.
+Not collected where none can be made: only root may, and not in most containers.
 """
 
-import asyncio
-import errno
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import aiohttp
-import pytest
+from tests.contracts.process.few_ports import FIRST_PORT, LAST_PORT
+from tests.redis_server import REDIS_BINARIES
 
-from policy.hosts import EgressRules, Reach
-from proxy.edges.upstream.egress import Egress, Origin, dial
-from proxy.exchange import UpstreamUnreachableError
-from runtime.exhaustion import is_exhausted
-from tests.contracts.process.test_exhaustion import call, degraded
-from tests.contracts.process.test_supervisor import World, a_world
-from tests.redis_server import REDIS_BINARIES, private_redis
-from tests.waiting import eventually
-
-FIRST_PORT = 40_000
-LAST_PORT = 40_049
-IS_INSIDE = "TOLLGATE_TEST_FEW_PORTS" in os.environ
 PREPARE = f"""
-ip link set lo up || exit 42
-echo {FIRST_PORT} {LAST_PORT} > /proc/sys/net/ipv4/ip_local_port_range || exit 42
-echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || exit 42
+ip link set lo up &&
+echo {FIRST_PORT} {LAST_PORT} > /proc/sys/net/ipv4/ip_local_port_range &&
+echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || exit 1
 exec "$@"
 """
-CANNOT = 42
-RESET = struct.pack("ii", 1, 0)
-inside = pytest.mark.skipif(not IS_INSIDE, reason="runs in a network namespace of its own")
 
 
-@contextmanager
-def all_ports_taken(port: int) -> Iterator[None]:
-    """Connect to this port of 127.0.0.1 until no local port is left."""
-    with ExitStack() as stack:
-        while True:
-            taken = stack.enter_context(socket.socket())
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # so that the port is free again at once
-            error = taken.connect_ex(("127.0.0.1", port))
-            if error:
-                break
-        assert error == errno.EADDRNOTAVAIL
-        yield
+def in_namespace(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a network namespace with few ports and without IPv6."""
+    argv = ["unshare", "--net", "sh", "-c", PREPARE, "sh", *command]
+    environ = os.environ | {"PYTEST_ADDOPTS": ""}
+    return subprocess.run(argv, env=environ, check=False, capture_output=True, text=True, timeout=300)
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    with private_redis() as redis:
-        async with a_world(tmp_path, redis) as world:
-            yield world
+def can_have_one() -> bool:
+    tools = ("unshare", "ip")
+    return all(shutil.which(tool) for tool in tools) and in_namespace("true").returncode == 0
 
 
-@inside
-async def test_call_without_a_local_port_is_shed_and_leaves_no_event(world: World) -> None:
-    await world.proxy.start()
-    with all_ports_taken(world.upstream.port):
-        async with aiohttp.ClientSession() as client:
-            for _ in range(3):
-                status, headers, body = await call(world, client)
-                assert (status, body["error_code"], headers["Retry-After"]) == (529, "CAPACITY_EXHAUSTED", "1")
-        (text,) = await degraded(world)
-        assert f"Out of local ports: connections to one address and port have those from {FIRST_PORT}" in text
-    async with aiohttp.ClientSession() as client:
-        status, headers, _ = await call(world, client)
-    assert status == 200
-    assert int(headers["x-ratelimit-remaining-requests"]) == 1000 - 1, "what was taken was given back"
-
-    async def event_is_shipped() -> bool:
-        return len(world.events) == 1 and await world.proxy.metric("tollgate_journal_pending_events") == 0
-
-    await eventually(event_is_shipped)
-    log = world.proxy.log.read_text()
-    assert "Widen net.ipv4.ip_local_port_range" in log
-    assert "Please report" not in log
+__test__ = bool(REDIS_BINARIES) and can_have_one()
 
 
-@inside
-async def test_lack_of_ports_is_no_fault_of_the_upstream() -> None:
-    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        with all_ports_taken(port):
-            with pytest.raises(OSError, match="Cannot assign") as failure:
-                await dial("127.0.0.1", port)
-            assert is_exhausted(failure.value)
-        (await dial("127.0.0.1", port)).close()
-
-
-@inside
-@pytest.mark.parametrize("address", ["::1", "2001:db8::1"])
-async def test_address_of_a_family_that_the_machine_lacks_is_unreachable(address: str) -> None:
-    egress = Egress(EgressRules(), connect_timeout_s=5)
-
-    def never(sock: socket.socket) -> asyncio.Protocol:
-        raise AssertionError
-
-    with pytest.raises(UpstreamUnreachableError):
-        await egress.connect(Origin("http", address, 80, Reach.OPERATOR), never, time.perf_counter() + 5)
-    egress.close()
-
-
-@pytest.mark.skipif(IS_INSIDE or not REDIS_BINARIES, reason="once is enough; no redis-server")
 def test_machine_without_a_local_port_sheds_calls() -> None:
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("no unshare or ip: apt-get install util-linux iproute2")
-    inner = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    ended = subprocess.run(
-        ["unshare", "--net", "sh", "-c", PREPARE, "sh", *inner],
-        env=os.environ | {"TOLLGATE_TEST_FEW_PORTS": "1", "PYTEST_ADDOPTS": ""},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if ended.returncode == CANNOT or "unshare failed" in ended.stderr:
-        pytest.skip("no network namespace can be made here")
+    file = Path(__file__).with_name("few_ports.py")
+    ended = in_namespace(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "4 passed" in ended.stdout, ended.stdout

@@ -1,6 +1,5 @@
 """How a worker tunes its process's memory allocator."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 
 from proxy.worker import app
+from tests.waiting import eventually
 
 _FAULTS_OF_TWENTY_ROUNDS = """
 import resource
@@ -109,5 +109,4 @@ async def test_memory_is_given_back_again_a_while_after_a_burst(monkeypatch: pyt
     monkeypatch.setattr(app, "SPARES_USED_S", 0.001)
     monkeypatch.setattr(app, "AGAIN_AFTER_S", 0.001)
     app.burst_ended(times=3)
-    await asyncio.sleep(0.2)
-    assert len(given_back) == 3
+    await eventually(lambda: len(given_back) == 3)
