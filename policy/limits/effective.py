@@ -34,18 +34,18 @@ class LimitSet:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of one (group, slug), as admission needs them. `key`: its hash. In the order of trial `groups`, whose
-    buckets count the call, and the limits of each.
-
-    `sources`: the group that configures each limit, if that is not the one that counts it; then there is one set.
-    """
+    """The limits that bind calls of one (group, slug)."""
 
     slug: str
     group_id: str
     key: str
+    """The Redis hash that counts them."""
     groups: tuple[str, ...]
+    """The groups whose buckets count a call, in the order of trial."""
     limits: tuple[LimitSet, ...]
+    """The limits of each of these groups' buckets."""
     sources: tuple[str, ...] = ()
+    """INDEPENDENT: the group that configures each limit of the one set. Else each group configures its own."""
 
     def bound(self, index: int) -> Bound:
         """The limit with this place in `bounds`, from 0."""

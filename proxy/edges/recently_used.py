@@ -22,6 +22,7 @@ class RecentlyUsed(Generic[Key, Value]):
         self._young_weight = 0
 
     def get(self, key: Key) -> Value | None:
+        """The value, which is in use from now on; None if it is not here."""
         value = self.young.get(key)
         if value is None and (value := self._old.get(key)) is not None:
             self.put(key, value)
@@ -38,14 +39,17 @@ class RecentlyUsed(Generic[Key, Value]):
         self.young[key] = value
 
     def drop(self, key: Key) -> None:
+        """Drop the value, if it is here."""
         self.young.pop(key, None)
         self._old.pop(key, None)
 
     def values(self) -> Iterator[Value]:
+        """All values. One that has moved back comes twice."""
         yield from self.young.values()
         yield from self._old.values()
 
     def clear(self) -> None:
+        """Drop everything."""
         self.young = {}
         self._old = {}
         self._young_weight = 0

@@ -18,7 +18,7 @@ from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.node import Node
-from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, takes_field
+from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, take_template
 from proxy.http_rules.headers import duration_text, rate_limit_names
 from runtime.redis.slots import slot_of
 
@@ -79,8 +79,8 @@ class TakeTemplate:
     def __init__(self, script: Script, lease_ms: int, incarnation: str, on_lost: Callable[[Take], None]) -> None:
         self.script = script
         self.by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
-        self.lease = lease_ms.to_bytes(6, "little")
-        self.takes_field = takes_field(incarnation)
+        self.lease_ms = lease_ms
+        self.incarnation = incarnation
         self.on_lost = on_lost
 
 
@@ -106,10 +106,10 @@ class CompiledPlan:
         self._token_buckets = self._buckets if settles_all else tuple(compress(self._buckets, limits.settled))
         self._names = limits.names
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
-        values = template.lease + limits.packed + _STAMP
-        command = encode(b"1", plan.key, limits.layout, values, *plan.groups, template.takes_field)
+        arguments = take_template(plan, template.lease_ms, template.incarnation, _STAMP)
+        command = encode(b"1", plan.key, *arguments)
         self._before_stamp, _, self._after_stamp = command[command.index(b"$") :].partition(_STAMP)
-        self._argument_count = 7 + len(plan.groups)  # command, script, number of keys, key, layout, values, takes field
+        self._argument_count = 4 + len(arguments)  # command, script, number of keys, key
 
     def encode(self, estimates: Sequence[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""

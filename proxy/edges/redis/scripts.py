@@ -68,10 +68,15 @@ pack_stamp = _STAMP.pack
 
 def take_arguments(plan: Plan, lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """The arguments of take.lua up to the estimates."""
-    limits = take_limits(plan.limits)
     packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
-    values = lease_ms.to_bytes(6, "little") + limits.packed + packed
-    return [limits.layout, values, *map(str.encode, plan.groups), takes_field(stamp.incarnation)]
+    return take_template(plan, lease_ms, stamp.incarnation, packed)
+
+
+def take_template(plan: Plan, lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
+    """The same arguments for every take of this plan, except the stamp at the end of the second one."""
+    limits = take_limits(plan.limits)
+    values = lease_ms.to_bytes(6, "little") + limits.packed + stamp
+    return [limits.layout, values, *map(str.encode, plan.groups), takes_field(incarnation)]
 
 
 class TakeLimits(NamedTuple):

@@ -10,15 +10,11 @@ WEIGHTS = st.dictionaries(st.integers(0, 50), st.integers(1, 10), min_size=1)
 
 @given(st.lists(st.integers(0, 50)), WEIGHTS)
 def test_weight_is_bounded_and_a_value_is_the_latest(keys: list[int], weights: dict[int, int]) -> None:
-    cache = RecentlyUsed[int, int](100, lambda key, _value: weights.get(key, 1))
-    latest = dict[int, int]()
-    for value, key in enumerate(keys, 1):
-        assert cache.get(key) in (None, latest.get(key))
-        cache.put(key, value)
-        latest[key] = value
-        assert cache.get(key) == value
-        kept = [*cache.young, *(key for key in latest if key not in cache.young and cache.get(key) is not None)]
-        assert sum(weights.get(key, 1) for key in kept) <= 100
+    cache = RecentlyUsed[int, tuple[int, int]](100, lambda key, _value: weights.get(key, 1))
+    for number, key in enumerate(keys):
+        cache.put(key, (key, number))
+        assert cache.get(key) == (key, number)
+        assert sum(weights.get(kept, 1) for kept, _ in cache.values()) <= 100
 
 
 def test_what_is_used_stays_while_others_make_room() -> None:

@@ -133,11 +133,7 @@ async def test_slow_head_is_cut_off() -> None:
     async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(HEAD + b"X-A: ")
-        rest = asyncio.create_task(caller.read_to_end())
-        while not rest.done():
-            caller.send(b"a")
-            await asyncio.wait([rest], timeout=0.02)
-        assert_timed_out(rest)
+        await assert_trickle_is_cut_off(caller, b"a")
 
 
 @pytest.mark.parametrize("path", [b"/echo", b"/unread"])
@@ -153,11 +149,7 @@ async def test_a_body_below_the_minimum_rate_is_408() -> None:
     async with served(replace(QUICK, body_idle_s=0.4, body_bytes_per_s=1e6)) as server:
         caller = await server.caller()
         caller.send(HEAD + b"Content-Length: 200000\r\n\r\n")
-        rest = asyncio.create_task(caller.read_to_end())
-        while not rest.done():
-            caller.send(b"x")
-            await asyncio.wait([rest], timeout=0.02)
-        assert_timed_out(rest)
+        await assert_trickle_is_cut_off(caller, b"x")
 
 
 async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
@@ -381,8 +373,12 @@ async def test_a_bug_is_a_flat_500_logged_by_place_without_its_text(caplog: pyte
     assert KEY.decode() not in caplog.text
 
 
-def assert_timed_out(rest: "asyncio.Task[bytes]") -> None:
-    """A caller that keeps sending while we close may be reset before it reads the 408."""
+async def assert_trickle_is_cut_off(caller: Caller, piece: bytes) -> None:
+    """Send pieces until the connection ends. Who sends while we close may be reset before it reads the 408."""
+    rest = asyncio.create_task(caller.read_to_end())
+    while not rest.done():
+        caller.send(piece)
+        await asyncio.wait([rest], timeout=0.02)
     if not isinstance(rest.exception(), ConnectionResetError):
         assert rest.result().startswith(b"HTTP/1.1 408 ")
 
