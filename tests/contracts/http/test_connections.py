@@ -180,18 +180,18 @@ async def test_closed_connection_is_freed_without_the_cycle_collector() -> None:
     async with listening() as front:
         gc.collect()
         gc.disable()
+        of_other_tests = connections_alive()
         try:
             caller = await front.caller()
             caller.send(REQUEST)
             assert (await caller.answer())[0] == 200
-            assert len(connections_alive()) == 1
+            assert len(connections_alive() - of_other_tests) == 1
             caller.disconnect()
-            await eventually(lambda: not front.server.connections)
-            await asyncio.sleep(0.01)
-            assert connections_alive() == []
+            await eventually(lambda: not connections_alive() - of_other_tests)
+            assert not front.server.connections
         finally:
             gc.enable()
 
 
-def connections_alive() -> list[str]:
-    return [repr(one) for one in gc.get_objects() if isinstance(one, Connection)]
+def connections_alive() -> set[Connection]:
+    return {one for one in gc.get_objects() if isinstance(one, Connection)}
