@@ -25,7 +25,7 @@ TEST_PROCESSES ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python test console-shots clients up demo bench bench-quick bench-limits soak lock clients-lock release
+.PHONY: help install check check-python test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock release
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -67,6 +67,9 @@ clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provi
 	$(BIN)/python -m tests.clients.llama_cpp.build
 	$(BIN)/pytest -q tests/clients/llama_cpp/cases.py
 	$(BIN)/python -m tests.clients.run
+
+deploy-check: $(STAMP)  ## build the image and run compose.yaml's services without a Docker daemon; needs root and debootstrap
+	@$(BIN)/python -m tests.deploy.without_docker $(DEPLOY_CHECK_FLAGS)
 
 .clients/%/.installed: tests/clients/%/package-lock.json
 	@echo "installing what $< pins …"

@@ -10,10 +10,10 @@ import yaml
 from control.command import main as control
 from control.settings import DEFAULT_PORT
 from control.settings import Settings as ControlSettings
-from deploy.without_docker.compose import services
 from proxy.command import main as proxy
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
+from tests.deploy.without_docker.compose import services
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -1,13 +1,13 @@
-"""What `deploy/check` reads of Dockerfile and compose.yaml. Running them takes it minutes, and root."""
+"""How `make deploy-check` reads Dockerfile and compose.yaml. Running them takes it minutes, and root."""
 
 from pathlib import Path
 
 import pytest
 
-from deploy.without_docker.compose import Service, services
-from deploy.without_docker.dockerfile import Instruction, stages
-from deploy.without_docker.sandbox import user_of
-from deploy.without_docker.stock_images import WITHOUT_A_PACKAGE
+from tests.deploy.without_docker.compose import Service, services
+from tests.deploy.without_docker.dockerfile import Instruction, stages
+from tests.deploy.without_docker.sandbox import user_of
+from tests.deploy.without_docker.stock_images import WITHOUT_A_PACKAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = dict.fromkeys(

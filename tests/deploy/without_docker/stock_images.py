@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from deploy.without_docker.compose import Service
-from deploy.without_docker.containers import Programs
-from deploy.without_docker.sandbox import PATH, user_of
+from tests.deploy.without_docker.compose import Service
+from tests.deploy.without_docker.containers import Programs
+from tests.deploy.without_docker.sandbox import PATH, user_of
 
 WITHOUT_A_PACKAGE = frozenset(("grafana",))
 """Services whose programs Debian does not have."""

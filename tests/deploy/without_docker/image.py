@@ -1,6 +1,6 @@
 """Carries out a Dockerfile without a Docker daemon: every instruction but the pull of a base image.
 
-See docs/deploying.md#without-a-docker-daemon.
+See CONTRIBUTING.md#image-and-compose-file-without-docker.
 """
 
 import json
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from deploy.without_docker.dockerfile import Instruction, stages
-from deploy.without_docker.progress import Say
-from deploy.without_docker.sandbox import PATH
-from deploy.without_docker.systems import StepError, copy_tree, run_line
+from tests.deploy.without_docker.dockerfile import Instruction, stages
+from tests.deploy.without_docker.progress import Say
+from tests.deploy.without_docker.sandbox import PATH
+from tests.deploy.without_docker.systems import StepError, copy_tree, run_line
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Builder:
             case "EXPOSE":
                 pass  # says which ports are meant for others; opens none
             case name:
-                raise StepError(f"the instruction {name} is not known to deploy/check; teach it to {__file__}")
+                raise StepError(f"the instruction {name} is not known to make deploy-check; teach it to {__file__}")
 
     def _copy(self, words: Sequence[str], image: Image, built: dict[str, Image]) -> None:
         stage = words[0].removeprefix("--from=") if words[0].startswith("--from=") else None

@@ -1,6 +1,7 @@
 """compose.yaml's services as processes of this machine, under load. Each is killed once; every call is accounted for.
 
-`__main__.py` runs this program in a network namespace of its own. See docs/deploying.md#without-a-docker-daemon.
+`__main__.py` runs this program in a network namespace of its own.
+See CONTRIBUTING.md#image-and-compose-file-without-docker.
 """
 
 import argparse
@@ -18,14 +19,14 @@ from typing import Any
 
 import aiohttp
 
-from deploy.without_docker.compose import Service, read_variables, services
-from deploy.without_docker.containers import Container, Programs, empty, start_in_order
-from deploy.without_docker.image import Image
-from deploy.without_docker.image_trial import try_alone
-from deploy.without_docker.network import HERE, SUBNET, address_of, connect
-from deploy.without_docker.progress import Say, clock
-from deploy.without_docker.stock_images import WITHOUT_A_PACKAGE, programs_of
-from deploy.without_docker.systems import StepError
+from tests.deploy.without_docker.compose import Service, read_variables, services
+from tests.deploy.without_docker.containers import Container, Programs, empty, start_in_order
+from tests.deploy.without_docker.image import Image
+from tests.deploy.without_docker.image_trial import try_alone
+from tests.deploy.without_docker.network import HERE, SUBNET, address_of, connect
+from tests.deploy.without_docker.progress import Say, clock
+from tests.deploy.without_docker.stock_images import WITHOUT_A_PACKAGE, programs_of
+from tests.deploy.without_docker.systems import StepError
 from tests.journeys.billing_faults import Death
 from tests.journeys.books import SLUG, Books, Comparison, create_groups
 from tests.journeys.callers import Callers, CallRecord
@@ -138,7 +139,7 @@ async def trial(site: Site, say: Say) -> list[str]:
     async with aiohttp.ClientSession() as session, ScriptedUpstream(host=HERE, default=answer_question) as upstream:
         operator = OperatorClient(session, site, workspace["api_key"])
         groups, keys = await create_groups(operator, upstream.url)
-        callers = Callers(session, lambda: site.proxy, SLUG, keys, random.Random(SEED))  # noqa: S311
+        callers = Callers(session, lambda: site.proxy, SLUG, keys, random.Random(SEED))
         run = Trial(site, callers, say, [], [])
         await run.kill_each_once()
         books = Books(operator, groups, began)

@@ -69,7 +69,7 @@ class Sandbox:
                 *self._bounds(),
                 f"mount --bind {root} {root}",
                 f"mount -t proc proc {root}/proc",
-                *(f"mount -t tmpfs -o mode=1777 tmpfs {root}{place}" for place in ("/dev/shm", *self.scratch)),  # noqa: S108
+                *(f"mount -t tmpfs -o mode=1777 tmpfs {root}{place}" for place in ("/dev/shm", *self.scratch)),
                 *(self._bind(mount) for mount in self.mounts),
                 *([f"mount -o remount,bind,ro {root}"] if self.read_only else []),
                 f'exec chroot {root} {shlex.join(self.as_user())} env PATH="$inside" '

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.without_docker.compose import Service, Volume
-from deploy.without_docker.image import Image
-from deploy.without_docker.progress import Say
-from deploy.without_docker.sandbox import Mount, Running, Sandbox, user_of
-from deploy.without_docker.systems import StepError
+from tests.deploy.without_docker.compose import Service, Volume
+from tests.deploy.without_docker.image import Image
+from tests.deploy.without_docker.progress import Say
+from tests.deploy.without_docker.sandbox import Mount, Running, Sandbox, user_of
+from tests.deploy.without_docker.systems import StepError
 
 HEALTHY_WITHIN_S = 90.0
 

@@ -1,7 +1,7 @@
-"""`deploy/check [--work DIR] [--fresh]`: builds the image and runs compose.yaml's services without a Docker daemon.
+"""`make deploy-check`: builds the image and runs compose.yaml's services without a Docker daemon.
 
 Needs root, debootstrap and package registries; takes about ten minutes, the second time five. Exit status 1 if a step
-fails. See docs/deploying.md#without-a-docker-daemon and docs/decisions/0044-images-are-checked-without-a-daemon.md.
+fails. See CONTRIBUTING.md#image-and-compose-file-without-docker, docs/decisions/0044.
 """
 
 import argparse
@@ -11,12 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.without_docker.containers import empty
-from deploy.without_docker.image import Builder
-from deploy.without_docker.progress import Say, clock
-from deploy.without_docker.systems import StepError, base_system, services_system
+from tests.deploy.without_docker.containers import empty
+from tests.deploy.without_docker.image import Builder
+from tests.deploy.without_docker.progress import Say, clock
+from tests.deploy.without_docker.systems import StepError, base_system, services_system
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEEDED = {"debootstrap": "debootstrap", "ip": "iproute2", "unshare": "util-linux", "git": "git"}
 
 
@@ -24,20 +24,20 @@ def main() -> int:
     options = _options()
     say = clock()
     if reason := unable():
-        print(f"deploy/check: {reason}", file=sys.stderr)
+        print(f"deploy-check: {reason}", file=sys.stderr)
         return 1
     try:
         build(options.work, say, fresh=options.fresh)
     except StepError as error:
-        print(f"deploy/check: {error}", file=sys.stderr)
+        print(f"deploy-check: {error}", file=sys.stderr)
         return 1
-    status = in_a_network_of_its_own("deploy.without_docker.topology", str(options.work))
+    status = in_a_network_of_its_own("tests.deploy.without_docker.topology", str(options.work))
     say("every step held" if status == 0 else f"failed; logs and volumes are in {options.work / 'run'}")
     return status
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="deploy/check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="deploy-check", description=__doc__)
     parser.add_argument("--work", type=lambda text: Path(text).resolve(), default=ROOT / ".deploy-check")
     parser.add_argument("--fresh", action="store_true", help="make the Debian systems anew")
     return parser.parse_args()

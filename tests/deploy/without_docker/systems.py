@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.without_docker.progress import Say
-from deploy.without_docker.sandbox import Mount, Sandbox
+from tests.deploy.without_docker.progress import Say
+from tests.deploy.without_docker.sandbox import Mount, Sandbox
 
 SUITE = "bookworm"
 """The suite of all images that Dockerfile and compose.yaml name."""

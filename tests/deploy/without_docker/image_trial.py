@@ -6,11 +6,11 @@ import signal
 import time
 from pathlib import Path
 
-from deploy.without_docker.containers import Programs, empty
-from deploy.without_docker.image import Image
-from deploy.without_docker.progress import Say
-from deploy.without_docker.sandbox import Mount, Running, Sandbox
-from deploy.without_docker.systems import StepError, succeeded
+from tests.deploy.without_docker.containers import Programs, empty
+from tests.deploy.without_docker.image import Image
+from tests.deploy.without_docker.progress import Say
+from tests.deploy.without_docker.sandbox import Mount, Running, Sandbox
+from tests.deploy.without_docker.systems import StepError, succeeded
 
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 40.0
@@ -43,7 +43,7 @@ def _started(image: Image, work: Path, words: list[str], log: Path) -> Running:
     sandbox = Sandbox(
         *(programs.root, programs.environment, programs.user, programs.directory),
         mounts=(Mount(data, "/data", read_only=False),),
-        scratch=("/tmp",),  # noqa: S108
+        scratch=("/tmp",),
         read_only=True,
         drops_capabilities=True,
     )
