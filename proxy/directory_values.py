@@ -7,7 +7,7 @@ from policy.groups import GroupNode
 from policy.hosts import Reach
 from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
-from proxy.call_labels import CallLabels
+from proxy.accounting.request_report import CallLabels
 from proxy.dialects.attempt import Attempt
 
 

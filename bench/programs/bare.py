@@ -25,6 +25,7 @@ from policy.sealing import parse_keys
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
+from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
@@ -45,7 +46,7 @@ from proxy.exchange import Headers, Received, RequestContext
 from proxy.json_text.json_edit import Json
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings
-from proxy.stages.settle import RequestReport, Settle, SettleDependencies
+from proxy.stages.settle import Settle, SettleDependencies
 from proxy.worker.app import collect_garbage_less_often, keep_room
 
 CONNECT_TIMEOUT_S = 5.0

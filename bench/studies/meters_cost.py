@@ -14,12 +14,11 @@ from typing import Any
 import orjson
 
 from policy.billing import Tokens
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.accounting.reservations import ADMITTED
-from proxy.call_labels import CallLabels
 from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
-from proxy.stages.settle import RequestReport
 
 CALLS = 100_000
 FLUSH_EVERY = 1000

@@ -16,8 +16,8 @@ from policy.billing import Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.accounting.reservations import Taken
-from proxy.call_labels import CallLabels
 from proxy.exchange import Admitted, RequestContext
 
 log = logging.getLogger(__name__)
@@ -57,31 +57,6 @@ class OutputEstimates(Protocol):
     """How much output a call of (group, slug) is likely to bring."""
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class RequestReport:
-    """One ended request, for metrics and access log. What did not become known is "", None or 0.
-
-    Contains no secrets.
-    """
-
-    labels: CallLabels
-    ended_at_ms: int
-    request_id: str
-    status: int
-    cause: str
-    request_bytes: int
-    response_bytes: int
-    tokens: Tokens | None
-    duration_s: float
-    ours_s: float
-    """The gateway's share of the duration: without waiting for the upstream or the caller."""
-    upstream_s: float
-    first_byte_s: float | None
-    trace_id: str = ""
-    """This and the next are of its server span, in hexadecimal."""
-    span_id: str = ""
 
 
 class Meters(Protocol):

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.capacity.worker_capacity import Capacity
-from proxy.stages.settle import RequestReport
 
 
 @dataclass

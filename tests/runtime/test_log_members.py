@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from policy.billing import Tokens
-from proxy.call_labels import CallLabels
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.edges.telemetry.access_log import lines_of
-from proxy.stages.settle import RequestReport
 from runtime.log_schema import log_line
 
 ROOT = Path(__file__).resolve().parents[2]

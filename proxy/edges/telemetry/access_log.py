@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from proxy.call_labels import CallLabels
-from proxy.stages.settle import RequestReport
+from proxy.accounting.request_report import CallLabels, RequestReport
 
 CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
+from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
-from proxy.stages.settle import RequestReport
 
 FLUSH_AFTER_S = 0.1
 COUNT_AFTER_CALLS = 64

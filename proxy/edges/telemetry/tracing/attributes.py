@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from opentelemetry.util.types import AttributeValue
 
 from policy.endpoints import Target
+from proxy.accounting.request_report import RequestReport
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
 from proxy.exchange import MODELS_PATH, UpstreamCall
-from proxy.stages.settle import RequestReport
 
 Attributes = dict[str, AttributeValue]
 

@@ -5,10 +5,10 @@ from time import perf_counter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from policy.endpoints import Target
+from proxy.accounting.request_report import RequestReport
 from proxy.edges.telemetry.tracing import attributes
 from proxy.edges.telemetry.tracing.attributes import Attributes
 from proxy.exchange import Incoming, Received, UpstreamCall
-from proxy.stages.settle import RequestReport
 from runtime.tracing.current import Work
 from runtime.tracing.propagation import NO_PARENT, fields_of, parent_of
 

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from typing import Any
 
+from proxy.accounting.request_report import RequestReport
 from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S
-from proxy.stages.settle import RequestReport
 
 
 class Exemplars:

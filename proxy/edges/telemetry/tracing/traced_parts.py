@@ -11,6 +11,7 @@ from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
+from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity
@@ -22,7 +23,6 @@ from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
 from proxy.json_text.segmented_body import RequestBody
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Replicas, Wanted
-from proxy.stages.settle import RequestReport
 from runtime.tracing.current import CURRENT
 
 Handler = Callable[[Incoming, Outgoing], Awaitable[None]]

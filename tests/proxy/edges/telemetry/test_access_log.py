@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from policy.billing import Tokens
-from proxy.call_labels import CallLabels
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.edges.telemetry import access_log
 from proxy.edges.telemetry.access_log import AccessLogWriter, lines_of
-from proxy.stages.settle import RequestReport
 
 LABELS = frozenset(field.name for field in fields(CallLabels) if field.init)
 

@@ -15,13 +15,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
-from proxy.call_labels import CallLabels
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.refusals import ShedError
-from proxy.stages.settle import RequestReport
 
 
 class Line:

@@ -7,12 +7,11 @@ import pytest
 
 from policy.billing import Tokens
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS, MINUTE_MS, TrafficRow
-from proxy.call_labels import CallLabels
+from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor import traffic_reports
 from proxy.edges.telemetry.supervisor.traffic_reports import TrafficReports
-from proxy.stages.settle import RequestReport
 
 MINUTE_S = 60.0
 

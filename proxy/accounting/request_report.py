@@ -1,0 +1,55 @@
+"""What metrics and access log are told of a request that has ended."""
+
+from dataclasses import dataclass, field
+
+from policy.billing import Tokens
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallLabels:
+    """Who made the request: the same for all calls of a key to one slug and path. What did not become known is "".
+
+    Contains no secrets: only the key's prefix, and nothing about the target.
+    """
+
+    method: str
+    path: str
+    workspace_id: str = ""
+    external_entity_id: str = ""
+    group_id: str = ""
+    key_prefix: str = ""
+    slug: str = ""
+    model_id: str = ""
+    """Of a direct call; then there is no slug."""
+    counted: tuple[str, str, str] = field(init=False)
+    """The labels of metrics: workspace, external entity, and slug or model."""
+    encoded: bytes = field(init=False, default=b"")
+    """The members of a log line, as JSON. The access log sets it with the first line."""
+
+    def __post_init__(self) -> None:
+        self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestReport:
+    """One ended request, for metrics and access log. What did not become known is "", None or 0.
+
+    Contains no secrets.
+    """
+
+    labels: CallLabels
+    ended_at_ms: int
+    request_id: str
+    status: int
+    cause: str
+    request_bytes: int
+    response_bytes: int
+    tokens: Tokens | None
+    duration_s: float
+    ours_s: float
+    """The gateway's share of the duration: without waiting for the upstream or the caller."""
+    upstream_s: float
+    first_byte_s: float | None
+    trace_id: str = ""
+    """This and the next are of its server span, in hexadecimal."""
+    span_id: str = ""
