@@ -2,11 +2,11 @@
 
 import click
 
-from commands.audit.command import audit
 from commands.forward.command import forward
 from commands.models.command import models
 from commands.policy_file.command import apply, export, plan
 from commands.reconcile.command import reconcile
+from commands.resources.audit import audit
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
 from commands.resources.groups import groups

@@ -1,16 +1,27 @@
 """`tollgate events`: billing events (docs/reference/command-line.md#events)."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.event_export.command import export_events
+from commands.exports.command import output_option, run_export, since_option
+from commands.exports.exporter import Selection
+from commands.exports.listing import CSV, FORMATS, Listing
 from commands.output import Column, json_text, table
 from commands.times import time_from
 
 _PATH = "/v1/gateway/events"
 _MOST_PER_PAGE = 1000
+_until_option = click.option("--until", help="The end, exclusive; by default as late as the events are final.")
+_entity_option = click.option(
+    "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
+)
+_key_option = click.option(
+    "--key", "key_prefixes", multiple=True, help="Only of the key with this prefix; may be repeated."
+)
 
 
 @click.group()
@@ -20,9 +31,9 @@ def events() -> None:
 
 @events.command("list")
 @click.option("--since", default="1h", show_default=True, help="ISO 8601, or so long ago (24h, 7d).")
-@click.option("--until", help="The end, exclusive; by default as late as the events are final.")
-@click.option("--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated.")
-@click.option("--key", "key_prefixes", multiple=True, help="Only of the key with this prefix; may be repeated.")
+@_until_option
+@_entity_option
+@_key_option
 @click.option(
     "--limit", type=click.IntRange(1, _MOST_PER_PAGE), default=100, show_default=True, help="At most so many."
 )
@@ -45,6 +56,29 @@ def list_events(connection: Connection, since: str, until: str | None, **given: 
         click.echo("There are more: raise --limit, move --since, or use `tollgate events export`.", err=True)
 
 
+@events.command("export")
+@since_option
+@_until_option
+@_entity_option
+@_key_option
+@click.option("--format", type=click.Choice(FORMATS), default=CSV, show_default=True)
+@output_option
+@over_api
+def export_events(connection: Connection, output: Path | None, until: str | None, **asked: Any) -> None:
+    """Write billing events, oldest first.
+
+    With --output, the same command again goes on where the last one ended, also after a crash: each event is in the
+    file exactly once.
+    """
+    if until is not None:
+        until = time_from(until, "--until")
+        if asked["since"] is not None and until <= time_from(asked["since"], "--since"):
+            raise click.UsageError("--until must be after --since")
+    asked |= {"entities": list(asked["entities"]), "key_prefixes": list(asked["key_prefixes"])}
+    filters = {"external_entity_ids": asked["entities"], "api_keys": asked["key_prefixes"]}
+    run_export(connection, EVENTS, Selection(filters, asked["format"], until), output, asked)
+
+
 _COLUMNS = (
     Column("TIME", lambda event: event["timestamp"]),
     Column("SLUG", lambda event: event["modelSlug"]),
@@ -55,5 +89,24 @@ _COLUMNS = (
     Column("OUTPUT", lambda event: event["tokens"]["outputTokens"]),
     Column("REQUEST", lambda event: event["requestId"]),
 )
+_NAMES = {
+    "timestamp": "timestamp",
+    "idempotency_key": "idempotencyKey",
+    "request_id": "requestId",
+    "model_slug": "modelSlug",
+    "external_entity_id": "externalEntityId",
+    "api_key_prefix": "apiKeyPrefix",
+}
+_TOKENS = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cached_input_tokens": "cachedInputTokens",
+}
 
-events.add_command(export_events)
+
+def _row(event: Mapping[str, Any]) -> list[Any]:
+    tokens = event["tokens"]
+    return [*(event[name] for name in _NAMES.values()), *(tokens[name] for name in _TOKENS.values())]
+
+
+EVENTS = Listing("events", _PATH, (*_NAMES, *_TOKENS), _row)

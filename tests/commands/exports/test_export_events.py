@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.edges.export_file import ExportFileError, opened
-from commands.event_export.export import Position, Selection, export
-from commands.event_export.formats import CSV, FORMATS, JSON_LINES, head, lines
+from commands.exports.exporter import Exporter, Position, Selection
+from commands.exports.listing import CSV, FORMATS, JSON_LINES
+from commands.resources.events import EVENTS
 
 START = "2026-11-01T00:00:00.000Z"
-ALL = Selection(None, [], [], JSON_LINES)
+ALL = Selection({}, JSON_LINES, None)
 
 
 def event(number: int) -> dict[str, Any]:
@@ -76,9 +76,10 @@ class Crashing:
 async def run(path: Path, books: Books, selection: Selection, moments: Any = ()) -> None:
     with opened(path) as file:
         if file.kept is None:
-            file.begin({}, asdict(Position(START)))
+            file.begin({}, Position(START).state(EVENTS.noun))
         assert file.kept is not None
-        await export(books, selection, Position(**file.kept.position), Crashing(file, iter(moments)))
+        at = Position.from_state(file.kept.position, EVENTS.noun)
+        await Exporter(books, EVENTS, selection, Crashing(file, iter(moments))).run(at)
 
 
 @given(
@@ -90,7 +91,7 @@ async def test_each_event_is_there_once_over_crashes(
     tmp_path_factory: pytest.TempPathFactory, growth: list[int], moments: list[str], format: str
 ) -> None:
     path = tmp_path_factory.mktemp("export") / "events"
-    books, selection, left = Books(3), Selection(None, [], [], format), iter(moments)
+    books, selection, left = Books(3), Selection({}, format, None), iter(moments)
     for new in growth:
         books.final += new
         for _ in range(len(moments) + 1):
@@ -100,13 +101,15 @@ async def test_each_event_is_there_once_over_crashes(
             except Killed:
                 continue
     await run(path, books, selection)
-    assert path.read_text() == head(format) + lines(format, [event(number) for number in range(sum(growth))])
+    assert path.read_text() == EVENTS.head(format) + EVENTS.lines(
+        format, [event(number) for number in range(sum(growth))]
+    )
 
 
 async def test_an_export_until_a_moment_ends_there(tmp_path: Path) -> None:
     books = Books(2)
     books.final = 9
-    selection = Selection(moment(5), [], [], JSON_LINES)
+    selection = Selection({}, JSON_LINES, moment(5))
     for _ in range(2):
         await run(tmp_path / "events", books, selection)
     keys = [json.loads(line)["tokens"]["inputTokens"] for line in (tmp_path / "events").read_text().splitlines()]
@@ -114,8 +117,8 @@ async def test_an_export_until_a_moment_ends_there(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_head_and_no_formula() -> None:
-    assert head(CSV).startswith("timestamp,idempotency_key,")
-    assert lines(CSV, [event(7)]) == f"{moment(7)},01K00007,req-7,acme/chat,'=customer,tg_x,7,2,1\n"
+    assert EVENTS.head(CSV).startswith("timestamp,idempotency_key,")
+    assert EVENTS.lines(CSV, [event(7)]) == f"{moment(7)},01K00007,req-7,acme/chat,'=customer,tg_x,7,2,1\n"
 
 
 async def test_files_that_no_export_began_or_that_lost_events_are_refused(tmp_path: Path) -> None:

@@ -3,15 +3,15 @@
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands.audit.export import Position, Selection, export, of_settled
-from commands.audit.formats import CSV, JSON_LINES, head, lines
 from commands.edges.export_file import opened
+from commands.exports.exporter import Exporter, Position, Selection
+from commands.exports.listing import CSV, JSON_LINES
+from commands.resources.audit import CHANGES
 
 PAGE = 2
 
@@ -51,7 +51,7 @@ class KilledError(Exception):
 
 
 def selection(until: int, format: str = JSON_LINES) -> Selection:
-    return Selection(moment(until), "tg_x", format)
+    return Selection({"actor": "tg_x"}, format, moment(until))
 
 
 async def run(trail: Trail, path: Path, until: int, pages: int | None = None) -> None:
@@ -59,9 +59,9 @@ async def run(trail: Trail, path: Path, until: int, pages: int | None = None) ->
     with opened(path) as file:
         if file.kept is None:
             at = Position(moment(0))
-            file.begin({}, asdict(at))
+            file.begin({}, at.state(CHANGES.noun))
         else:
-            at = Position(**file.kept.position)
+            at = Position.from_state(file.kept.position, CHANGES.noun)
 
         class Sink:
             left = pages
@@ -74,7 +74,7 @@ async def run(trail: Trail, path: Path, until: int, pages: int | None = None) ->
                 self.left = None if self.left is None else self.left - 1
                 file.append(text, position)
 
-        await export(trail, selection(until), at, Sink())
+        await Exporter(trail, CHANGES, selection(until), Sink()).run(at)
 
 
 def ids(path: Path) -> list[str]:
@@ -101,13 +101,8 @@ async def test_an_end_before_the_start_asks_nothing(tmp_path: Path) -> None:
     assert trail.asked == []
 
 
-def test_an_end_that_is_not_settled_is_cut() -> None:
-    assert of_settled(selection(9), moment(5)).until == moment(5)
-    assert of_settled(selection(3), moment(5)).until == moment(3)
-
-
 def test_csv_has_the_sides_as_json_and_no_formulas() -> None:
-    text = head(CSV) + lines(CSV, [change(1) | {"request_id": "=cmd()"}])
+    text = CHANGES.head(CSV) + CHANGES.lines(CSV, [change(1) | {"request_id": "=cmd()"}])
     (row,) = csv.DictReader(text.splitlines())
     assert json.loads(row["before"]) == {"name": "=1+1"}
     assert (row["after"], row["request_id"], row["actor"]) == ("", "'=cmd()", "tg_x")

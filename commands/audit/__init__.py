@@ -1,1 +1,0 @@
-"""`tollgate audit`: who changed what, as a table, or into a file, each change exactly once."""

@@ -1,0 +1,92 @@
+"""`tollgate audit`: who changed what (docs/reference/command-line.md#audit-trail)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.exports.command import output_option, run_export, since_option
+from commands.exports.exporter import Selection
+from commands.exports.listing import FORMATS, JSON_LINES, Listing, compact_json
+from commands.output import Column, json_text, table
+from commands.times import time_from
+
+PATH = "/v1/audit_events"
+SETTLED = "1m"
+"""Older changes have committed."""
+_MOST_PER_PAGE = 1000
+_actor_option = click.option("--actor", help="Only by the key with this prefix, or by `cli`.")
+
+
+@click.group()
+def audit() -> None:
+    """Who changed what, when."""
+
+
+@audit.command("list")
+@since_option
+@click.option("--until", help="The end, exclusive.")
+@_actor_option
+@click.option(
+    "--limit", type=click.IntRange(1, _MOST_PER_PAGE), default=100, show_default=True, help="At most so many."
+)
+@over_api
+def list_changes(connection: Connection, since: str | None, until: str | None, actor: str | None, limit: int) -> None:
+    """Print the newest changes. `--json` shows each resource before and after; `export` writes all of them."""
+    window = {"start_time": _time(since, "--since"), "end_time": _time(until, "--until")}
+
+    async def ask(client: Client) -> Any:
+        return await client.call("GET", PATH, limit=limit, actor=actor, **window)
+
+    answer = connection.run(ask)
+    if connection.as_json:
+        click.echo(json_text(answer))
+        return
+    click.echo(table(_COLUMNS, answer["items"]))
+    if answer["pagination"]["has_more"]:
+        click.echo("There are more: raise --limit, move --until, or use `tollgate audit export`.", err=True)
+
+
+@audit.command("export")
+@since_option
+@click.option("--until", default=SETTLED, help="The end, exclusive; by default a minute ago, with --output no later.")
+@_actor_option
+@click.option("--format", type=click.Choice(FORMATS), default=JSON_LINES, show_default=True)
+@output_option
+@over_api
+def export_changes(connection: Connection, output: Path | None, **asked: Any) -> None:
+    """Write the changes of a window, newest first.
+
+    With --output, the same command again goes on where the last one ended, also after a crash: each change is in the
+    file exactly once.
+    """
+    settled = time_from(SETTLED, "--until")
+    until = time_from(asked.pop("until"), "--until")
+    if output is not None:  # a change of a later moment may not have committed, and would be missing for ever
+        until = min(until, settled)
+    run_export(connection, CHANGES, Selection({"actor": asked["actor"]}, asked["format"], until), output, asked)
+
+
+def _time(text: str | None, flag: str) -> str | None:
+    return None if text is None else time_from(text, flag)
+
+
+_COLUMNS = (
+    Column("TIME", lambda change: change["timestamp"]),
+    Column("ACTOR", lambda change: change["actor"]),
+    Column("ACTION", lambda change: change["action"]),
+    Column("RESOURCE", lambda change: change["resource"]),
+    Column("REQUEST", lambda change: change["request_id"]),
+)
+_TEXTS = ("timestamp", "id", "actor", "action", "resource", "request_id")
+_SIDES = ("before", "after")
+
+
+def _row(change: Mapping[str, Any]) -> list[Any]:
+    sides = ["" if change[name] is None else compact_json(change[name]) for name in _SIDES]
+    return [*(change[name] or "" for name in _TEXTS), *sides]
+
+
+CHANGES = Listing("changes", PATH, (*_TEXTS, *_SIDES), _row)
