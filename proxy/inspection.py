@@ -5,33 +5,17 @@ It uses the same look-ups as the stages, so it cannot disagree with them. It sho
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.groups import GroupNode
-from policy.limits.effective import Bound, Plan
+from policy.limits.effective import Bound
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
-from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow, target_to_wire
+from policy.snapshot import EndpointRow, KeyRow, target_to_wire
+from proxy.parts import Directory
 
 DEFAULT_ENVIRONMENT = "production"
 MODEL_API = "PLATFORM_MODEL_API"
-
-
-class Directory(Protocol):
-    """The look-ups to show."""
-
-    def endpoint(self, slug: str) -> EndpointRow | None: ...
-
-    def workspace(self, id: str) -> WorkspaceRow | None: ...
-
-    def group(self, id: str) -> GroupNode | None: ...
-
-    def plan(self, group_id: str, slug: str) -> Plan | None: ...
-
-    def slugs(self, group_id: str) -> tuple[str, ...]: ...
-
-    def model(self, id: str) -> ModelRow | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,20 @@ after that. The last bytes leave with the journal's write, which may come after 
 import logging
 import secrets
 from asyncio import CancelledError, Future, get_running_loop
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time_ns
-from typing import Protocol
 
-from policy.billing import MAX_REPORTED_TOKENS
-from policy.limits.tiers import DEFAULT_TIERS, Tier
-from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
-from proxy.capacity.worker_capacity import Capacity, CapacityLimits
+from proxy.capacity.worker_capacity import Capacity
 from proxy.directory_values import Identified
 from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, RequestContext
 from proxy.head_facts import Purpose
-from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
+from proxy.parts import Parts
 from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, render, row_of
-from proxy.replicas.replica_calls import CallEnded, Replicas
+from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.time_slices import Slices
@@ -37,80 +31,29 @@ log = logging.getLogger(__name__)
 _COUNT, _INVOKE, _LIST = Purpose.COUNT, Purpose.INVOKE, Purpose.LIST  # a global is ten times as fast as a member
 
 
-class Directory(authenticate.Directory, route.Directory, dispatch.Directory, invoke.Directory, Protocol):
-    """The policy replica, as all stages together use it."""
-
-
-class Counters(admit.Counters, settle.Counters, async_requests.Counters, Protocol):
-    """The limits' counters."""
-
-
-class Journal(dispatch.Journal, relay.Journal, settle.Journal, Protocol):
-    """The journal of calls."""
-
-
-class Dialects(route.Dialects, count_tokens.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
-    """How each provider is asked, and how its answers are read."""
-
-
-class OutputEstimates(admit.OutputEstimates, settle.OutputEstimates, Protocol):
-    """How much output a call is likely to bring."""
-
-
-class Meters(admit.Meters, settle.Meters, Protocol):
-    """The metrics."""
-
-    def watch(self, capacity: Capacity) -> None:
-        """Report this worker's load from now on. Called once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineDependencies:
-    """What the pipeline works with. `proxy/worker/app.py` builds it."""
-
-    directory: Directory
-    counters: Counters
-    journal: Journal
-    upstream: dispatch.UpstreamClient
-    replicas: Replicas
-    dialects: Dialects
-    output_estimates: OutputEstimates
-    meters: Meters
-    access_tokens: dispatch.AccessTokens | None = None
-    dispatch: dispatch.DispatchSettings
-    max_body_bytes: int = 100_000_000
-    max_reported_tokens: int = MAX_REPORTED_TOKENS
-    assumed_output_tokens: int = ASSUMED_OUTPUT_TOKENS
-    capacity: CapacityLimits = field(default_factory=CapacityLimits)
-    tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
-    cors: CorsRules = field(default_factory=CorsRules)
-    model_host_suffix: str = ""
-    async_queueing: async_requests.AsyncQueueing | None = None
-    """None: asynchronous requests are not set up."""
-    on_exhausted: Callable[[Exception], None] = lambda error: None
-    """Told when a call is refused because the process, or the machine, has run out of something."""
-
-
 class Pipeline:
     """The path of all requests through one worker."""
 
-    def __init__(self, dependencies: PipelineDependencies) -> None:
-        given, ulids, slices = dependencies, Ulids(time_ns, secrets.token_bytes), Slices()
-        self._capacity = Capacity(given.capacity)
-        given.meters.watch(self._capacity)
-        self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors, given.model_host_suffix)
-        self._authenticate = authenticate.Authenticate(given.directory)
-        self._route = route.Route(given.directory, given.dialects)
-        estimates = admit.Estimates(given.output_estimates, given.assumed_output_tokens)
-        self._admit = admit.Admit(given.counters, estimates, given.meters, ulids, admit.Tiers(given.tiers))
-        self._count_tokens = count_tokens.CountTokens(given.dialects)
-        self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
-        self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)
-        self._invoke = invoke.Invoke(_invoke_dependencies(given))
-        self._async_requests = async_requests.AsyncRequests(_async_dependencies(given, ulids, slices))
-        self._settle = settle.Settle(_settle_dependencies(given))
-        self._on_exhausted = given.on_exhausted
+    def __init__(self, parts: Parts) -> None:
+        self._capacity = Capacity(parts.capacity)
+        parts.meters.watch(self._capacity)
+        self._on_exhausted = parts.on_exhausted
+        ulids = Ulids(time_ns, secrets.token_bytes)
+        slices = Slices()
+        tiers = admit.Tiers(parts.tiers)
+        estimates = admit.Estimates(parts.output_estimates, parts.assumed_output_tokens)
+        self._authenticate = authenticate.Authenticate(parts.directory)
+        self._receive = Receive(ulids, slices, parts.max_body_bytes, parts.cors, parts.model_host_suffix)
+        self._route = route.Route(parts.directory, parts.dialects)
+        self._admit = admit.Admit(parts.counters, estimates, parts.meters, ulids, tiers)
+        self._count_tokens = count_tokens.CountTokens(parts.dialects)
+        self._dispatch = dispatch.Dispatch(parts, slices)
+        self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)
+        self._settle = settle.Settle(parts.journal, parts.counters, parts.output_estimates, parts.meters)
+        self._invoke = invoke.Invoke(parts.directory, parts.replicas, parts.upstream, parts.dispatch)
+        self._async_requests = async_requests.AsyncRequests(
+            parts.async_queueing, parts.counters, parts.meters, ulids, slices
+        )
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request: take the steps, journal the call's end, then send the last bytes.
@@ -291,43 +234,4 @@ def _call_ended(context: RequestContext) -> CallEnded:
         path=context.facts.path,
         status=context.status,
         duration_s=perf_counter() - context.incoming.received_at,
-    )
-
-
-def _dispatch_dependencies(given: PipelineDependencies) -> dispatch.DispatchDependencies:
-    return dispatch.DispatchDependencies(
-        directory=given.directory,
-        journal=given.journal,
-        upstream=given.upstream,
-        dialects=given.dialects,
-        replicas=given.replicas,
-        settings=given.dispatch,
-        access_tokens=given.access_tokens,
-    )
-
-
-def _invoke_dependencies(given: PipelineDependencies) -> invoke.InvokeDependencies:
-    return invoke.InvokeDependencies(
-        directory=given.directory,
-        replicas=given.replicas,
-        upstream=given.upstream,
-        request_timeout_s=given.dispatch.request_timeout_s,
-        stream_idle_timeout_s=given.dispatch.stream_idle_timeout_s,
-    )
-
-
-def _async_dependencies(
-    given: PipelineDependencies, ulids: Ulids, slices: Slices
-) -> async_requests.AsyncRequestDependencies:
-    return async_requests.AsyncRequestDependencies(
-        queueing=given.async_queueing, counters=given.counters, meters=given.meters, ulids=ulids, slices=slices
-    )
-
-
-def _settle_dependencies(given: PipelineDependencies) -> settle.SettleDependencies:
-    return settle.SettleDependencies(
-        journal=given.journal,
-        counters=given.counters,
-        output_estimates=given.output_estimates,
-        meters=given.meters,
     )

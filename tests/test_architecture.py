@@ -335,6 +335,24 @@ def control_keeps_its_layers(sources: Sources) -> list[str]:
     ]
 
 
+def counterparts_have_one_protocol(sources: Sources) -> list[str]:
+    """In the proxy no two protocols have one name, and stages define none: `proxy/parts.py` has what they work with."""
+    problems: list[str] = []
+    seen: dict[str, str] = {}
+    for module in sources.values():
+        if not module.name.startswith("proxy."):
+            continue
+        for node in module.classes:
+            if not any(ast.unparse(base) == "Protocol" for base in node.bases):
+                continue
+            if within(module.name, ("proxy.stages.",)):
+                problems.append(module.at(node, f"{node.name}: what stages work with is in proxy/parts.py"))
+            elif node.name in seen:
+                problems.append(module.at(node, f"{node.name} is a protocol of {seen[node.name]}, too"))
+            seen[node.name] = module.path
+    return problems
+
+
 def only_rows_publish(sources: Sources) -> list[str]:
     """`tx.publish`, `tx.publish_text` and `tx.publish_tombstones` are called where the row is written."""
     return [
@@ -646,6 +664,7 @@ RULES: tuple[Rule, ...] = (
     edges_are_wired_at_the_root,
     workers_import_no_supervisor,
     control_keeps_its_layers,
+    counterparts_have_one_protocol,
     only_rows_publish,
     imports_have_no_cycle,
     only_edges_import_io_libraries,
@@ -732,6 +751,12 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
     ),
     (only_edges_import_io_libraries, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
     (only_edges_import_io_libraries, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),
+    (
+        counterparts_have_one_protocol,
+        {"proxy/a.py": "class A(Protocol): ...", "proxy/b.py": "class A(B, Protocol): ..."},
+        "proxy/b.py:1: A is a protocol of proxy/a.py, too",
+    ),
+    (counterparts_have_one_protocol, {"proxy/stages/a.py": "class A(Protocol): ..."}, "proxy/stages/a.py:1"),
     (only_rows_publish, {"control/resources/a.py": "tx.publish(kind, id, None)"}, "control/resources/a.py:1"),
     (
         imports_have_no_cycle,

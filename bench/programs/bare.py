@@ -44,9 +44,9 @@ from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.exchange import Headers, Received, RequestContext
 from proxy.json_text.json_edit import Json
-from proxy.pipeline import Pipeline, PipelineDependencies
-from proxy.stages.dispatch import DispatchSettings
-from proxy.stages.settle import Settle, SettleDependencies
+from proxy.parts import DispatchSettings, Parts
+from proxy.pipeline import Pipeline
+from proxy.stages.settle import Settle
 from proxy.worker.app import collect_garbage_less_often, keep_room
 
 CONNECT_TIMEOUT_S = 5.0
@@ -56,11 +56,8 @@ _TAKEN = Taken()
 class NoCounters:
     """Admits everything."""
 
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken:
+    async def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken:
         return _TAKEN
-
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self.take(plan, estimate, tier)
 
     def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
         pass
@@ -151,16 +148,9 @@ class SettleNothing(Settle):
 class BarePipeline(Pipeline):
     """The pipeline with `settle` reduced to nothing."""
 
-    def __init__(self, dependencies: PipelineDependencies) -> None:
-        super().__init__(dependencies)
-        self._settle = SettleNothing(
-            SettleDependencies(
-                journal=dependencies.journal,
-                counters=dependencies.counters,
-                output_estimates=dependencies.output_estimates,
-                meters=dependencies.meters,
-            )
-        )
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._settle = SettleNothing(parts.journal, parts.counters, parts.output_estimates, parts.meters)
 
 
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
@@ -169,7 +159,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
     keys, stamp = parse_keys(directory.secret_key()), ReplicaStamp(stamp_path(directory.replica))
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
-    dependencies = PipelineDependencies(
+    parts = Parts(
         directory=SnapshotDirectory(directory.replica, keys, stamp, NoConfirmer()),
         counters=NoCounters(),
         journal=NoJournal(),
@@ -180,7 +170,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         meters=NoMeters(access_log),
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
     )
-    await HttpServer(BarePipeline(dependencies).handle).start(listener)
+    await HttpServer(BarePipeline(parts).handle).start(listener)
     collect_garbage_less_often()
     keep_room()
     await asyncio.Event().wait()

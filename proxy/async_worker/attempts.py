@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter, time_ns
-from typing import Protocol
 
 from policy.hosts import Reach
 from proxy.async_requests.endings import WORKER_LOST
@@ -33,9 +32,9 @@ from proxy.async_requests.requests import Again, Attempt, AttemptRef, Failed, Ou
 from proxy.async_requests.states import Status
 from proxy.async_worker.answer_reading import RETRY_S, AnswerStore, discard, error_text
 from proxy.async_worker.leases import Leases
-from proxy.async_worker.meters import AGAIN, FAILED, LOST, SUCCEEDED, AsyncMeters
 from proxy.async_worker.places import Payload
 from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
+from proxy.parts import AsyncMeters, UpstreamClient
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, CallEnded
 from proxy.replicas.replica_sending import send_to_replica
@@ -43,6 +42,8 @@ from runtime.exhaustion import is_exhausted
 
 PATH = "/predict"
 """At the replica, as for synchronous calls."""
+SUCCEEDED, FAILED, AGAIN, LOST = "succeeded", "failed", "again", "lost"
+"""How attempts end. LOST: another process may have taken it over."""
 CUT_OFF = 499
 """The status in the deployment's log of an attempt that this process gave up."""
 _STATUSES = {
@@ -59,14 +60,6 @@ _STATUSES = {
 """The status there of an attempt without a complete answer."""
 _FORESEEN = (UpstreamError, NoModelReplicaError, NoSuchModelError)
 log = logging.getLogger(__name__)
-
-
-class UpstreamClient(Protocol):
-    """Sends requests to replicas."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
-        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from typing import Protocol
 
 from proxy.async_requests.deliveries import without_answer
 from proxy.async_requests.queues import DeliveryQueue, QueueUnavailableError
-from proxy.async_requests.requests import Delivery, DeploymentRef
+from proxy.async_requests.requests import Delivery
 from proxy.async_requests.states import Status
 from proxy.async_worker.delivery_slots import DeliverySlots
 from proxy.async_worker.leases import Leases
+from proxy.parts import AsyncMeters
 
 RETRY_S = 0.25
 """Time between two attempts to record a result while the queue does not answer."""
@@ -41,13 +42,6 @@ class Teller(Protocol):
         ...
 
 
-class DeliveryCounts(Protocol):
-    """Counts `delivered`, `failed` and `given_up` tries, and requests that have ended."""
-
-    def delivery(self, outcome: str) -> None: ...
-    def request_ended(self, deployment: DeploymentRef, status: Status) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryParts:
     """The parts that deliveries work with. `again_in_ms`: when to try again after a try that has
@@ -59,7 +53,7 @@ class DeliveryParts:
 
     queue: DeliveryQueue
     teller: Teller
-    counts: DeliveryCounts
+    counts: AsyncMeters
     again_in_ms: Callable[[Delivery], int | None]
     clock: Callable[[], float] = monotonic
     lost_after_s: float = 15.0

@@ -1,20 +1,8 @@
 """Whether a deployment was deleted, or this machine has only not heard of it yet."""
 
-from typing import Protocol
-
 from policy.deployments import Where
-from policy.snapshot import ModelRow
 from proxy.async_requests.requests import DeploymentRef
-
-
-class Directory(Protocol):
-    """The policy replica. Both raise `PolicyUnavailableError`."""
-
-    def model(self, id: str) -> ModelRow | None: ...
-
-    async def confirm_unknown(self) -> None:
-        """Return when control has confirmed the replica after this call."""
-        ...
+from proxy.parts import Directory
 
 
 class Deployments:

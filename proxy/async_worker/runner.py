@@ -10,7 +10,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from policy.deployments import Where
@@ -19,11 +18,11 @@ from proxy.async_requests.requests import Attempt, DeploymentRef, Work
 from proxy.async_requests.states import Status
 from proxy.async_worker.attempts import Attempts
 from proxy.async_worker.deployments import Deployments
-from proxy.async_worker.meters import AsyncMeters
 from proxy.async_worker.places import Payload, Places
 from proxy.async_worker.standings import Standings
 from proxy.capacity.call_load import Load
 from proxy.exchange import PolicyUnavailableError
+from proxy.parts import AsyncMeters, Replicas
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, Wanted
 
@@ -36,12 +35,6 @@ seconds, in which other workspaces' requests begin all the same."""
 HAND_BACK_S = 1.0
 """How long the queue may take at the end to hear of attempts that are handed back."""
 log = logging.getLogger(__name__)
-
-
-class Replicas(Protocol):
-    """The replicas of this machine's switchboard."""
-
-    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> BackgroundCall: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

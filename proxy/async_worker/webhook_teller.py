@@ -15,12 +15,13 @@ from typing import Protocol
 
 from policy.hosts import EgressRules, HostRuleError, Reach, check_base_url
 from policy.sealing import SealedWithUnknownKeyError, unseal
-from policy.snapshot import SigningSecrets, WorkspaceRow
+from policy.snapshot import SigningSecrets
 from proxy.async_requests.deliveries import ResultBody, SignedHeaders
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import Delivery
 from proxy.async_worker.delivery import AnswerLostError
 from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
+from proxy.parts import Directory, UpstreamClient
 from runtime.exhaustion import is_exhausted
 
 SMALL_BYTES = 256 << 10
@@ -39,24 +40,6 @@ class AnswerChunks(Protocol):
     """Where the model's answer is stored."""
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None: ...
-
-
-class Directory(Protocol):
-    """Policy of workspaces."""
-
-    def workspace(self, id: str) -> WorkspaceRow | None:
-        """Raises `PolicyUnavailableError`."""
-        ...
-
-    async def confirm_unknown(self) -> None:
-        """Return when control has confirmed the policy after this call. Raises `PolicyUnavailableError`."""
-        ...
-
-
-class UpstreamClient(Protocol):
-    """Sends requests to receivers."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy.deployments import Where
-from proxy.capacity.call_load import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +73,4 @@ class BackgroundCall(ReplicaCall, Protocol):
 
     def withdraw(self) -> None:
         """End the call before anything was sent: its deployment's log does not tell of it. As `end` otherwise."""
-        ...
-
-
-class Replicas(Protocol):
-    """The replicas of platform models."""
-
-    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
-        """Begin a call. The caller must call `end` on it, cancelled or not."""
-        ...
-
-    async def wake(self, wanted: Wanted) -> None:
-        """Ask for the deployment to be woken if it is scaled to zero, without a call.
-
-        Raises `NoSuchModelError`, or `PolicyUnavailableError` if control could not be told.
-        """
         ...

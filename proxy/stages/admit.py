@@ -4,8 +4,7 @@ Nothing else constructs `Admitted`.
 """
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 from policy.billing import MAX_COUNT
 from policy.limits.effective import Plan
@@ -13,45 +12,19 @@ from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
-from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
 from proxy.exchange import Admitted, CountersUnavailableError, RequestContext
 from proxy.head_facts import Purpose
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
+from proxy.parts import Counters, Meters, OutputEstimates
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
-
-
-class Counters(Protocol):
-    """The limits' counters."""
-
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
-
-        Awaiting it raises `CountersUnavailableError`.
-        """
-        ...
-
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
-        """Awaiting it was cancelled: return whatever it took or still takes."""
-        ...
-
-
-class OutputEstimates(Protocol):
-    """How much output a call of (group, slug) is likely to bring."""
-
-    def expected_output(self, group_id: str, slug: str, cap: int | None) -> int: ...
-
-
-class Meters(Protocol):
-    """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
-
-    def limit_decision(self, decision: LimitDecision) -> None: ...
 
 
 class Tiers:

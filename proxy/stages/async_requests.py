@@ -7,21 +7,20 @@ See docs/reference/inference.md#asynchronous-requests.
 """
 
 import re
-from asyncio import sleep, timeout
+from asyncio import CancelledError, sleep, timeout
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from policy.deployments import NOT_SERVING, PARKING
 from policy.hosts import HostRuleError
 from policy.limits.async_limits import look_ups_plan, submissions_plan
 from policy.limits.effective import Plan
-from policy.limits.settlement import NO_TOKENS, Estimate
+from policy.limits.settlement import NO_TOKENS
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError, RequestQueue
+from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import Cancellation, DeploymentRef, NewRequest
 from proxy.async_requests.states import Status
 from proxy.async_requests.submission import WEBHOOK_ENDPOINT, parse_submission
@@ -31,6 +30,7 @@ from proxy.http_rules.async_answers import accepted_answer, cancellation_answer,
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 from proxy.http_rules.model_paths import ModelPath
+from proxy.parts import AsyncQueueing, Counters, Meters
 from proxy.refusals import (
     AsyncNotSetUpError,
     AsyncQueueFullError,
@@ -56,61 +56,6 @@ MAX_PLANS = 10_000
 Result = TypeVar("Result")
 
 
-class Counters(Protocol):
-    """The limits' counters."""
-
-    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
-        """Take everything or nothing. Raises `CountersUnavailableError`."""
-        ...
-
-    def give_back(self, taken: Taken) -> None:
-        """Return everything that was taken. Enqueue; never raises."""
-        ...
-
-
-class Meters(Protocol):
-    """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
-
-    def limit_decision(self, decision: LimitDecision) -> None: ...
-
-
-class WebhookUrls(Protocol):
-    """Which URLs may be told a result."""
-
-    async def check(self, url: str, field: str) -> None:
-        """Judge the text, and the addresses that the host resolves to now. Raises `HostRuleError`."""
-        ...
-
-
-class Counts(Protocol):
-    """Counts what becomes of requests. Those that are canceled end here, and nowhere else."""
-
-    def request_ended(self, deployment: DeploymentRef, status: Status) -> None: ...
-
-    def left_queue(self, queued_ms: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncQueueing:
-    """What only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
-
-    queue: RequestQueue
-    webhook_urls: WebhookUrls
-    counts: Counts
-    max_body_bytes: int = 262_144
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncRequestDependencies:
-    """What this stage works with. `queueing`: None where asynchronous requests are not set up."""
-
-    queueing: AsyncQueueing | None
-    counters: Counters
-    meters: Meters
-    ulids: Ulids
-    slices: Slices
-
-
 class Plans:
     """The limits of each workspace. Returns the same plan each time: counters know plans by identity."""
 
@@ -130,13 +75,21 @@ class Plans:
 class AsyncRequests:
     """Serves the paths of asynchronous requests."""
 
-    def __init__(self, dependencies: AsyncRequestDependencies) -> None:
-        self._given = dependencies
-        self._submissions, self._look_ups = Plans(submissions_plan), Plans(look_ups_plan)
+    def __init__(
+        self, queueing: AsyncQueueing | None, counters: Counters, meters: Meters, ulids: Ulids, slices: Slices
+    ) -> None:
+        """`queueing`: None where asynchronous requests are not set up."""
+        self._queueing_if_set_up = queueing
+        self._counters = counters
+        self._meters = meters
+        self._ulids = ulids
+        self._slices = slices
+        self._submissions = Plans(submissions_plan)
+        self._look_ups = Plans(look_ups_plan)
 
     def check_set_up(self) -> None:
         """Refuse every call where nothing could ever run."""
-        if self._given.queueing is None:
+        if self._queueing_if_set_up is None:
             raise AsyncNotSetUpError
 
     def max_body_bytes(self, workspace: WorkspaceRow) -> int:
@@ -146,21 +99,21 @@ class AsyncRequests:
 
     async def submit(self, context: RequestContext, call: DirectCall) -> Answered:
         """Queue the request whose body the call holds. The 201 leaves once the queue has it."""
-        submission = await parse_submission(call.body, call.wanted.workspace_id, self._given.slices)
+        submission = await parse_submission(call.body, call.wanted.workspace_id, self._slices)
         call.body = b""  # the queue gets a part of it
         if call.deployment.status in NOT_SERVING:
             raise NoModelReplicaError
         if submission.webhook_endpoint is not None:
             await self._check_webhook(submission.webhook_endpoint)
-        request = NewRequest(ID_PREFIX + self._given.ulids(), _ref(call), context.facts.path, submission)
+        request = NewRequest(ID_PREFIX + self._ulids(), _ref(call), context.facts.path, submission)
         taken = await self._take(context, self._submissions[request.deployment.workspace_id])
         try:
             await self._queued(request, parks=call.deployment.status in PARKING)
         except ParkedRequestError:
-            self._given.counters.give_back(taken)
+            self._counters.give_back(taken)
             raise CapacityExceededError from None
         except QueueFullError:
-            self._given.counters.give_back(taken)
+            self._counters.give_back(taken)
             raise AsyncQueueFullError from None
         return accepted_answer(request.id)
 
@@ -215,8 +168,8 @@ class AsyncRequests:
 
     @property
     def _queueing(self) -> AsyncQueueing:
-        assert self._given.queueing is not None  # `check_set_up` comes first
-        return self._given.queueing
+        assert self._queueing_if_set_up is not None  # `check_set_up` comes first
+        return self._queueing_if_set_up
 
     async def _check_webhook(self, url: str) -> None:
         try:
@@ -225,11 +178,15 @@ class AsyncRequests:
             raise MalformedRequestError(error.message) from None
 
     async def _take(self, context: RequestContext, plan: Plan) -> Taken:
-        meters = self._given.meters
+        meters = self._meters
+        asked = self._counters.ask(plan, NO_TOKENS)
         try:
-            answer = await self._given.counters.take(plan, NO_TOKENS)
+            answer = await asked
         except CountersUnavailableError:
             meters.limit_decision(UNAVAILABLE)
+            raise
+        except CancelledError:
+            self._counters.abandon(asked)
             raise
         context.rate_limit_lines = rate_limit_lines(answer.requests, None)
         if isinstance(answer, LimitHit):

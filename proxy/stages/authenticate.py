@@ -6,12 +6,12 @@ See docs/reference/management-api.md#federated-keys.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import Incoming, RequestContext
 from proxy.head_facts import HeadFacts, Purpose
+from proxy.parts import Directory
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,
@@ -19,26 +19,6 @@ from proxy.refusals import (
     NoCredentialError,
     NotOnboardedError,
 )
-
-
-class Directory(Protocol):
-    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
-
-    def key_holder(self, digest: str) -> KeyHolder | None:
-        """The holder of the key with this digest; None if there is no such key."""
-        ...
-
-    def caller(self, facts: HeadFacts) -> Identified | None:
-        """Who sends requests with this head, as `keep_caller` was told; None once policy has changed. Never raises."""
-        ...
-
-    def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
-        """Keep who sends requests with this head, until policy changes. It was just found out."""
-        ...
-
-    async def confirm_unknown(self) -> None:
-        """Wait until control has confirmed the policy replica. Rate-limited."""
-        ...
 
 
 class Authenticate:

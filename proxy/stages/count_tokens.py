@@ -3,18 +3,8 @@
 Such an answer is never dispatched and leaves no event, but it counts as a request against limits.
 """
 
-from typing import Protocol
-
-from policy.endpoints import Target
-from proxy.exchange import Admitted, Answered, Received, RequestContext
-
-
-class Dialects(Protocol):
-    """How each provider is asked."""
-
-    def own_answer(self, request: Received, target: Target) -> bytes | None:
-        """The JSON that answers the request without its target; None if the target is asked."""
-        ...
+from proxy.exchange import Admitted, Answered, RequestContext
+from proxy.parts import Dialects
 
 
 class CountTokens:

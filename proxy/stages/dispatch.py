@@ -5,17 +5,14 @@ record is written. Sends a request to another replica only if no byte of it reac
 dialect where a compatible server lacks the path, and without what we added where the server refuses that.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter, time_ns
-from typing import Protocol
 
 from policy.billing import event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import Target
 from policy.hosts import Reach
-from policy.snapshot import EndpointRow
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
@@ -23,15 +20,15 @@ from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Shape
 from proxy.error_bodies import read_refusal
-from proxy.exchange import Admitted, Answering, Received, RequestContext, UpstreamAnswer, UpstreamCall
-from proxy.head_facts import HeadFacts
+from proxy.exchange import Admitted, Answering, RequestContext, UpstreamAnswer, UpstreamCall
 from proxy.http_rules import target_rules
 from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
 from proxy.http_rules.refused_requests import REFUSING
-from proxy.json_text.segmented_body import RequestBody, RestoredBody
+from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
+from proxy.parts import Parts
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
-from proxy.replicas.replica_calls import Replicas, Wanted
+from proxy.replicas.replica_calls import Wanted
 from proxy.replicas.replica_sending import send_to_replica
 from proxy.time_slices import Slices
 
@@ -44,116 +41,17 @@ PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
 
 
-class Directory(Protocol):
-    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
-
-    def secret(self, id: str) -> str | None: ...
-
-    def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
-        """Keep it for calls with this head and slug until policy changes. Does nothing if its route is no longer so."""
-        ...
-
-    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
-        """Keep it for calls of this endpoint with these `forwarded_values`, as `keep_shape` does."""
-        ...
-
-
-class Journal(Protocol):
-    """Records a call before it is dispatched."""
-
-    def open(self, record: bytes) -> JournaledCall:
-        """Nothing of the call may be sent before what this returns is written.
-
-        Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
-        """
-        ...
-
-
-class UpstreamClient(Protocol):
-    """Sends requests to upstreams."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
-        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`, or why `call.record` was
-        refused."""
-        ...
-
-
-class AccessTokens(Protocol):
-    """Short-lived credentials, for providers that want one in place of the stored secret."""
-
-    async def token(self, secret_value: str) -> str:
-        """Raises `TargetCredentialError` or an `UpstreamError`."""
-        ...
-
-
-class Dialects(Protocol):
-    """How each provider is asked."""
-
-    def first_attempt(self, request: Received, target: Target) -> Attempt:
-        """How to put the call to its target. Raises `UntranslatableError`."""
-        ...
-
-    def translated_containers(self, request: Received, target: Target) -> int:
-        """How many objects the first attempt translates, at most; 0 if the call passes unchanged."""
-        ...
-
-    def build_request(
-        self, request: Received, target: Target, credential: str | None, attempt: Attempt
-    ) -> UpstreamRequest:
-        """Raises `UntranslatableError`."""
-        ...
-
-    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
-        """The body of `build_request`, of a call that passes unchanged."""
-        ...
-
-    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
-        """Whether an answer with this status may call for another attempt: `following` tells."""
-        ...
-
-    def following(
-        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
-    ) -> Callable[[], Attempt] | None:
-        """What makes the next attempt after this answer; None if the answer stands.
-
-        `refusal`: the answer's body, if it may be an error. What is returned raises `UntranslatableError`.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """`base_urls`: by provider, where the operator sets them. The request timeout runs from dispatch."""
-
-    base_urls: Mapping[str, str]
-    request_timeout_s: float = 1200.0
-    stream_idle_timeout_s: float = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchDependencies:
-    """What dispatch works with."""
-
-    directory: Directory
-    journal: Journal
-    upstream: UpstreamClient
-    dialects: Dialects
-    replicas: Replicas
-    settings: DispatchSettings
-    access_tokens: AccessTokens | None = None
-
-
 class Dispatch:
     """Sends admitted calls to their upstreams."""
 
-    def __init__(self, parts: DispatchDependencies, slices: Slices) -> None:
+    def __init__(self, parts: Parts, slices: Slices) -> None:
         self._parts = parts
         self._slices = slices
 
     async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send a call, if possible like one that was sent before."""
         parts = self._parts
-        settings = self._parts.settings
+        settings = self._parts.dispatch
         forwarding = context.forwarding
         if forwarding is None:
             return await self._send_first(context, admitted)
@@ -237,7 +135,7 @@ class Dispatch:
             workspace = admitted.identified.key.workspace_id
             await self._slices.run(workspace, asked.body.measure_in_slices(), len(context.body))
         headers = forwarded_headers(incoming, context.request_id, asked.headers)
-        idle_timeout_s = parts.settings.stream_idle_timeout_s
+        idle_timeout_s = parts.dispatch.stream_idle_timeout_s
         outbound = UpstreamCall(
             url="",
             method="POST",
@@ -279,7 +177,7 @@ class Dispatch:
     def _address(self, outbound: UpstreamCall, asked: UpstreamRequest, target: Target) -> None:
         base_url, outbound.reach = target.base_url, Reach.CUSTOMER
         if base_url is None:
-            base_url, outbound.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
+            base_url, outbound.reach = self._parts.dispatch.base_urls.get(target.provider), Reach.OPERATOR
         if base_url is None:  # a provider that only a newer control plane knows
             raise NoModelReplicaError
         outbound.url = asked.url_at(base_url)
@@ -294,7 +192,7 @@ class Dispatch:
             outbound.record = self._record(context, admitted, _payer(admitted))
         outbound.waiting_since = started = perf_counter()
         if not context.dispatched:
-            context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
+            context.deadline = outbound.deadline = started + parts.dispatch.request_timeout_s
         try:
             return await parts.upstream.send(outbound)
         finally:

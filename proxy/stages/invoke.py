@@ -7,13 +7,10 @@ See docs/reference/inference.md#direct-calls.
 """
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
 from policy.endpoints import Target
 from policy.hosts import Reach
-from policy.snapshot import ModelRow
 from proxy.answer_head import begin
 from proxy.directory_values import Identified
 from proxy.error_bodies import read_error
@@ -28,9 +25,10 @@ from proxy.http_rules.headers import (
 )
 from proxy.http_rules.model_paths import METHODS, ModelPath
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
+from proxy.parts import Directory, DispatchSettings, Replicas, UpstreamClient
 from proxy.refusals import NoSuchModelError, UpgradeError, WrongMethodError
 from proxy.replicas.direct_call import DirectCall
-from proxy.replicas.replica_calls import Replicas, Wanted
+from proxy.replicas.replica_calls import Wanted
 from proxy.replicas.replica_sending import send_to_replica
 
 NOT_MODIFIED = 304
@@ -39,36 +37,16 @@ _MODEL_SERVER = Target("PLATFORM")
 """Stands for every replica where an error's origin matters."""
 
 
-class Directory(Protocol):
-    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
-
-    def model(self, id: str) -> ModelRow | None: ...
-
-
-class UpstreamClient(Protocol):
-    """Sends requests to upstreams."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
-        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvokeDependencies:
-    """What direct calls work with. The request timeout runs from the first dispatch."""
-
-    directory: Directory
-    replicas: Replicas
-    upstream: UpstreamClient
-    request_timeout_s: float
-    stream_idle_timeout_s: float
-
-
 class Invoke:
     """Takes direct calls to their replicas, and the answers back."""
 
-    def __init__(self, parts: InvokeDependencies) -> None:
-        self._parts = parts
+    def __init__(
+        self, directory: Directory, replicas: Replicas, upstream: UpstreamClient, settings: DispatchSettings
+    ) -> None:
+        self._directory = directory
+        self._replicas = replicas
+        self._upstream = upstream
+        self._settings = settings
 
     def path(self, context: RequestContext) -> ModelPath:
         """What the request asks for, by path, host and method."""
@@ -85,7 +63,7 @@ class Invoke:
     def route(self, identified: Identified, path: ModelPath) -> DirectCall:
         """What the request asks of which model. A model of another workspace is answered like one that is not."""
         assert path.model_id is not None  # only a path to an asynchronous request names none
-        model, workspace_id = self._parts.directory.model(path.model_id), identified.key.workspace_id
+        model, workspace_id = self._directory.model(path.model_id), identified.key.workspace_id
         deployment = model.deployment_at(path.where) if model is not None else None
         if model is None or deployment is None or model.workspace_id != workspace_id:
             raise NoSuchModelError
@@ -93,12 +71,12 @@ class Invoke:
 
     async def wake(self, call: DirectCall) -> Answered:
         """Have the deployment woken, without a call."""
-        await self._parts.replicas.wake(call.wanted)
+        await self._replicas.wake(call.wanted)
         return Answered(202, (("content-type", "application/json"),), b"{}")
 
     async def send(self, context: RequestContext, call: DirectCall) -> UpstreamAnswer:
         """Send the call to a replica. Returns its answer when the head has arrived."""
-        parts, incoming, load = self._parts, context.incoming, context.load
+        settings, incoming, load = self._settings, context.incoming, context.load
         assert load is not None  # it has entered
         outbound = UpstreamCall(
             url="",
@@ -106,17 +84,17 @@ class Invoke:
             headers=forwarded_headers(incoming, context.request_id, {}, DIRECT_FORWARDED_FIELDS),
             body=call.body,
             deadline=0.0,
-            idle_timeout_s=parts.stream_idle_timeout_s,
+            idle_timeout_s=settings.stream_idle_timeout_s,
             reach=Reach.REPLICA,
         )
 
         def send(base_url: str) -> Awaitable[UpstreamAnswer]:
             outbound.url = call.url = base_url.rstrip("/") + call.target
             if not outbound.written:  # nothing has reached a replica: it may have been parked again meanwhile
-                context.deadline = outbound.deadline = perf_counter() + parts.request_timeout_s
-            return parts.upstream.send(outbound)
+                context.deadline = outbound.deadline = perf_counter() + settings.request_timeout_s
+            return self._upstream.send(outbound)
 
-        context.replica_call = replica_call = parts.replicas.begin(call.wanted, load)
+        context.replica_call = replica_call = self._replicas.begin(call.wanted, load)
         started = perf_counter()
         try:
             return await send_to_replica(replica_call, send)

@@ -5,24 +5,23 @@ upstream is read no faster than the caller reads. Upstream errors are turned int
 """
 
 from asyncio import TimerHandle, get_running_loop, sleep
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from time import perf_counter, time_ns
-from typing import Any, Protocol
+from typing import Any
 
 from policy.billing import Tokens
-from policy.endpoints import Target
-from proxy.accounting.metering import AnswerReader, DeliveredCounter, UnreadAnswer, tokens_so_far
+from proxy.accounting.metering import AnswerReader, UnreadAnswer, tokens_so_far
 from proxy.accounting.recovery import progress_record
 from proxy.answer_head import begin
-from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
 from proxy.dialects.finish import HELD_S
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
-from proxy.exchange import Answered, Answering, Headers, Received, RequestContext, UpstreamAnswer, UpstreamError
+from proxy.exchange import Answered, Answering, RequestContext, UpstreamAnswer, UpstreamError
 from proxy.head_facts import Purpose
 from proxy.http_rules.masking import mask_fields
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
+from proxy.parts import Dialects, Journal
 from proxy.progress_clock import Flowing, ProgressClock
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
@@ -38,40 +37,6 @@ SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
 UNCOUNTED_BYTES = 8_192
 """Bytes of a stream to pass on before what was delivered is counted, all at once."""
-
-
-class Journal(Protocol):
-    """Records how much of an answer was delivered: that is billed if this worker dies."""
-
-    def answered(self, record: bytes) -> None:
-        """The first bytes of a streamed answer are about to leave."""
-        ...
-
-    def progress(self, records: Sequence[bytes]) -> None:
-        """So much of these answers was delivered so far. Never raises."""
-        ...
-
-
-class Dialects(Protocol):
-    """How each provider's answers are read, and how delivered tokens are counted."""
-
-    def whole_answer(
-        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int
-    ) -> tuple[bytes, Tokens] | None:
-        """What the caller gets of a success that came whole, and the reported tokens. None: it needs a reader."""
-        ...
-
-    def unread_answer(
-        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
-    ) -> UnreadAnswer:
-        """A success, whose first bytes choose its reader. `most`: the largest plausible figure of a usage report."""
-        ...
-
-    def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter: ...
-
-    def stand_in_answer(self, request: Received, target: Target, status: int, error: bytes) -> bytes | None:
-        """The JSON that answers the request in place of the upstream's error; None if the error stands."""
-        ...
 
 
 class Relay:

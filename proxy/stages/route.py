@@ -4,51 +4,19 @@
 that the group may not call get the same answer, so that nobody can probe for the slugs of others.
 """
 
-from typing import Protocol
 from urllib.parse import unquote
 
-from policy.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow
-from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
-from proxy.exchange import MODELS_PATH, Answered, Received, RequestContext
-from proxy.head_facts import HeadFacts
+from proxy.directory_values import Forwarding, Identified, SlugRoute
+from proxy.exchange import MODELS_PATH, Answered, RequestContext
 from proxy.http_rules import model_listing
 from proxy.http_rules.headers import forwarded_values
 from proxy.http_rules.vendor_state import needs_a_close_look
+from proxy.parts import Dialects, Directory
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257
 """The longest slug. An error message repeats no more of what the caller sent."""
-
-
-class Directory(Protocol):
-    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
-
-    def endpoint(self, slug: str) -> EndpointRow | None: ...
-
-    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
-        """None if there is no such slug, or the group may not call it."""
-        ...
-
-    def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
-        """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
-        ...
-
-    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
-        """Find what was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
-        ...
-
-    def group(self, id: str) -> GroupNode | None: ...
-
-    def slugs(self, group_id: str) -> tuple[str, ...]: ...
-
-
-class Dialects(Protocol):
-    """How each provider is asked."""
-
-    def has_sealed(self, request: Received) -> bool:
-        """Whether the body holds reasoning that another target's translation sealed."""
-        ...
 
 
 class Route:

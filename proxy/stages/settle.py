@@ -6,19 +6,15 @@ journal's write.
 """
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter, time_ns
-from typing import Protocol
 
 from policy.billing import Tokens
-from policy.limits.settlement import Reservation
-from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
+from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
 from proxy.accounting.request_report import CallLabels, RequestReport
-from proxy.accounting.reservations import Taken
 from proxy.exchange import Admitted, RequestContext
+from proxy.parts import Counters, Journal, Meters, OutputEstimates
 
 log = logging.getLogger(__name__)
 
@@ -28,71 +24,14 @@ MAX_LABELS = 16
 """Most labels that are kept with a key."""
 
 
-class Journal(Protocol):
-    """Records the end of a call."""
-
-    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
-        """Returns None if the end is recorded; else the last bytes may leave once what this returns is written."""
-        ...
-
-
-class Counters(Protocol):
-    """The limits' counters."""
-
-    @property
-    def numbers(self) -> Iterator[int]:
-        """The numbers of settlements. Each settlement takes the next one."""
-        ...
-
-    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
-        """Enqueue; never raises."""
-        ...
-
-    def give_back(self, taken: Taken) -> None:
-        """Return everything that was taken for a call that was never dispatched. Enqueue; never raises."""
-        ...
-
-
-class OutputEstimates(Protocol):
-    """How much output a call of (group, slug) is likely to bring."""
-
-    def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
-
-
-class Meters(Protocol):
-    """The metrics."""
-
-    def usage_not_reported(self, reason: str) -> None:
-        """An answer is billed by what was delivered. `reason`: `missing`, or `rejected` as implausible."""
-        ...
-
-    def reservation_overrun(self, tokens: int) -> None:
-        """A call cost so much more than it was taken to cost at most."""
-        ...
-
-    def finished(self, call: RequestReport) -> None:
-        """Count a call, and log it. Enqueue; never raises, never waits."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettleDependencies:
-    """What settle works with."""
-
-    journal: Journal
-    counters: Counters
-    output_estimates: OutputEstimates
-    meters: Meters
-
-
 class Settle:
     """Ends requests."""
 
-    def __init__(self, dependencies: SettleDependencies) -> None:
-        self._journal = dependencies.journal
-        self._counters = dependencies.counters
-        self._output_estimates = dependencies.output_estimates
-        self._meters = dependencies.meters
+    def __init__(self, journal: Journal, counters: Counters, output_estimates: OutputEstimates, meters: Meters) -> None:
+        self._journal = journal
+        self._counters = counters
+        self._output_estimates = output_estimates
+        self._meters = meters
         self._rejections = _Rejections()
 
     def journal_end(self, context: RequestContext) -> UnwrittenRecord | None:

@@ -1,4 +1,4 @@
-"""Composition root of one worker: builds all dependencies in order, serves until SIGTERM, stops all in reverse.
+"""Composition root of one worker: builds all parts in order, serves until SIGTERM, stops all in reverse.
 
 Only here do stages and edges meet. It promises that on the way down what is in flight ends first, then settlements and
 counts leave, and the line to the supervisor closes last.
@@ -34,10 +34,9 @@ from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.receiver_urls import ReceiverUrls
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
-from proxy.pipeline import Pipeline, PipelineDependencies
+from proxy.parts import AsyncQueueing, DispatchSettings, Parts
+from proxy.pipeline import Pipeline
 from proxy.settings import Settings
-from proxy.stages.async_requests import AsyncQueueing
-from proxy.stages.dispatch import DispatchSettings
 from runtime.exhaustion import Exhaustion
 
 if TYPE_CHECKING:
@@ -81,12 +80,12 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         tracing = _tracing(settings, launch)
         if tracing is not None:
             stack.push_async_callback(tracing.close, link)
-        dependencies, meters = await _dependencies(settings, launch, link, replicas, stack)
+        parts, meters = await _parts(settings, launch, link, replicas, stack)
         if tracing is not None:
-            handle, refuse = tracing.handlers(dependencies, meters, _seal_keys(settings))
+            handle, refuse = tracing.handlers(parts, meters, _seal_keys(settings))
             server = HttpServer(handle, refuse=refuse)
         else:
-            pipeline = Pipeline(dependencies)
+            pipeline = Pipeline(parts)
             server = HttpServer(pipeline.handle, refuse=pipeline.refuse)
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
@@ -172,13 +171,13 @@ def give_back() -> None:
         trim(0)
 
 
-async def _dependencies(
+async def _parts(
     settings: Settings,
     launch: WorkerLaunch,
     link: SupervisorLink,
     replicas: ReplicaRequests,
     stack: contextlib.AsyncExitStack,
-) -> tuple[PipelineDependencies, WorkerMetrics]:
+) -> tuple[Parts, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
@@ -210,7 +209,7 @@ async def _dependencies(
     stack.push_async_callback(upstream.aclose)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
     stack.push_async_callback(tokens.aclose)
-    dependencies = PipelineDependencies(
+    parts = Parts(
         directory=directory,
         counters=counters,
         journal=journal,
@@ -231,7 +230,7 @@ async def _dependencies(
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
         on_exhausted=exhaustion.note,
     )
-    return dependencies, meters
+    return parts, meters
 
 
 def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> SnapshotDirectory:

@@ -22,7 +22,8 @@ from proxy.edges.telemetry.tracing.traced_parts import (
     TracedUpstream,
     traced_handler,
 )
-from proxy.pipeline import Pipeline, PipelineDependencies
+from proxy.parts import Parts
+from proxy.pipeline import Pipeline
 from runtime.tracing.current import add_ids_to_log_lines
 from runtime.tracing.provider import Tracing
 from runtime.tracing.settings import TraceSettings
@@ -38,13 +39,11 @@ class WorkerTracing:
         self._exemplars = Exemplars()
         add_ids_to_log_lines()
 
-    def handlers(
-        self, dependencies: PipelineDependencies, meters: WorkerMetrics, seal_keys: SealKeys
-    ) -> tuple[Handler, Handler]:
+    def handlers(self, parts: Parts, meters: WorkerMetrics, seal_keys: SealKeys) -> tuple[Handler, Handler]:
         """The pipeline with spans. `meters` sends exemplars and what became of spans."""
         counts, exemplars = self._tracing.counts, self._exemplars
         meters.traces = lambda: {"exemplars": exemplars.take(), "spans": counts.take()}
-        return traced_pipeline(self._tracing.tracer, dependencies, exemplars, seal_keys)
+        return traced_pipeline(self._tracing.tracer, parts, exemplars, seal_keys)
 
     async def close(self, link: SupervisorLink) -> None:
         """Send the last spans to the collector, then what became of them to the supervisor."""
@@ -52,19 +51,16 @@ class WorkerTracing:
         link.flush()
 
 
-def traced_pipeline(
-    tracer: Tracer, dependencies: PipelineDependencies, exemplars: Exemplars, seal_keys: SealKeys
-) -> tuple[Handler, Handler]:
-    """`handle` and `refuse` of the pipeline over `dependencies`, each of which records its part of a call's spans."""
-    given = dependencies
-    parts = replace(
-        given,
-        counters=TracedCounters(given.counters),
-        journal=TracedJournal(given.journal),
-        upstream=TracedUpstream(given.upstream),
-        replicas=TracedReplicas(given.replicas),
+def traced_pipeline(tracer: Tracer, parts: Parts, exemplars: Exemplars, seal_keys: SealKeys) -> tuple[Handler, Handler]:
+    """`handle` and `refuse` of the pipeline over `parts`, each of which records its part of a call's spans."""
+    traced = replace(
+        parts,
+        counters=TracedCounters(parts.counters),
+        journal=TracedJournal(parts.journal),
+        upstream=TracedUpstream(parts.upstream),
+        replicas=TracedReplicas(parts.replicas),
         dialects=TracedDialects(monotonic, seal_keys),
-        meters=TracedMeters(given.meters, exemplars),
+        meters=TracedMeters(parts.meters, exemplars),
     )
-    pipeline = Pipeline(parts)
+    pipeline = Pipeline(traced)
     return traced_handler(tracer, pipeline.handle), traced_handler(tracer, pipeline.refuse)

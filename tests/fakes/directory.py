@@ -8,7 +8,7 @@ from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits.effective import plan_for
+from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
@@ -82,13 +82,16 @@ class FakeDirectory:
 
     def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
+        plan = self.plan(group_id, slug)
+        return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
+
+    def plan(self, group_id: str, slug: str) -> Plan | None:
         if group_id not in self.groups:
             return None
         path = [self.groups[group_id]]
         while (parent := path[-1].parent_id) is not None:
             path.append(self.groups[parent])
-        plan = plan_for(path, slug, levels_for(path, slug))
-        return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
+        return plan_for(path, slug, levels_for(path, slug))
 
     def group(self, id: str) -> Group | None:
         self._check()

@@ -1,4 +1,4 @@
-"""The pipeline on in-memory dependencies, for tests of the pipeline and the server. `PathRig()` serves KEY and SLUG."""
+"""The pipeline on in-memory parts, for tests of the pipeline and the server. `PathRig()` serves KEY and SLUG."""
 
 from dataclasses import dataclass, field, replace
 from time import monotonic, time
@@ -8,8 +8,8 @@ from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.process.replica_requests import WaitingTimes
-from proxy.pipeline import Pipeline, PipelineDependencies
-from proxy.stages.dispatch import DispatchSettings, UpstreamClient
+from proxy.parts import DispatchSettings, Parts, UpstreamClient
+from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, ready_directory
 from tests.fakes.journal import FakeJournal
@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 @dataclass
 class PathRig:
-    """One worker's dependencies. All that do I/O are fakes."""
+    """One worker's parts. All that do I/O are fakes."""
 
     directory: FakeDirectory = field(default_factory=ready_directory)
     counters: FakeCounters = field(default_factory=lambda: FakeCounters(now_ms))
@@ -46,10 +46,10 @@ class PathRig:
     def __post_init__(self) -> None:
         self.replicas = FakeReplicas(self.directory, self.waiting_times)
         self.directory.on_models = self.replicas.changed
-        self.pipeline = Pipeline(self.dependencies())
+        self.pipeline = Pipeline(self.parts())
 
-    def dependencies(self) -> PipelineDependencies:
-        return PipelineDependencies(
+    def parts(self) -> Parts:
+        return Parts(
             directory=self.directory,
             counters=self.counters,
             journal=self.journal,
@@ -66,7 +66,7 @@ class PathRig:
 
     def over(self, upstream: UpstreamClient) -> None:
         """Use another upstream client, such as the real one."""
-        self.pipeline = Pipeline(replace(self.dependencies(), upstream=upstream))
+        self.pipeline = Pipeline(replace(self.parts(), upstream=upstream))
 
     def rebuilt(self, **changes: object) -> "PathRig":
         return replace(self, **changes)  # type: ignore[arg-type] # a test's own field names

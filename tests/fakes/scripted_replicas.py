@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proxy.capacity.call_load import Load
-from proxy.replicas.replica_calls import CallEnded, Wanted
+from proxy.replicas.replica_calls import BackgroundCall, CallEnded, Wanted
 
 Step = str | Exception | asyncio.Event
 
@@ -58,6 +59,9 @@ class ScriptedReplicas:
     def begin(self, wanted: Wanted, load: Load) -> ScriptedCall:
         self.calls.append(ScriptedCall(self, wanted))
         return self.calls[-1]
+
+    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> BackgroundCall:
+        raise AssertionError("only the async worker begins one")
 
     async def wake(self, wanted: Wanted) -> None:
         if self.wake_failure is not None:

@@ -15,9 +15,8 @@ from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import Cancellation, DeploymentRef, RetryRules
 from proxy.edges.telemetry.async_counts import AsyncCounts
-from proxy.pipeline import PipelineDependencies
+from proxy.parts import AsyncQueueing, Parts
 from proxy.stages import async_requests
-from proxy.stages.async_requests import AsyncQueueing
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import KEY, WORKSPACE_KEY
 from tests.fakes.failing_async_queue import FailingAsyncQueue
@@ -57,9 +56,9 @@ class AsyncRig(PathRig):
     scripted: ScriptedReplicas = field(default_factory=ScriptedReplicas)
     set_up: bool = True
 
-    def dependencies(self) -> PipelineDependencies:
+    def parts(self) -> Parts:
         queueing = AsyncQueueing(queue=self.queue, webhook_urls=self.urls, counts=self.counts, max_body_bytes=1000)
-        given = replace(super().dependencies(), replicas=self.scripted)
+        given = replace(super().parts(), replicas=self.scripted)
         return replace(given, async_queueing=queueing if self.set_up else None)
 
     def deploy(self, status: str) -> None:

@@ -112,7 +112,7 @@ def while_a_token_is_minted() -> Scene:
     scene = new_scene()
     place = VendorCConfig("p", "l")
     scene.rig.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
-    scene.rig.pipeline = Pipeline(replace(scene.rig.dependencies(), access_tokens=HeldTokens(scene.reached)))
+    scene.rig.pipeline = Pipeline(replace(scene.rig.parts(), access_tokens=HeldTokens(scene.reached)))
     return scene
 
 

@@ -21,7 +21,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
-from proxy.pipeline import PipelineDependencies
+from proxy.parts import Parts
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
 from proxy.replicas.replica_calls import Wanted
 from tests.fakes.directory import KEY, WORKSPACE_KEY
@@ -43,8 +43,8 @@ class DirectRig(PathRig):
 
     scripted: ScriptedReplicas = field(default_factory=ScriptedReplicas)
 
-    def dependencies(self) -> PipelineDependencies:
-        return replace(super().dependencies(), replicas=self.scripted)
+    def parts(self) -> Parts:
+        return replace(super().parts(), replicas=self.scripted)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from policy.limits.limit import Limit, LimitType, Unit
 from policy.token_estimate import AUDIO_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import UpstreamUnreachableError
+from proxy.parts import DispatchSettings
 from proxy.pipeline import Pipeline
 from proxy.refusals import SlowBodyError
-from proxy.stages.dispatch import DispatchSettings
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import VENDOR_B, PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
@@ -127,7 +127,7 @@ async def test_vendor_c_is_asked_below_its_project(rig: PathRig) -> None:
     place = VendorCConfig("project", "here")
     rig.directory.add_slug(SLUG, Target("VENDOR_C", secret_id="s1", vendor_c_config=place, target_model="their-model"))
     rig.settings = DispatchSettings({"VENDOR_C": "https://{location}-c.test"})
-    pipeline = Pipeline(replace(rig.dependencies(), access_tokens=FakeTokens()))
+    pipeline = Pipeline(replace(rig.parts(), access_tokens=FakeTokens()))
     rig.upstream.will(answer(b"{}"), answer(b"{}"))
     for incoming in (posted("/v1/images/generations"), form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n")):
         await pipeline.handle(incoming, FakeOutgoing())

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from policy.endpoints import EndpointRuleError
 from policy.hosts import EgressRules, Reach, check_base_url
 from policy.service_accounts import ServiceAccountError
 from proxy.dialects.vendor_rules import vendor_c
 from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamUnreachableError
+from proxy.parts import UpstreamClient
 from proxy.refusals import TargetCredentialError
 
 FETCH_TIMEOUT_S = 10.0
@@ -31,12 +31,6 @@ MAX_ACCOUNTS = 1_024
 """Most accounts whose parsed keys are cached, invalid ones included."""
 log = logging.getLogger(__name__)
 _HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
-
-
-class TokenRequestSender(Protocol):
-    """Sends a request to a token endpoint. Raises an `UpstreamError`."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
 
 
 @dataclass(slots=True)
@@ -68,7 +62,7 @@ class VendorCTokens:
     """Gets and caches tokens. One per event loop. `clock`: monotonic seconds, the clock of `UpstreamCall.deadline`."""
 
     def __init__(
-        self, upstream: TokenRequestSender, endpoints: TokenEndpoints, clock: Callable[[], float] = time.perf_counter
+        self, upstream: UpstreamClient, endpoints: TokenEndpoints, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._upstream = upstream
         self._endpoints = endpoints

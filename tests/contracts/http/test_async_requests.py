@@ -26,8 +26,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.upstream.receiver_urls import ReceiverUrls
-from proxy.pipeline import PipelineDependencies
-from proxy.stages.async_requests import AsyncQueueing
+from proxy.parts import AsyncQueueing, Parts
 from tests.fakes.directory import WORKSPACE_KEY
 from tests.fakes.front import Front, listening
 from tests.fakes.path import PathRig
@@ -48,8 +47,8 @@ class WorkerRig(PathRig):
 
     queueing: AsyncQueueing | None = None
 
-    def dependencies(self) -> PipelineDependencies:
-        return replace(super().dependencies(), async_queueing=self.queueing)
+    def parts(self) -> Parts:
+        return replace(super().parts(), async_queueing=self.queueing)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from policy.snapshot import KeyRow, WorkspaceRow
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings
 from tests import upstream as script
 from tests.fakes.directory import WORKSPACE_KEY
 from tests.fakes.front import Caller, Front, listening

@@ -18,8 +18,8 @@ from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream import connection as upstream_connection
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
+from proxy.parts import DispatchSettings
 from proxy.stages import relay
-from proxy.stages.dispatch import DispatchSettings
 from tests.contracts.http.test_oddities import MODEL_API, SPOKEN_PATHS, parsed
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import Caller, Front, listening

@@ -12,7 +12,7 @@ from policy.hosts import EgressRules
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import listening
 from tests.fakes.path import PathRig

@@ -24,7 +24,7 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings
 from tests import upstream as script
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import KEY, SLUG, platform

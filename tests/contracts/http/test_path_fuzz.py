@@ -12,7 +12,7 @@ from policy.hosts import EgressRules
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings
 from tests import upstream as script
 from tests.contracts.http.test_path import request
 from tests.fakes.directory import KEY

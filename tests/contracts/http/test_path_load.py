@@ -11,7 +11,7 @@ import pytest
 from policy.hosts import EgressRules
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings
 from tests import upstream as script
 from tests.contracts.http.test_path import OPTIONS, SSE, USED, request
 from tests.fakes.front import Caller, Front, listening

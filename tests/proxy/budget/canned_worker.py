@@ -40,8 +40,8 @@ from proxy.edges.redis.scripts import Scripts
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
-from proxy.pipeline import Pipeline, PipelineDependencies
-from proxy.stages.dispatch import DispatchSettings
+from proxy.parts import DispatchSettings, Parts
+from proxy.pipeline import Pipeline
 from proxy.supervisor.refresher import ReplicaVersion
 from tests.proxy.budget.canned_wires import CannedCaller, CannedEgress, CannedLoop
 
@@ -156,7 +156,7 @@ class CannedWorker:
         )
         self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
         stamp = ReplicaStamp(stamp_path(path))
-        dependencies = PipelineDependencies(
+        parts = Parts(
             directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),
             counters=self.counters,
             journal=self.journal,
@@ -167,7 +167,7 @@ class CannedWorker:
             meters=self.meters,
             dispatch=DispatchSettings({"VENDOR_B": "http://127.0.0.1:9999"}),
         )
-        self.server = HttpServer(Pipeline(dependencies).handle)
+        self.server = HttpServer(Pipeline(parts).handle)
         self.server.loop = loop
 
     def publish(self, *changed: Row, reset: bool = False) -> None:

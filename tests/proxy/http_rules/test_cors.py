@@ -20,7 +20,7 @@ def rig() -> PathRig:
 
 
 def allowing(rig: PathRig, origins: str) -> Pipeline:
-    return Pipeline(replace(rig.dependencies(), cors=parse_cors_origins(origins)))
+    return Pipeline(replace(rig.parts(), cors=parse_cors_origins(origins)))
 
 
 async def serve(pipeline: Pipeline, incoming: FakeIncoming) -> FakeOutgoing:

@@ -2,7 +2,7 @@
 
 Every command is answered or failed within its deadline, also while there is no connection. Several failures in a row
 open a circuit breaker: commands then fail at once until Redis has answered everything or a new connection stands.
-One server only, whichever its `Server` opens a connection to.
+One server only, whichever its `RedisServer` opens a connection to.
 
 See docs/reference/limits.md#redis-client.
 """
@@ -38,7 +38,7 @@ class RedisClientOptions:
     backoff_max_s: float = 0.5
 
 
-class Server(Protocol):
+class RedisServer(Protocol):
     """The server of a client. `name`: in log lines, at the beginning of a sentence."""
 
     name: str
@@ -50,7 +50,7 @@ class Server(Protocol):
 class RedisClient:
     """The client of one server. Its user adds commands with `enqueue`, or in a `before_flush` hook."""
 
-    def __init__(self, server: Server, options: RedisClientOptions = RedisClientOptions()) -> None:
+    def __init__(self, server: RedisServer, options: RedisClientOptions = RedisClientOptions()) -> None:
         self._server = server
         self._options = options
         self._before_flush: Callable[[], None] | None = None

@@ -13,8 +13,9 @@ from proxy.edges.policy.supervisor.model_rows import ModelChange
 from proxy.edges.replicas.supervisor.call_log import CallLog
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError
 from proxy.edges.replicas.supervisor.load_reports import LoadReports
-from proxy.edges.replicas.supervisor.prober import ProbeClient, Prober
+from proxy.edges.replicas.supervisor.prober import Prober
 from proxy.edges.telemetry.supervisor.deployment_metrics import DeploymentMetrics
+from proxy.parts import UpstreamClient
 from proxy.replicas.supervisor.switchboard import Switchboard
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 class DeploymentServices:
     """Give it the changes of models after the switchboard. Run `services` in the background."""
 
-    def __init__(self, board: Switchboard, probes: ProbeClient, reports: ControlReports, max_labels: int) -> None:
+    def __init__(self, board: Switchboard, probes: UpstreamClient, reports: ControlReports, max_labels: int) -> None:
         self._board = board
         self._prober = Prober(probes, board.probed)
         self._loads = LoadReports(reports, board, machine=secrets.token_hex(8))

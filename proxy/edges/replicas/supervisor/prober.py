@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from policy.deployments import NOT_SERVING, Deployment, HealthCheck
 from policy.hosts import Reach
 from proxy.edges.policy.supervisor.model_rows import ModelChange
 from proxy.edges.replicas.supervisor.probe_lanes import ProbeLane, ProbeLanes
-from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.exchange import UpstreamCall, UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.parts import UpstreamClient
 from proxy.replicas.supervisor.replica_health import Probe, ReplicaHealth
 from runtime.exhaustion import Exhaustion, is_exhausted
 
@@ -48,12 +48,6 @@ class Outcome(StrEnum):
     """No connection, or an address that may not be dialled."""
     BROKEN = "broken"
     """The connection broke, or what arrived was not HTTP."""
-
-
-class ProbeClient(Protocol):
-    """Sends probes: `HttpUpstream`."""
-
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
 
 
 OnHealth = Callable[[str, str, bool], None]
@@ -90,7 +84,7 @@ class _Probed:
 class Prober:
     """Give it the changes of models; read `outcomes` for metrics. `on_health` is called on the event loop."""
 
-    def __init__(self, client: ProbeClient, on_health: OnHealth, lanes: ProbeLanes | None = None) -> None:
+    def __init__(self, client: UpstreamClient, on_health: OnHealth, lanes: ProbeLanes | None = None) -> None:
         self._client = client
         self._on_health = on_health
         self._lanes = lanes or ProbeLanes()

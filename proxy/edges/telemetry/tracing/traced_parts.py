@@ -1,20 +1,18 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
-from typing import Protocol
 
 from opentelemetry.trace import Span, Tracer
 
 from policy.endpoints import Target
 from policy.limits.effective import Plan
-from policy.limits.settlement import Estimate, Reservation
+from policy.limits.settlement import Estimate
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.request_report import RequestReport
-from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.capacity.call_load import Load
-from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
@@ -22,58 +20,12 @@ from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
 from proxy.json_text.segmented_body import RequestBody
-from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Replicas, Wanted
+from proxy.parts import Counters, Journal, Meters, Replicas, UpstreamClient
+from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
 from runtime.tracing.current import CURRENT
 
 Handler = Callable[[Incoming, Outgoing], Awaitable[None]]
 PLATFORM_SPAN = "replica"
-
-
-class Counters(Protocol):
-    """The limits' counters, as the pipeline uses them."""
-
-    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit: ...
-
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]: ...
-
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None: ...
-
-    @property
-    def numbers(self) -> Iterator[int]: ...
-
-    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None: ...
-
-    def give_back(self, taken: Taken) -> None: ...
-
-
-class Journal(Protocol):
-    """The journal of calls, as the pipeline uses it."""
-
-    def open(self, record: bytes) -> JournaledCall: ...
-
-    def answered(self, record: bytes) -> None: ...
-
-    def progress(self, records: Sequence[bytes]) -> None: ...
-
-    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None: ...
-
-
-class UpstreamClient(Protocol):
-    async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
-
-
-class Meters(Protocol):
-    """The metrics, as the pipeline uses them."""
-
-    def limit_decision(self, decision: LimitDecision) -> None: ...
-
-    def watch(self, capacity: Capacity) -> None: ...
-
-    def usage_not_reported(self, reason: str) -> None: ...
-
-    def reservation_overrun(self, tokens: int) -> None: ...
-
-    def finished(self, call: RequestReport) -> None: ...
 
 
 def current_call() -> CallTrace | None:
@@ -96,7 +48,6 @@ class TracedCounters:
     """Records `admit` spans."""
 
     def __init__(self, counters: Counters) -> None:
-        self._take = counters.take
         self._ask = counters.ask
         self.abandon = counters.abandon
         self.numbers = counters.numbers
@@ -104,13 +55,9 @@ class TracedCounters:
         self.give_back = counters.give_back
 
     def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self._recorded(self._ask(plan, estimate, tier))
-
-    async def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
-        return await self._recorded(self._take(plan, estimate))
-
-    def _recorded(self, asked: Awaitable[Taken | LimitHit]) -> Awaitable[Taken | LimitHit]:
+        asked = self._ask(plan, estimate, tier)
         call = current_call()
+
         return asked if call is None or not call.is_recorded else self._awaited(asked, call.child("admit"))
 
     async def _awaited(self, asked: Awaitable[Taken | LimitHit], span: Span) -> Taken | LimitHit:
@@ -207,6 +154,7 @@ class TracedReplicas:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self.wake = replicas.wake
+        self.begin_background = replicas.begin_background
 
     def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
         begun, call = self._replicas.begin(wanted, load), current_call()

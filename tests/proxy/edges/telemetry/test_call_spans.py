@@ -52,7 +52,7 @@ class TracedRig(PathRig):
         provider.add_span_processor(SimpleSpanProcessor(self.ended))
         self.exemplars = Exemplars()
         tracer = provider.get_tracer("test")
-        self.handle, _ = traced_pipeline(tracer, self.dependencies(), self.exemplars, self.seal_keys)
+        self.handle, _ = traced_pipeline(tracer, self.parts(), self.exemplars, self.seal_keys)
 
     async def serve(self, incoming: FakeIncoming) -> FakeOutgoing:
         outgoing = FakeOutgoing()

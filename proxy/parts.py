@@ -1,0 +1,366 @@
+"""The parts that stages and background processes work with: one protocol for each, its methods by who calls them.
+
+The worker's composition root (`proxy/worker/app.py`) builds them, `proxy/pipeline.py` hands them to the stages. Each
+docstring names the class that does the work; tests use the fakes in `tests/fakes/`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from policy.endpoints import Target
+from policy.groups import GroupNode
+from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate, Reservation
+from policy.limits.tiers import DEFAULT_TIERS, Tier
+from policy.snapshot import EndpointRow, ModelRow, WorkspaceRow
+from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
+from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
+from proxy.accounting.metering import DeliveredCounter, UnreadAnswer
+from proxy.accounting.request_report import RequestReport
+from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.async_requests.queues import RequestQueue
+from proxy.async_requests.requests import DeploymentRef
+from proxy.async_requests.states import Status
+from proxy.capacity.call_load import Load
+from proxy.capacity.worker_capacity import Capacity, CapacityLimits
+from proxy.dialects.attempt import Attempt
+from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
+from proxy.exchange import Headers, Received, UpstreamAnswer, UpstreamCall
+from proxy.head_facts import HeadFacts
+from proxy.http_rules.cors import CorsRules
+from proxy.json_text.segmented_body import RequestBody
+from proxy.replicas.replica_calls import BackgroundCall, ReplicaCall, Wanted
+
+
+class Directory(Protocol):
+    """What policy says now: `SnapshotDirectory` reads the machine's policy replica.
+
+    Every method raises `PolicyUnavailableError` if there is no policy, but for those that find what was kept.
+    """
+
+    # authenticate
+
+    def key_holder(self, digest: str) -> KeyHolder | None:
+        """The holder of the key with this digest; None if there is no such key."""
+
+    def caller(self, facts: HeadFacts) -> Identified | None:
+        """Who sends requests with this head, as `keep_caller` was told; None once policy has changed. Never raises."""
+
+    def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
+        """Keep who sends requests with this head, until policy changes. It was just found out."""
+
+    async def confirm_unknown(self) -> None:
+        """Wait until control has confirmed the policy replica. Rate-limited."""
+
+    # route
+
+    def endpoint(self, slug: str) -> EndpointRow | None: ...
+
+    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
+        """None if there is no such slug, or the group may not call it."""
+
+    def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
+        """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
+
+    def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
+        """Find what was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
+
+    def group(self, id: str) -> GroupNode | None: ...
+
+    def slugs(self, group_id: str) -> tuple[str, ...]:
+        """The slugs that the group may call."""
+
+    # dispatch
+
+    def secret(self, id: str) -> str | None:
+        """The value of a target's secret; None if it is gone."""
+
+    def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
+        """Keep it for calls with this head and slug until policy changes. Does nothing if its route is no longer so."""
+
+    def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
+        """Keep it for calls of this endpoint with these `forwarded_values`, as `keep_shape` does."""
+
+    # invoke, and the async worker
+
+    def model(self, id: str) -> ModelRow | None: ...
+
+    # the async worker, and `snapshot show`
+
+    def workspace(self, id: str) -> WorkspaceRow | None: ...
+
+    # `snapshot show`
+
+    def plan(self, group_id: str, slug: str) -> Plan | None:
+        """What binds a call of the group to the slug; None if the group may not call it."""
+
+
+class Counters(Protocol):
+    """The counters of limits: `RedisCounters`."""
+
+    # admit and async requests
+
+    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
+
+        Awaiting it raises `CountersUnavailableError`.
+        """
+
+    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+        """Awaiting it was cancelled: return whatever it took or still takes."""
+
+    # settle
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """The numbers of settlements. Each settlement takes the next one."""
+
+    def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
+        """Enqueue; never raises."""
+
+    def give_back(self, taken: Taken) -> None:
+        """Return everything that was taken for a call that was never dispatched. Enqueue; never raises."""
+
+
+class Journal(Protocol):
+    """The journal of calls on local disk: `JournalWriter`."""
+
+    # dispatch
+
+    def open(self, record: bytes) -> JournaledCall:
+        """Nothing of the call may be sent before what this returns is written.
+
+        Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
+        """
+
+    # relay: what was delivered is billed if this worker dies
+
+    def answered(self, record: bytes) -> None:
+        """The first bytes of a streamed answer are about to leave."""
+
+    def progress(self, records: Sequence[bytes]) -> None:
+        """Record the delivery progress of open streams. Never raises."""
+
+    # settle
+
+    def close(self, call: JournaledCall, record: bytes) -> UnwrittenRecord | None:
+        """Returns None if the end is recorded; else the last bytes may leave once what this returns is written."""
+
+
+class UpstreamClient(Protocol):
+    """Sends requests to upstreams: `HttpUpstream`."""
+
+    # dispatch, invoke, the async worker, the prober of replicas, access tokens
+
+    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
+        """Return the answer when its head has arrived.
+
+        Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`, or why `call.record` was
+        refused.
+        """
+
+
+class AccessTokens(Protocol):
+    """Short-lived credentials, for providers that want one in place of the stored secret: `VendorCTokens`."""
+
+    # dispatch
+
+    async def token(self, secret_value: str) -> str:
+        """Raises `TargetCredentialError` or an `UpstreamError`."""
+
+
+class Replicas(Protocol):
+    """The replicas of platform models: `ReplicaRequests` asks the supervisor."""
+
+    # dispatch and invoke
+
+    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
+        """Begin a call. The caller must call `end` on it, cancelled or not."""
+
+    # invoke
+
+    async def wake(self, wanted: Wanted) -> None:
+        """Ask for the deployment to be woken if it is scaled to zero, without a call.
+
+        Raises `NoSuchModelError`, or `PolicyUnavailableError` if control could not be told.
+        """
+
+    # the async worker
+
+    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> BackgroundCall:
+        """Begin a call that nobody waits for. `told`: see `ReplicaRequests`."""
+
+
+class Dialects(Protocol):
+    """How each provider is asked, and how its answers are read: `Dialects` of `proxy/dialects/registry.py`."""
+
+    # route
+
+    def has_sealed(self, request: Received) -> bool:
+        """Whether the body holds reasoning that another target's translation sealed."""
+
+    # count tokens
+
+    def own_answer(self, request: Received, target: Target) -> bytes | None:
+        """The JSON that answers the request without its target; None if the target is asked."""
+
+    # dispatch
+
+    def first_attempt(self, request: Received, target: Target) -> Attempt:
+        """How to put the call to its target. Raises `UntranslatableError`."""
+
+    def translated_containers(self, request: Received, target: Target) -> int:
+        """How many objects the first attempt translates, at most; 0 if the call passes unchanged."""
+
+    def build_request(
+        self, request: Received, target: Target, credential: str | None, attempt: Attempt
+    ) -> UpstreamRequest:
+        """Raises `UntranslatableError`."""
+
+    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+        """The body of `build_request`, of a call that passes unchanged."""
+
+    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
+        """Whether an answer with this status may call for another attempt: `following` tells."""
+
+    def following(
+        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
+    ) -> Callable[[], Attempt] | None:
+        """What makes the next attempt after this answer; None if the answer stands.
+
+        `refusal`: the answer's body, if it may be an error. What is returned raises `UntranslatableError`.
+        """
+
+    # relay
+
+    def whole_answer(
+        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int
+    ) -> tuple[bytes, Tokens] | None:
+        """What the caller gets of a success that came whole, and the reported tokens. None: it needs a reader."""
+
+    def unread_answer(
+        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
+    ) -> UnreadAnswer:
+        """A success, whose first bytes choose its reader. `most`: the largest plausible figure of a usage report."""
+
+    def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter:
+        """The counter of what the caller gets, for answers without a usage report."""
+
+    def stand_in_answer(self, request: Received, target: Target, status: int, error: bytes) -> bytes | None:
+        """The JSON that answers the request in place of the upstream's error; None if the error stands."""
+
+
+class OutputEstimates(Protocol):
+    """How much output a call of (group, slug) is likely to bring: `OutputEstimates` of `proxy/accounting/`."""
+
+    # admit
+
+    def expected_output(self, group_id: str, slug: str, cap: int | None) -> int: ...
+
+    # settle
+
+    def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
+
+
+class Meters(Protocol):
+    """The worker's metrics and access log: `WorkerMetrics`."""
+
+    # the pipeline
+
+    def watch(self, capacity: Capacity) -> None:
+        """Report this worker's load from now on. Called once."""
+
+    # admit and async requests
+
+    def limit_decision(self, decision: LimitDecision) -> None:
+        """Count a decision: `admitted`, `refused` (by which type and unit), `unavailable`."""
+
+    # settle
+
+    def usage_not_reported(self, reason: str) -> None:
+        """An answer is billed by what was delivered. `reason`: `missing`, or `rejected` as implausible."""
+
+    def reservation_overrun(self, tokens: int) -> None:
+        """A call cost so much more than it was taken to cost at most."""
+
+    def finished(self, call: RequestReport) -> None:
+        """Count a call, and log it. Enqueue; never raises, never waits."""
+
+
+class AsyncMeters(Protocol):
+    """Counts what becomes of asynchronous requests: `AsyncCounts`."""
+
+    # async requests, and the async worker
+
+    def left_queue(self, queued_ms: int) -> None:
+        """A request is QUEUED no longer, and no attempt of it has begun."""
+
+    def request_ended(self, deployment: DeploymentRef, status: Status, count: int = 1) -> None: ...
+
+    # the async worker
+
+    def attempt_started(self, deployment: DeploymentRef, queued_ms: int | None) -> None:
+        """`queued_ms`: how long the request was QUEUED; None unless this is its first attempt."""
+
+    def attempt_ended(self, deployment: DeploymentRef, outcome: str, duration_s: float) -> None: ...
+
+    def delivery(self, outcome: str) -> None:
+        """Count a try to tell a webhook: `delivered`, `failed` or `given_up`."""
+
+
+class WebhookUrls(Protocol):
+    """Which URLs may be told a result: `ReceiverUrls`."""
+
+    # async requests
+
+    async def check(self, url: str, field: str) -> None:
+        """Judge the text, and the addresses that the host resolves to now. Raises `HostRuleError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """`base_urls`: by provider, where the operator sets them. The request timeout runs from the dispatch."""
+
+    base_urls: Mapping[str, str]
+    request_timeout_s: float = 1200.0
+    stream_idle_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncQueueing:
+    """What only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
+
+    queue: RequestQueue
+    webhook_urls: WebhookUrls
+    counts: AsyncMeters
+    max_body_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """All that the pipeline works with, and its settings."""
+
+    directory: Directory
+    counters: Counters
+    journal: Journal
+    upstream: UpstreamClient
+    replicas: Replicas
+    dialects: Dialects
+    output_estimates: OutputEstimates
+    meters: Meters
+    access_tokens: AccessTokens | None = None
+    async_queueing: AsyncQueueing | None = None
+    """None: asynchronous requests are not set up."""
+    dispatch: DispatchSettings
+    max_body_bytes: int = 100_000_000
+    max_reported_tokens: int = MAX_REPORTED_TOKENS
+    assumed_output_tokens: int = ASSUMED_OUTPUT_TOKENS
+    capacity: CapacityLimits = field(default_factory=CapacityLimits)
+    tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
+    cors: CorsRules = field(default_factory=CorsRules)
+    model_host_suffix: str = ""
+    on_exhausted: Callable[[Exception], None] = lambda error: None
+    """Told when a call is refused because the process, or the machine, has run out of something."""
