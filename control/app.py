@@ -30,12 +30,12 @@ from control.api.console import sessions as console_sessions
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
-from control.api.protocol.cursors import CursorSigner
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
+from control.api.session_pages.pairing import TERMINALS, Terminals
 from control.api.traffic import internal_traffic, traffic
 from control.api.training import (
     checkpoint_files,
@@ -66,10 +66,9 @@ from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
-from control.edges.wake.client import WakeClient
-from control.edges.wake.sender import WakeSender
-from control.edges.webhooks.client import WebhookClient
-from control.edges.webhooks.sender import SenderOptions, WebhookSender
+from control.edges.wake_client import WakeClient
+from control.edges.webhook_client import WebhookClient
+from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.hourly_sums import HourlySumMaker
@@ -77,13 +76,15 @@ from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.usage_links import UsageLinkSealer
-from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
+from control.resources.cursors import CursorSigner
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
+from control.resources.platform.wake_sender import WakeSender
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from control.resources.webhook_messages import outbox
+from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
@@ -179,6 +180,7 @@ def build(settings: Settings) -> web.Application:
         counters=UsageCounters(redis) if redis is not None else None,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
+    app[TERMINALS] = Terminals()
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES)

@@ -1,11 +1,8 @@
 """What the management API's handlers work with: the parts of one running control plane, made once in `control.app`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from control.api.console.call_places import CallPlaces
-from control.api.protocol.cursors import CursorSigner
-from control.api.protocol.encoding import Pieces
-from control.api.session_pages.pairing import Terminals
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
 from control.edges.name_resolution import UpstreamUrlChecker
@@ -18,7 +15,9 @@ from control.readiness import ReadinessChecks
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.call_places import CallPlaces
 from control.resources.console.usage_links import UsageLinkSealer
+from control.resources.cursors import CursorSigner
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
@@ -59,10 +58,9 @@ class Dependencies:
     links: LinkSealer
     usage_links: UsageLinkSealer
     checkpoint_store: CheckpointStore
-    policy_pages: SharedWork[FeedReader, Pieces]
+    policy_pages: SharedWork[FeedReader, Sequence[bytes]]
     counters: UsageCounters | None = None
     inference: InferenceClient | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
-    terminals: Terminals = field(default_factory=Terminals)
     call_places: CallPlaces = field(default_factory=CallPlaces)
     downloads: Places = field(default_factory=lambda: Places(MAX_DOWNLOADS, "downloads of checkpoint files"))

@@ -18,8 +18,8 @@ from control.edges.sql.events.upkeep import drop_days
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.traffic.rows import delete_steps, forget_senders
 from control.edges.sql.workspace_rows import all_workspaces
-from control.resources.records import DEAD, DELIVERED
-from control.resources.traffic.steps import KEPT
+from control.records.traffic import KEPT
+from control.records.webhooks import DEAD, DELIVERED
 
 DAY_MS = 86_400_000
 DELIVERED_DAYS = 7

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from control.resources.errors import RateLimitedError
+from control.errors import RateLimitedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,18 +58,41 @@ MAY_IMPORT = {
 # `tollgate` is one command for all programs. The parts of it that are clients of the API are in packages of their own.
 COMMANDS = {"control.operator.": ("launcher.command", "commands.")}
 
-# Control's layers: what each may import besides `policy`. Modules outside of these layers wire them together.
+# Control's layers from the ground floor up, and what each may import besides `policy`. Modules outside of these wire
+# them together. Records and errors are the ground floor: edges and resources exchange them, so neither may hold them.
+_CONTROL_FLOOR = ("control.errors", "control.records.")
 CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
-    "control.resources.": ("control.resources.", "control.edges.sql.", "control.shared_work", "control.time_slices"),
-    "control.throttle": ("control.resources.errors",),
-    "control.readiness": ("control.edges.sql.",),
-    "control.retention": ("control.edges.sql.", "control.resources."),
+    "control.errors": (),
+    "control.records.": _CONTROL_FLOOR,
     "control.shared_work": (),
     "control.time_slices": (),
     "control.stopping": (),
     "control.settings": ("runtime.",),
-    "control.edges.": ("control.edges.", "control.resources.", "control.throttle", "control.time_slices", "runtime."),
+    "control.throttle": _CONTROL_FLOOR,
+    "control.edges.": (*_CONTROL_FLOOR, "control.edges.", "control.throttle", "control.time_slices", "runtime."),
+    "control.readiness": ("control.edges.sql.",),
+    "control.retention": (*_CONTROL_FLOOR, "control.edges.sql."),
+    "control.resources.": (
+        *_CONTROL_FLOOR,
+        "control.resources.",
+        "control.edges.sql.",
+        "control.shared_work",
+        "control.time_slices",
+        "runtime.log_lines",
+        "runtime.shares.",
+    ),
+    "control.dependencies": (
+        "control.edges.",
+        "control.resources.",
+        "control.readiness",
+        "control.settings",
+        "control.shared_work",
+        "control.throttle",
+        "control.time_slices",
+        "runtime.",
+    ),
     "control.api.": (
+        *_CONTROL_FLOOR,
         "control.api.",
         "control.resources.",
         "control.dependencies",
@@ -324,7 +347,8 @@ def workers_import_no_supervisor(sources: Sources) -> list[str]:
 
 
 def control_keeps_its_layers(sources: Sources) -> list[str]:
-    """Resources import neither API nor HTTP, and only the row edges; the API imports no edge, and edges no API."""
+    """Records and errors import nothing above them, edges neither resources nor API, resources only the row edges, the
+    API no edge."""
     return [
         module.at(line, f"{layer.rstrip('.')} must not import {target}")
         for module in sources.values()
@@ -748,6 +772,21 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
         control_keeps_its_layers,
         {"control/throttle.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/throttle.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/edges/a.py": "from control.resources.b import x", "control/resources/b.py": ""},
+        "control/edges/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/records/a.py": "from control.resources.b import x", "control/resources/b.py": ""},
+        "control/records/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/dependencies.py": "from control.api.b import x", "control/api/b.py": ""},
+        "control/dependencies.py:1",
     ),
     (only_edges_import_io_libraries, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
     (only_edges_import_io_libraries, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),

@@ -15,9 +15,9 @@ from control.api.protocol.errors import TABLE as DOMAIN_ERRORS
 from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
 from control.operator.cli import tollgate
+from control.records.loads import UNREPORTED
+from control.records.models import DeploymentRecord
 from control.resources.platform import statuses
-from control.resources.platform.loads import UNREPORTED
-from control.resources.records import DeploymentRecord
 from control.resources.training.job_states import TRANSITIONS
 from control.settings import Settings as ControlSettings
 from control.throttle import allowance_for

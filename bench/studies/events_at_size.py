@@ -24,7 +24,7 @@ from control.edges.sql.events.partitions import partitions_of, parts_of
 from control.edges.sql.events.rows import page_of_events, queries_of
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Connection, Store
-from control.resources.records import EventPosition, Window
+from control.records.events import EventPosition, Window
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
 
 DAYS = 92

@@ -22,7 +22,7 @@ from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
-from control.resources.records import Window
+from control.records.events import Window
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Estimate, Reservation

@@ -23,7 +23,7 @@ from bench.programs.processes import OTHER_CORE, treat_sigterm_as_interrupt
 from control.edges.sql.group_rows import insert_group
 from control.edges.sql.store import Store
 from control.edges.sql.tables import workspaces
-from control.resources.records import GroupRecord
+from control.records.policy import GroupRecord
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from tests.redis_server import private_redis

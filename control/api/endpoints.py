@@ -25,10 +25,10 @@ from control.api.protocol.schemas import (
     SlugText,
     TimeText,
 )
+from control.records.policy import EndpointRecord
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
 from control.resources.endpoints import NewTarget
-from control.resources.records import EndpointRecord
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, ProviderRules, Target, VendorCConfig
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]

@@ -15,10 +15,10 @@ from control.api.protocol.lists import encoded_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import CURSOR, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
+from control.errors import InvalidFieldError
+from control.records.events import ShownEvent, Window
+from control.records.times import time_text
 from control.resources.billing_events import EventPage
-from control.resources.errors import InvalidFieldError
-from control.resources.records import ShownEvent, Window
-from control.resources.times import time_text
 from control.time_slices import each
 from policy.billing import EVENT_TYPE, public_event
 

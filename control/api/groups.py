@@ -25,12 +25,12 @@ from control.api.protocol.schemas import (
     not_all_null,
 )
 from control.api.usage import GroupUsageEntryV1, day_end_text, shown_usage
+from control.records.policy import GroupFilter, GroupRecord
+from control.records.times import time_text
 from control.resources import groups
 from control.resources.changes.shown import shown_group
 from control.resources.group_usage import read_usage
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
-from control.resources.records import GroupFilter, GroupRecord
-from control.resources.times import time_text
 from control.time_slices import each
 from policy.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.effective import Bound, bounds_of_each

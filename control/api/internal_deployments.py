@@ -10,9 +10,9 @@ from aiohttp import web
 
 from control.api.protocol.errors import ProblemError, bad_request
 from control.api.protocol.reports import Json, items, received
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
+from control.records.logs import LogLine
 from control.resources.logs import LEVELS
-from control.resources.records import LogLine
 from policy.deployment_load import DeploymentLoad
 
 _MAX_URLS = 1000

@@ -16,7 +16,7 @@ from control.api.protocol import authentication
 from control.api.protocol.bodies import receive_batch
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import bad_request
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from control.time_slices import each, pause
 from policy import exact_json
 from policy.billing import BillingEvent, events_from_wires

@@ -10,8 +10,8 @@ from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Array, Pieces, encode_object, joined
 from control.dependencies import Store
+from control.errors import InvalidFieldError
 from control.resources import policy_feed
-from control.resources.errors import InvalidFieldError
 from control.resources.policy_feed import FeedCursor, FeedReader
 from control.shared_work import SharedWork
 from control.time_slices import each

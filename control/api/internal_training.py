@@ -13,6 +13,7 @@ from aiohttp import web
 
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.reports import json_object, received
+from control.api.session_pages.pairing import TERMINALS
 from control.api.training.checkpoint_bodies import checkpoint_reports
 from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
 from control.resources.training import backend_reports, checkpoints, claims
@@ -25,7 +26,7 @@ async def _post_sync(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
     synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
     dependencies.metrics.training_jobs_entered(synced.entered)
-    state = WantedState(synced.wanted, terminals=dependencies.terminals.wanted())
+    state = WantedState(synced.wanted, terminals=request.app[TERMINALS].wanted())
     jobs = await each(state.jobs, lambda job: job.to_wire())
     return _answer({**WantedState(terminals=state.terminals).to_wire(), "jobs": jobs})
 

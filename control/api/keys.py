@@ -9,11 +9,11 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.records.policy import KeyRecord
+from control.records.times import time_text
 from control.resources import keys
 from control.resources.changes.shown import shown_key
 from control.resources.keys import KeyOwner
-from control.resources.records import KeyRecord
-from control.resources.times import time_text
 from policy.credentials import KeyKind
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]

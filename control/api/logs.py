@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.schemas import INTEGRAL, Name, RequestV1, ResponseV1
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
+from control.records.logs import LogFilter, LogLine
 from control.resources.logs import LEVELS
-from control.resources.records import LogFilter, LogLine
 from control.time_slices import each
 
 

@@ -13,9 +13,9 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.records.policy import SecretRecord
 from control.resources import secrets
 from control.resources.changes.shown import shown_secret
-from control.resources.records import SecretRecord
 from control.resources.secrets import NewSecret
 
 MAX_VALUE_CHARS = 65_536

@@ -12,6 +12,7 @@ from control.api.protocol.encoding import Encoded, Pieces
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
+from control.records.times import time_text
 from control.resources.group_usage import (
     GroupLimits,
     LimitPlace,
@@ -21,7 +22,6 @@ from control.resources.group_usage import (
     usage_clock_ms,
 )
 from control.resources.groups import read_group
-from control.resources.times import time_text
 from policy.limits.windows import until_midnight_ms
 
 

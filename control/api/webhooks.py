@@ -19,10 +19,10 @@ from control.api.protocol.schemas import (
     TimeText,
     not_all_null,
 )
+from control.records.times import time_text
+from control.records.webhooks import DeliveryRecord, WebhookRecord
 from control.resources import webhooks
 from control.resources.changes.shown import shown_delivery, shown_webhook
-from control.resources.records import DeliveryRecord, WebhookRecord
-from control.resources.times import time_text
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.hosts import MAX_URL_CHARS
 

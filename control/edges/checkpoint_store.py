@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 
-from control.resources.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
+from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from policy.training.store_keys import store_key
 from runtime.daemon_threads import in_daemon_thread, start_daemon_thread
 from runtime.log_lines import OutageLog

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import aiohttp
 from yarl import URL
 
-from control.resources.console.calls import InferenceCall
-from control.resources.errors import AnswerBrokenError, ProxyUnavailableError
+from control.errors import AnswerBrokenError, ProxyUnavailableError
+from control.records.console import InferenceCall
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 1260.0

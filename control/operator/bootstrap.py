@@ -16,8 +16,8 @@ from control.edges.redis.hints import HintPublisher
 from control.edges.sql.database_url import embedded_file
 from control.edges.sql.migrations.migrate import SchemaTooNewError, migrate
 from control.edges.sql.store import Store
+from control.errors import DomainError
 from control.operator.parts import StackError
-from control.resources.errors import DomainError
 
 T = TypeVar("T")
 OPERATOR_ERRORS = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)

@@ -193,7 +193,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def _told(error: Exception) -> str:
     """Why a database is away is for the operator, not for callers of the API."""
-    from control.resources.errors import DatabaseUnavailableError
+    from control.errors import DatabaseUnavailableError
 
     if isinstance(error, DatabaseUnavailableError) and error.reason:
         return f"the database cannot be reached: {error.reason}. `tollgate doctor` says what to mend"

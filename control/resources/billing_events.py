@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Store
-from control.resources.records import EventPosition, ShownEvent, Window
+from control.records.events import EventPosition, ShownEvent, Window
 
 NOTE_SHARE_OF_HOLDBACK = 8
 """The noted clock may lag by holdback / 8: stamps are up to holdback / 2 behind it, windows end a holdback behind."""

@@ -10,12 +10,12 @@ from control.edges.sql.model_rows import model_exists
 from control.edges.sql.secret_rows import lock_secret_of_id
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
+from control.errors import EndpointNotFoundError, InvalidFieldError, SecretUnreadableError, SlugTakenError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.policy import EndpointRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
-from control.resources.changes.records import Change
 from control.resources.changes.shown import shown_endpoint
-from control.resources.errors import EndpointNotFoundError, InvalidFieldError, SecretUnreadableError, SlugTakenError
-from control.resources.ids import new_id
-from control.resources.records import EndpointRecord
 from policy.endpoints import (
     EndpointRuleError,
     Target,

@@ -9,37 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from control.records.usage import Bucket, Meter, Used
 from control.time_slices import each, pause
 from policy.groups import Group
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
 from policy.limits.limit import LimitType, Unit
 from policy.limits.windows import until_midnight_ms
-
-
-class Bucket(NamedTuple):
-    """A counting group in a hash: `Plan.key` and `Bound.counting_group`."""
-
-    key: str
-    group_id: str
-
-
-class Meter(NamedTuple):
-    """The bucket that counts a limit, and the kind of the limit."""
-
-    bucket: Bucket
-    type: LimitType
-    unit: Unit
-
-
-class Used(NamedTuple):
-    """What counts against a limit now, and the ms until nothing of it does: 0 when a rolling window counts nothing.
-
-    Of daily limits, requests admitted and tokens settled today; of rate limits, reserved tokens as well.
-    """
-
-    amount: int
-    resets_in_ms: int
 
 
 class UsageSource(Protocol):

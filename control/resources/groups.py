@@ -12,10 +12,7 @@ from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
-from control.resources.changes.ownership import OwnerChange, with_owner
-from control.resources.changes.records import Change
-from control.resources.changes.shown import group_sides
-from control.resources.errors import (
+from control.errors import (
     ChildExceedsParentLimitError,
     ExternalEntityIdTakenError,
     GroupNotFoundError,
@@ -23,9 +20,13 @@ from control.resources.errors import (
     ParentGroupNotFoundError,
     UsageUnavailableError,
 )
-from control.resources.group_usage import Bucket, UsageSource
-from control.resources.ids import new_id
-from control.resources.records import GroupFilter, GroupRecord
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.policy import GroupFilter, GroupRecord
+from control.records.usage import Bucket
+from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.shown import group_sides
+from control.resources.group_usage import UsageSource
 from control.time_slices import pause
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (

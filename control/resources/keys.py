@@ -10,11 +10,11 @@ from control.edges.sql import key_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.group_rows import find_group
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.resources.changes.records import Change
+from control.errors import GroupNotFoundError, KeyNotFoundError
+from control.records.audit import Change
+from control.records.ids import new_key
+from control.records.policy import KeyRecord, PresentedKey
 from control.resources.changes.shown import shown_key
-from control.resources.errors import GroupNotFoundError, KeyNotFoundError
-from control.resources.ids import new_key
-from control.resources.records import KeyRecord, PresentedKey
 from policy.credentials import KeyKind, digest_of, prefix_of
 
 

@@ -15,8 +15,8 @@ from functools import partial
 from control.edges.sql import log_rows as rows
 from control.edges.sql.log_rows import LogTable, Place
 from control.edges.sql.store import Store, WriteTx, in_batches, now_ms
-from control.resources.records import NS_PER_MS, LogFilter, LogLine
-from control.resources.times import MillisecondRoom
+from control.records.logs import NS_PER_MS, LogFilter, LogLine
+from control.resources.millisecond_room import MillisecondRoom
 from control.time_slices import each
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")

@@ -13,18 +13,18 @@ from control.edges.sql import secret_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows
-from control.resources.changes.ownership import OwnerChange, with_owner
-from control.resources.changes.records import Change
-from control.resources.changes.shown import shown_secret
-from control.resources.errors import (
+from control.errors import (
     InvalidFieldError,
     SecretContendedError,
     SecretInUseError,
     SecretNotFoundError,
     SecretUnreadableError,
 )
-from control.resources.ids import new_id, new_nonce
-from control.resources.records import SecretRecord
+from control.records.audit import Change
+from control.records.ids import new_id, new_nonce
+from control.records.policy import SecretRecord
+from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.shown import shown_secret
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.service_accounts import ServiceAccountError, check_secret

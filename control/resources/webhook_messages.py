@@ -1,14 +1,13 @@
 """The messages of webhooks: what they contain, how they are signed, when they are retried.
 
 Delivery is at least once: a message keeps its id and its bytes over all attempts, and its events keep their keys.
-`outbox` writes the messages in the transaction that ingests the events; `edges/webhooks/sender.py` sends them.
+`outbox` writes the messages in the transaction that ingests the events; `webhook_sender.py` sends them.
 
 See docs/reference/events-and-webhooks.md#webhook-messages.
 """
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
@@ -20,9 +19,9 @@ from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
-from control.resources.ids import new_id
-from control.resources.records import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
-from control.resources.times import time_text
+from control.records.ids import new_id
+from control.records.times import time_text
+from control.records.webhooks import DEAD, DELIVERED, PENDING, Attempt, DeliveryRecord, WebhookRecord
 from policy.billing import EVENT_TYPE, public_event
 from policy.sealing import unseal
 
@@ -32,21 +31,6 @@ RETRY_FOR_MS = 3 * 86_400_000
 FIRST_DELAY_MS = 5_000
 LONGEST_DELAY_MS = 8 * 3_600_000
 LOGGED_ATTEMPTS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The result of one attempt. `retry_after_ms`: what the receiver asked for."""
-
-    at_ms: int
-    duration_ms: int
-    status_code: int | None
-    error: str | None
-    retry_after_ms: int = 0
-
-    @property
-    def succeeded(self) -> bool:
-        return self.status_code is not None and 200 <= self.status_code < 300
 
 
 async def outbox(tx: WriteTx, rows: Sequence[NewEvent], receivers: Receivers) -> None:

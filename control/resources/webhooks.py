@@ -1,6 +1,6 @@
 """Webhooks as their owner manages them: create, change, rotate the secret, delete, redeliver, send a test message.
 
-`webhook_messages.py` writes the messages; `edges/webhooks/sender.py` sends them.
+`webhook_messages.py` writes the messages; `webhook_sender.py` sends them.
 
 See docs/reference/events-and-webhooks.md#webhooks.
 """
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
-from control.resources.changes.ownership import OwnerChange, with_owner
-from control.resources.changes.records import Change
-from control.resources.changes.shown import shown_delivery, shown_webhook
-from control.resources.endpoints import UpstreamUrls
-from control.resources.errors import (
+from control.errors import (
     DeliveryInProgressError,
     DeliveryNotFoundError,
     InvalidFieldError,
     TooManyWebhooksError,
     WebhookNotFoundError,
 )
-from control.resources.ids import new_id, new_nonce
-from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
+from control.records.audit import Change
+from control.records.ids import new_id, new_nonce
+from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
+from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.shown import shown_delivery, shown_webhook
+from control.resources.endpoints import UpstreamUrls
 from control.resources.webhook_messages import new_delivery
 from policy.hosts import HostRuleError
 from policy.sealing import seal, unseal

@@ -11,13 +11,13 @@ from typing import Any
 from control.edges.sql import workspace_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Store, WriteTx
+from control.errors import DomainError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.policy import WorkspaceRecord
 from control.resources import secrets, webhooks
-from control.resources.changes.records import Change
-from control.resources.errors import DomainError
-from control.resources.ids import new_id
 from control.resources.keys import KeyOwner, add_key
 from control.resources.platform import signing_secrets
-from control.resources.records import WorkspaceRecord
 from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.limits.tiers import check_tier, parse_tiers

@@ -8,8 +8,8 @@ from sqlalchemy import text
 from control.edges.sql.events.clock import ClockReading, EventClock
 from control.edges.sql.events.ingest import Ingest, Outbox
 from control.edges.sql.store import Connection, Store
+from control.records.events import Window
 from control.resources.billing_events import EventReader
-from control.resources.records import Window
 from policy.billing import BillingEvent, Tokens
 
 HOLDBACK_S = 60.0

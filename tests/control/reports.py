@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from control.edges.sql.events.rows import delete_events_before
-from control.resources.times import time_text
+from control.records.times import time_text
 from policy.billing import Tokens
 from policy.prices import DAY_MS, date_text
 from tests.control.billing import event, ingest_and_reader

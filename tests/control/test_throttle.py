@@ -14,7 +14,7 @@ import pytest
 from control.edges.redis import throttle_windows
 from control.edges.redis.client import connect
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
-from control.resources.errors import RateLimitedError
+from control.errors import RateLimitedError
 from control.throttle import OTHER, Allowance, Throttle, Windows, allowance_for
 from runtime.redis.routed import RoutedRedis
 from tests.control.plane import ControlPlane, running_plane

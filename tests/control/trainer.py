@@ -5,7 +5,7 @@ from typing import Any
 
 from control.edges.sql.store import Store
 from control.edges.sql.training import job_rows, project_rows
-from control.resources.training.records import JobRecord, ProjectRecord
+from control.records.training import JobRecord, ProjectRecord
 from policy.training.job_spec import JobSpec
 from policy.training.reports import (
     BackendReport,

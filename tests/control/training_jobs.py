@@ -8,8 +8,8 @@ from sqlalchemy import delete, insert
 from control.edges.sql.store import Store, now_ms
 from control.edges.sql.training import job_rows, project_rows
 from control.edges.sql.training.tables import training_backend
+from control.records.training import JobRecord, ProjectRecord
 from control.resources.training import sessions
-from control.resources.training.records import JobRecord, ProjectRecord
 from policy.training.job_spec import ON_STARTUP, JobSpec, SessionSpec
 from policy.training.statuses import RUNNING
 from tests.control.plane import Answer, ControlPlane

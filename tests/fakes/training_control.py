@@ -10,9 +10,9 @@ from typing import Any
 
 from aiohttp import web
 
-from control.resources.errors import JobNotClaimableError
+from control.errors import JobNotClaimableError
+from control.records.training import JobRecord
 from control.resources.training import job_states
-from control.resources.training.records import JobRecord
 from policy.training.job_spec import DEDICATED, JobSpec
 from policy.training.reports import (
     BackendReport,

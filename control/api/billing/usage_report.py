@@ -15,11 +15,11 @@ from control.api.protocol.lists import PAGE_BYTES, encoded_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1
 from control.api.protocol.times import TimeParameter, next_ms
+from control.errors import InvalidFieldError
+from control.records.events import Window
+from control.records.times import time_text
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
-from control.resources.errors import InvalidFieldError
-from control.resources.records import Window
-from control.resources.times import time_text
 from control.time_slices import each, pause
 from policy.prices import Price, Usage, amount_text, money_texts
 

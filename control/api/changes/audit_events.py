@@ -11,10 +11,10 @@ from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
+from control.errors import InvalidFieldError
+from control.records.audit import AuditEvent, AuditFilter
+from control.records.times import time_text
 from control.resources.changes import audit_trail
-from control.resources.changes.records import AuditEvent, AuditFilter
-from control.resources.errors import InvalidFieldError
-from control.resources.times import time_text
 
 _Actor = Annotated[
     str,

@@ -5,7 +5,7 @@ See docs/reference/management-api.md#conventions.
 
 from aiohttp import web
 
-from control.resources.ids import new_request_id
+from control.records.ids import new_request_id
 from policy.request_ids import valid_request_id
 
 HEADER = "X-Request-Id"

@@ -18,9 +18,10 @@ from control.api.protocol.bodies import read_body, receive
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.schemas import RequestV1
-from control.resources.console.calls import InferenceCall, check_call
+from control.errors import AnswerBrokenError, NoProxyUrlError, ProxyUnavailableError
+from control.records.console import InferenceCall
+from control.resources.console.calls import check_call
 from control.resources.console.sessions import ConsoleSession
-from control.resources.errors import AnswerBrokenError, NoProxyUrlError, ProxyUnavailableError
 from policy.credentials import MODEL_CALLERS, KeyKind
 
 PATH = "/console/call"

@@ -18,11 +18,11 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import origin_of
 from control.api.protocol.schemas import RequestV1
+from control.records.times import time_text
 from control.resources.console import sessions
 from control.resources.console.sessions import ConsoleSession
 from control.resources.console.visitors import Visitor, read_visitor
 from control.resources.keys import find_presented_keys
-from control.resources.times import time_text
 from policy.credentials import KeyKind, may_manage
 
 PATH = "/console/session"

@@ -15,14 +15,14 @@ from control.api.console.sessions import session_of
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.usage import shown_limit
+from control.errors import DatabaseUnavailableError, UsageLinkOverError
+from control.records.console import NamedGroup
+from control.records.times import time_text
 from control.resources.changes.shown import shown_key
-from control.resources.console.records import NamedGroup
 from control.resources.console.usage_links import UsageLink, group_of_link
 from control.resources.console.usage_page import UsagePage, read_usage_page
 from control.resources.console.visitors import read_visitor
-from control.resources.errors import DatabaseUnavailableError, UsageLinkOverError
 from control.resources.group_usage import LimitUse
-from control.resources.times import time_text
 from policy.credentials import KeyKind
 from policy.prices import Usage
 from runtime.http.server import keep

@@ -12,9 +12,9 @@ from control.api.platform.deployments import deployment_ref
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
+from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
-from control.resources.records import LogLine
 from control.time_slices import each
 
 EpochNs = Annotated[

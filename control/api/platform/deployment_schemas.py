@@ -14,9 +14,9 @@ from control.api.protocol.schemas import (
     TimeText,
     not_all_null,
 )
+from control.records.times import optional_time_text, time_text
 from control.resources.platform.deployments import DeploymentSummary, Settings
 from control.resources.platform.loads import active_replicas
-from control.resources.times import optional_time_text, time_text
 from policy.deployments import DEFAULT_MAX_QUEUED, FAILED, HealthCheck
 from policy.hosts import MAX_URL_CHARS
 from policy.snapshot import health_to_wire

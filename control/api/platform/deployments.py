@@ -12,9 +12,9 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1
+from control.records.models import DeploymentRecord
 from control.resources.platform import deployments
 from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
-from control.resources.records import DeploymentRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
 
 ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)

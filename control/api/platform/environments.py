@@ -8,10 +8,10 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.errors import InvalidFieldError
+from control.records.models import EnvironmentRecord
 from control.resources.changes.shown_platform import shown_environment
-from control.resources.errors import InvalidFieldError
 from control.resources.platform import environments
-from control.resources.records import EnvironmentRecord
 
 
 class SetEnvironmentRequestV1(RequestV1):

@@ -8,9 +8,9 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.records.times import time_text
 from control.resources.platform import models
 from control.resources.platform.models import ModelSummary
-from control.resources.times import time_text
 
 
 class CreateModelRequestV1(RequestV1):

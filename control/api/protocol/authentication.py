@@ -9,9 +9,9 @@ from aiohttp import web
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import is_from_own_page
 from control.dependencies import Dependencies
+from control.records.policy import PresentedKey
 from control.resources.console.sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
-from control.resources.records import PresentedKey
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
 from runtime.http.server import keep
 

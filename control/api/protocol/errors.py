@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from control.resources.errors import (
+from control.errors import (
     CheckpointStoreUnavailableError,
     ChildExceedsParentLimitError,
     ConflictError,

@@ -18,9 +18,9 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Encoded, joined
 from control.api.protocol.origins import origin_of
 from control.dependencies import Dependencies, Store
-from control.resources.changes.records import Actor
-from control.resources.errors import NotFoundError
-from control.resources.records import PresentedKey
+from control.errors import NotFoundError
+from control.records.audit import Actor
+from control.records.policy import PresentedKey
 
 M = TypeVar("M", bound=BaseModel)
 

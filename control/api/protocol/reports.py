@@ -14,7 +14,7 @@ from control.api.protocol.bodies import receive_batch
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import bad_request
 from control.dependencies import Dependencies
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from control.time_slices import each, pause
 
 T = TypeVar("T")

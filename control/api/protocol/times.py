@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from control.resources.times import EPOCH, LAST_MS
+from control.records.times import EPOCH, LAST_MS
 
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
 _FORM = re.compile(

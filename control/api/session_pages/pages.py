@@ -15,9 +15,9 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import is_from_own_page, origin_of
 from control.api.session_pages.terminal_sockets import COOKIE
-from control.resources.errors import DatabaseUnavailableError
+from control.errors import DatabaseUnavailableError
+from control.records.training import SessionRecord
 from control.resources.training import sessions
-from control.resources.training.records import SessionRecord
 from control.resources.training.sessions import Refusal
 
 _MAX_FORM_BYTES = 4096

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from control.resources.training.records import SessionRecord
+from control.records.training import SessionRecord
 from policy.training.reports import WantedTerminal
 from runtime.shares.places import NoPlaceError, Places
 
@@ -88,3 +88,6 @@ class Terminals:
 
     def browsers(self) -> Sequence[web.WebSocketResponse]:
         return [one.browser for one in self._open.values()]
+
+
+TERMINALS = web.AppKey("terminals", Terminals)

@@ -13,12 +13,12 @@ from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import is_from_own_page
-from control.api.session_pages.pairing import TooManyTerminalsError
+from control.api.session_pages.pairing import TERMINALS, TooManyTerminalsError
 from control.api.session_pages.relay import MAX_MESSAGE_BYTES, STOPPING, End, Relay
 from control.dependencies import Dependencies
-from control.resources.errors import DatabaseUnavailableError, NotFoundError
+from control.errors import DatabaseUnavailableError, NotFoundError
+from control.records.training import SessionRecord
 from control.resources.training import sessions
-from control.resources.training.records import SessionRecord
 from runtime.http.server import keep
 
 COOKIE = "tollgate-session"
@@ -38,7 +38,7 @@ async def _browser(request: web.Request) -> web.StreamResponse:
     keep(request, workspace_id)
     socket = await _accepted(request)
     try:
-        with dependencies.terminals.opened(workspace_id, session, socket) as terminal:
+        with request.app[TERMINALS].opened(workspace_id, session, socket) as terminal:
             await Relay(terminal, lambda: _is_open(dependencies, session, cookie)).run()
     except TooManyTerminalsError as refusal:
         end = End(str(refusal))
@@ -58,7 +58,7 @@ async def _is_open(dependencies: Dependencies, session: SessionRecord, cookie: s
 async def _trainer(request: web.Request) -> web.StreamResponse:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    terminal = dependencies.terminals.waiting(request.match_info["terminal_id"])
+    terminal = request.app[TERMINALS].waiting(request.match_info["terminal_id"])
     if terminal is None:
         raise NotFoundError
     socket = await _accepted(request)
@@ -83,7 +83,7 @@ async def _accepted(request: web.Request) -> web.WebSocketResponse:
 
 async def close_terminals(app: web.Application) -> None:
     """For `on_shutdown`: open shells must not hold up the end of control."""
-    browsers = app[DEPENDENCIES].terminals.browsers()
+    browsers = app[TERMINALS].browsers()
     await asyncio.gather(*(one.close(code=STOPPING.code, message=STOPPING.message) for one in browsers))
 
 

@@ -9,7 +9,7 @@ import re
 from aiohttp import web
 
 from control.api.protocol.reports import Json, items, received
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from control.resources.traffic.figures import add_traffic
 from policy.traffic import TrafficRow
 

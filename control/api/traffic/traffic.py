@@ -13,7 +13,7 @@ from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter
-from control.resources.times import time_text
+from control.records.times import time_text
 from control.resources.traffic.figures import MAX_SLUGS, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period

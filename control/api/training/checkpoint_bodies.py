@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from control.api.protocol.reports import Json, items
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from policy.training.reports import CheckpointReport
 from policy.training.statuses import FULL, LORA
 from policy.training.store_keys import is_plain, is_plain_path

@@ -13,10 +13,10 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1, TimeText
 from control.api.training.job_schemas import TrainingJobV1, job_response
 from control.api.training.jobs import job_ref
-from control.resources.times import time_text
+from control.records.times import time_text
+from control.records.training import CheckpointRecord
 from control.resources.training import checkpoints
 from control.resources.training.download_links import Link
-from control.resources.training.records import CheckpointRecord
 from control.time_slices import each
 from policy.training.reports import CheckpointFile
 

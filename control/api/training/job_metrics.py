@@ -10,7 +10,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
 from control.api.training.jobs import job_ref
-from control.resources.times import time_text
+from control.records.times import time_text
 from control.resources.training import jobs
 from control.time_slices import each
 from policy.training.reports import MetricPoint

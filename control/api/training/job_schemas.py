@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from control.api.protocol.schemas import ResponseV1, TimeText
-from control.resources.times import time_text
+from control.records.times import time_text
 from control.resources.training.instance_types import InstanceType, instance_type_of
 from control.resources.training.jobs import JobSummary
 from control.resources.training.projects import ProjectSummary

@@ -3,9 +3,9 @@
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.api.training.job_schemas import TrainingJobResponseV1, job_response
+from control.records.training import JobRef
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
-from control.resources.training.records import JobRef
 from policy.training.statuses import CREATED, STOPPED
 
 

@@ -8,9 +8,9 @@ from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, RequestV1
 from control.api.training.job_schemas import Status, TrainingJobsResponseV1, job_response
+from control.records.training import JobSearch
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
-from control.resources.training.records import JobSearch
 from control.time_slices import each
 
 

@@ -6,7 +6,7 @@ See docs/reference/training.md#interactive-sessions.
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1, TimeText
 from control.api.training.jobs import job_ref
-from control.resources.times import optional_time_text
+from control.records.times import optional_time_text
 from control.resources.training import sessions
 from control.resources.training.sessions import AuthCode
 

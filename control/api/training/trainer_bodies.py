@@ -9,7 +9,7 @@ See docs/reference/training.md#internal-api.
 from dataclasses import replace
 
 from control.api.protocol.reports import Json, items, read_object
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from control.resources.logs import LEVELS, printable
 from policy.training.reports import BackendReport, JobReport, MetricPoint, OutputBatch, OutputLine
 from policy.training.resources import Host

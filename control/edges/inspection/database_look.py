@@ -19,7 +19,7 @@ from control.edges.sql.database_url import embedded_file
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.migrations.migrate import LATEST
 from control.edges.sql.tables import deployments, endpoints
-from control.resources.errors import DatabaseUnavailableError
+from control.errors import DatabaseUnavailableError
 from policy.endpoints import Target
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import target_from_wire

@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 from redis.exceptions import RedisError
 
-from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, sum_of
-from control.resources.platform.loads import Load
+from control.records.loads import HEALTH_LASTS_MS, Heard, Load, sum_of
 from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad
 from runtime.log_lines import OutageLog, cause_of

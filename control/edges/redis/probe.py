@@ -7,8 +7,8 @@ from redis.exceptions import RedisError
 from control.edges.redis.hints import CHANNEL
 from control.edges.redis.throttle_windows import RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
-from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, Meter
+from control.errors import UsageUnavailableError
+from control.records.usage import Bucket, Meter
 from control.throttle import Allowance
 from policy.limits.limit import LimitType, Unit
 from runtime.redis.routed import RoutedRedis

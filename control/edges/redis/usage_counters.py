@@ -12,8 +12,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, Meter, Used
+from control.errors import UsageUnavailableError
+from control.records.usage import Bucket, Meter, Used
 from control.time_slices import each, pause
 from policy.limits.counter_layout import (
     EXPIRY_S,

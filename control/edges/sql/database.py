@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from control.edges.sql.database_url import parse
-from control.resources.errors import DatabaseReadOnlyError, DatabaseUnavailableError
+from control.errors import DatabaseReadOnlyError, DatabaseUnavailableError
 from runtime.private_files import describe_closed, tighten_files
 
 log = logging.getLogger(__name__)

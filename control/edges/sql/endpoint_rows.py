@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, delete, func, insert, not_, or_, select, u
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints
-from control.resources.records import EndpointRecord
+from control.records.policy import EndpointRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, comparable_name
 from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
 

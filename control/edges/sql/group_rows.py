@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, groups
-from control.resources.records import GroupFilter, GroupRecord
+from control.records.policy import GroupFilter, GroupRecord
 from control.time_slices import each
 from policy.exact_json import array_items
 from policy.groups import Enforcement, Group

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, delete, insert, select, tuple_
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
-from control.resources.records import KeyRecord, PresentedKey
+from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
 from policy.snapshot import KeyRow, RowKind
 

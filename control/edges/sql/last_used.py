@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, or_, update
 
 from control.edges.sql.store import Store, now_ms
 from control.edges.sql.tables import api_keys
-from control.resources.errors import DatabaseUnavailableError
+from control.errors import DatabaseUnavailableError
 
 INTERVAL_S = 30.0
 

@@ -18,8 +18,8 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployment_logs, deployments
 from control.edges.sql.training.tables import training_jobs, training_logs
-from control.resources.records import NS_PER_MS, LogFilter, LogLine
-from control.resources.times import Millisecond
+from control.records.logs import NS_PER_MS, LogFilter, LogLine
+from control.records.times import Millisecond
 
 _MOST_NS = 2**63 - 1
 """The largest number that a column holds."""

@@ -14,8 +14,8 @@ from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
-from control.resources.errors import ModelFullError
-from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord, ReportedDeployment
+from control.errors import ModelFullError
+from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord, ReportedDeployment
 from control.time_slices import each
 from policy.deployments import Deployment, HealthCheck, comparable_name
 from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire

@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints, secrets
-from control.resources.records import SecretRecord
+from control.records.policy import SecretRecord
 from policy.snapshot import RowKind, SecretRow
 
 

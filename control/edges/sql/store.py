@@ -23,9 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control.edges.sql.database import database_errors, is_retryable, open_engine, read_only_reason
 from control.edges.sql.tables import audit_events, published, revision, revision_nonces
-from control.resources.changes.records import Actor, AuditEvent, Change, Shown
-from control.resources.errors import DatabaseReadOnlyError, DatabaseUnavailableError
-from control.resources.ids import new_id
+from control.errors import DatabaseReadOnlyError, DatabaseUnavailableError
+from control.records.audit import Actor, AuditEvent, Change, Shown
+from control.records.ids import new_id
 from policy.snapshot import RowKind
 
 T = TypeVar("T")

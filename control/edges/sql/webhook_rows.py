@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import events, webhook_deliveries, webhooks
-from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
+from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 
 # Literals, not parameters: otherwise the planner does not use the partial indexes.
 _IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")

@@ -7,7 +7,7 @@ from sqlalchemy import insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prefixes, workspaces
-from control.resources.records import WorkspaceRecord
+from control.records.policy import WorkspaceRecord
 from policy.snapshot import RowKind, SigningSecrets, WorkspaceRow
 
 

@@ -22,10 +22,10 @@ from control.edges.sql.billing.hourly_progress import (
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Connection, Store
 from control.edges.sql.workspace_rows import all_workspaces
+from control.errors import DatabaseUnavailableError
+from control.records.events import Window
 from control.resources.billing.progress_log import ProgressLog
 from control.resources.billing_events import EventReader
-from control.resources.errors import DatabaseUnavailableError
-from control.resources.records import Window
 from policy.prices import DAY_MS
 
 log = logging.getLogger(__name__)

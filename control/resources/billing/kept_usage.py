@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from control.edges.sql.billing.hourly_progress import SummedHours
-from control.resources.errors import InvalidFieldError
-from control.resources.records import Window
-from control.resources.times import time_text
+from control.errors import InvalidFieldError
+from control.records.events import Window
+from control.records.times import time_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from control.edges.sql.billing import price_rows
 from control.edges.sql.billing.price_rows import Position
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace, owned_prefixes
-from control.resources.changes.records import Change
-from control.resources.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
+from control.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
+from control.records.audit import Change
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.prices import Price, amount_text, date_text
 

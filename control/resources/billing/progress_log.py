@@ -3,7 +3,7 @@
 import logging
 import time
 
-from control.resources.times import time_text
+from control.records.times import time_text
 
 _LOG_EVERY_S = 60.0
 

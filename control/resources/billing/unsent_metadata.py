@@ -13,9 +13,9 @@ from control.edges.sql.events.request_metadata import delete_metadata, deleted_u
 from control.edges.sql.store import Store
 from control.edges.sql.webhook_rows import oldest_deliveries
 from control.edges.sql.workspace_rows import all_workspaces
+from control.records.events import Window
 from control.resources.billing.progress_log import ProgressLog
 from control.resources.billing_events import EventReader
-from control.resources.records import Window
 
 log = logging.getLogger(__name__)
 

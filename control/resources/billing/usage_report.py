@@ -20,11 +20,11 @@ from control.edges.sql.billing.sum_records import DaySums
 from control.edges.sql.billing.usage_sources import next_entities, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
+from control.errors import InvalidFieldError, PricesChangedError
+from control.records.events import Window
 from control.resources.billing.kept_usage import KeptUsage
 from control.resources.billing.report_groups import Grouping, Name, PricedSlugs, ReportGroup, SumBook
 from control.resources.billing_events import EventReader
-from control.resources.errors import InvalidFieldError, PricesChangedError
-from control.resources.records import Window
 from control.time_slices import pause
 from policy.prices import DAY_MS, Price, date_text, parse_date
 

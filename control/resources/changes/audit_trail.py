@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from control.edges.sql.audit import rows
 from control.edges.sql.store import Store
-from control.resources.changes.records import AuditEvent, AuditFilter
+from control.records.audit import AuditEvent, AuditFilter
 
 
 async def read_audit_events(

@@ -6,7 +6,8 @@ A resource has drifted when its `updated_at_ms` is not that of its owner's last 
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from control.resources.records import EndpointRecord, GroupRecord, SecretRecord, WebhookRecord
+from control.records.policy import EndpointRecord, GroupRecord, SecretRecord
+from control.records.webhooks import WebhookRecord
 
 R = TypeVar("R", EndpointRecord, GroupRecord, SecretRecord, WebhookRecord)
 

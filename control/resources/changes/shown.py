@@ -4,19 +4,12 @@ from typing import Any
 
 import orjson
 
+from control.records.audit import Shown
+from control.records.policy import EndpointRecord, GroupRecord, KeyRecord, SecretRecord
+from control.records.times import optional_time_text, time_text
+from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.long_lists import shown_lists
 from control.resources.changes.ownership import R, has_drifted
-from control.resources.changes.records import Shown
-from control.resources.records import (
-    PENDING,
-    DeliveryRecord,
-    EndpointRecord,
-    GroupRecord,
-    KeyRecord,
-    SecretRecord,
-    WebhookRecord,
-)
-from control.resources.times import optional_time_text, time_text
 from control.time_slices import each
 from policy.snapshot import models_entry_to_wire, target_to_wire
 

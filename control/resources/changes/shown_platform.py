@@ -5,11 +5,11 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from control.records.audit import Shown
+from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.records.times import time_text
+from control.records.training import JobRecord, ProjectRecord
 from control.resources.changes.long_lists import shown_lists
-from control.resources.changes.records import Shown
-from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
-from control.resources.times import time_text
-from control.resources.training.records import JobRecord, ProjectRecord
 from policy.snapshot import health_to_wire
 
 

@@ -7,10 +7,9 @@ See docs/reference/console.md#calls.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
+from control.records.console import InferenceCall
 
 CALLER_FIELDS = ("accept", "anthropic-beta", "anthropic-version", "openai-beta", "x-request-id")
 """The header fields that a page may set. All others are ours."""
@@ -19,17 +18,6 @@ _MAX_PATH_CHARS = 1024
 _PATH = re.compile(r"/(?:v1|v2|models|async_request)(?:/[A-Za-z0-9][A-Za-z0-9._-]*)+")
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
 _API_KEY = re.compile(r"[\x21-\x7e]{1,255}")
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceCall:
-    """A call that may be sent. `headers`: names in lower case; `body`: JSON, or None."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes | None = field(repr=False)
-    api_key: str = field(repr=False)
 
 
 def check_call(call: InferenceCall) -> None:

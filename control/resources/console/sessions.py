@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from control.edges.sql.console import session_rows
 from control.edges.sql.store import Store, WriteTx, now_ms
-from control.resources.console.records import KeyOfSession, SessionRecord
-from control.resources.ids import new_nonce
-from control.resources.records import PresentedKey
+from control.records.console import KeyOfSession, SessionRecord
+from control.records.ids import new_nonce
+from control.records.policy import PresentedKey
 from policy.credentials import digest_of
 from policy.sealing import KEY_BYTES, seal, unseal
 

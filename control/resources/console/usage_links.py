@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from control.edges.sql.console.visitor_rows import find_group_of_key, find_named_group
 from control.edges.sql.store import Store, WriteTx, now_ms
-from control.resources.changes.records import Change
-from control.resources.console.records import NamedGroup
-from control.resources.errors import GroupNotFoundError, InvalidFieldError
-from control.resources.ids import new_nonce
-from control.resources.times import time_text
+from control.errors import GroupNotFoundError, InvalidFieldError
+from control.records.audit import Change
+from control.records.console import NamedGroup
+from control.records.ids import new_nonce
+from control.records.times import time_text
 from policy.sealing import TokenSealer
 
 MAX_ORIGINS = 8

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from control.edges.sql import key_rows
 from control.edges.sql.store import Store
+from control.records.console import NamedGroup
+from control.records.policy import KeyRecord
 from control.resources.billing.usage_report import RecentDays, UsageReports
-from control.resources.console.records import NamedGroup
 from control.resources.group_usage import GroupLimits, LimitUse, UsageSource
 from control.resources.groups import read_group
-from control.resources.records import KeyRecord
 from policy.prices import Usage, date_text
 
 DAYS = 31

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from control.edges.sql.console.visitor_rows import find_named_group
 from control.edges.sql.store import Store
 from control.edges.sql.workspace_rows import get_workspace, owned_prefixes
-from control.resources.console.records import NamedGroup
+from control.records.console import NamedGroup
 from control.resources.console.sessions import ConsoleSession
 
 

@@ -11,16 +11,18 @@ from typing import Any
 from control.edges.sql import model_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.resources.changes.records import Change
+from control.errors import DeploymentInUseError, DeploymentNotFoundError, InvalidFieldError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.loads import UNREPORTED, Load
+from control.records.logs import LogLine
+from control.records.models import DeploymentRecord, ModelRecord
 from control.resources.changes.shown_platform import deployment_sides
 from control.resources.endpoints import UpstreamUrls
-from control.resources.errors import DeploymentInUseError, DeploymentNotFoundError, InvalidFieldError
-from control.resources.ids import new_id
 from control.resources.logs import Logs, now_ns
 from control.resources.platform import statuses
-from control.resources.platform.loads import UNREPORTED, Load, Loads
+from control.resources.platform.loads import Loads
 from control.resources.platform.models import find_model, with_model_locked
-from control.resources.records import DeploymentRecord, LogLine, ModelRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, DEPLOYING, DEVELOPMENT, HAS_FAILED, deployment_of
 from policy.endpoints import EndpointRuleError
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from control.edges.sql import endpoint_rows, model_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.resources.changes.records import Change
+from control.errors import DeploymentNotFoundError, EnvironmentInUseError, EnvironmentNotFoundError
+from control.records.audit import Change
+from control.records.models import EnvironmentRecord, ModelRecord
 from control.resources.changes.shown_platform import shown_environment
-from control.resources.errors import DeploymentNotFoundError, EnvironmentInUseError, EnvironmentNotFoundError
 from control.resources.platform.models import find_model, with_model_locked
-from control.resources.records import EnvironmentRecord, ModelRecord
 
 
 async def point_environment(

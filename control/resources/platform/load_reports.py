@@ -7,41 +7,27 @@ See docs/reference/management-api.md#load.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 from control.edges.sql import model_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
-from control.resources.errors import DatabaseUnavailableError, DeploymentNotFoundError
+from control.errors import DatabaseUnavailableError, DeploymentNotFoundError
+from control.records.loads import Load
+from control.records.models import ReportedDeployment
 from control.resources.platform import deployments, statuses
-from control.resources.platform.loads import Load
 from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
-from control.resources.records import ReportedDeployment
 from control.shared_work import SharedWork
 from control.time_slices import pause
 from policy.deployment_load import DeploymentLoad
 
-FIGURES_LAST_MS = 3_000
-"""A machine that has not reported a deployment for so long carries no call of it."""
-HEALTH_LASTS_MS = 30_000
-"""What a machine said of replicas holds until nothing was heard of the machine for so long."""
 LAST_REQUEST_INTERVAL_S = 10.0
 _ROWS_AT_ONCE = 100
 ReportedIds = tuple[tuple[str, str], ...]
 """Deployments, each with the model that the proxy takes for its own."""
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A machine's latest figures of a deployment. `machine_age_ms`: since the machine reported anything."""
-
-    load: DeploymentLoad
-    age_ms: float
-    machine_age_ms: float
 
 
 class LoadBook(Protocol):
@@ -56,23 +42,6 @@ class WakeHooks(Protocol):
     """Asks launchers in the background. Returns False if too many hooks of the workspace are being asked already."""
 
     def ask(self, request: WakeRequest) -> bool: ...
-
-
-def sum_of(heard: Iterable[Heard]) -> Load:
-    """The load of a deployment from what its machines reported."""
-    machines = [one for one in heard if one.machine_age_ms < HEALTH_LASTS_MS]
-    if not machines:
-        return Load()
-    fresh = [one.load for one in machines if one.age_ms < FIGURES_LAST_MS]
-    healthy = frozenset(url for one in machines for url in one.load.healthy)
-    return Load(
-        in_flight=sum(load.in_flight for load in fresh),
-        queued=sum(load.queued for load in fresh),
-        parked=sum(load.parked for load in fresh),
-        last_request_at_ms=max((one.load.last_request_at_ms or 0 for one in machines), default=0) or None,
-        healthy=healthy,
-        unhealthy=frozenset(url for one in machines for url in one.load.unhealthy) - healthy,
-    )
 
 
 class LoadReports:

@@ -1,28 +1,11 @@
 """What the proxies report about a deployment, as the rules and the API use it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from control.resources.records import DeploymentRecord
+from control.records.loads import Load
+from control.records.models import DeploymentRecord
 from policy.deployments import NOT_SERVING, PARKING
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The sums over all machines that have reported lately."""
-
-    in_flight: int = 0
-    queued: int = 0
-    parked: int = 0
-    last_request_at_ms: int | None = None
-    healthy: frozenset[str] | None = None
-    """Replicas that at least one machine reports healthy. None: no machine has reported."""
-    unhealthy: frozenset[str] = frozenset()
-    """Replicas that machines report unhealthy, and none healthy."""
-
-
-UNREPORTED = Load()
 
 
 class Loads(Protocol):

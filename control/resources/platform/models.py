@@ -10,11 +10,11 @@ from typing import TypeVar
 from control.edges.sql import endpoint_rows, model_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.resources.changes.records import Change
+from control.errors import ModelInUseError, ModelNotFoundError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.models import ModelRecord
 from control.resources.changes.shown_platform import shown_model
-from control.resources.errors import ModelInUseError, ModelNotFoundError
-from control.resources.ids import new_id
-from control.resources.records import ModelRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, deployment_of
 
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from typing import Any
 from control.edges.sql import workspace_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
-from control.resources.changes.records import Change
-from control.resources.errors import SecretUnreadableError
-from control.resources.ids import new_nonce
-from control.resources.records import WorkspaceRecord
-from control.resources.times import optional_time_text
+from control.errors import SecretUnreadableError
+from control.records.audit import Change
+from control.records.ids import new_nonce
+from control.records.policy import WorkspaceRecord
+from control.records.times import optional_time_text
 from control.resources.webhooks import new_secret
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from control.resources.errors import IllegalStatusError
-from control.resources.platform.loads import Load
-from control.resources.records import DeploymentRecord
+from control.errors import IllegalStatusError
+from control.records.loads import Load
+from control.records.models import DeploymentRecord
 from policy.deployments import (
     ACTIVE,
     DEACTIVATING,

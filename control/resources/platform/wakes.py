@@ -13,8 +13,8 @@ from typing import Literal
 from control.edges.sql import model_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
+from control.records.models import DeploymentRecord
 from control.resources.platform.statuses import with_status
-from control.resources.records import DeploymentRecord
 from policy.deployments import DEPLOYING, SCALED_TO_ZERO, WAKING_UP
 
 Reason = Literal["request", "wake"]

@@ -12,7 +12,8 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.traffic import rows as traffic_rows
 from control.edges.sql.traffic.rows import Points
-from control.resources.traffic.steps import Period, Span, span_of
+from control.records.traffic import Span
+from control.resources.traffic.steps import Period, span_of
 from policy.traffic import TrafficRow
 
 MAX_SLUGS = 100

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from control.edges.sql import secret_rows
 from control.edges.sql.store import WriteTx
-from control.resources.errors import InvalidFieldError
-from control.resources.training.records import BackendRecord
+from control.errors import InvalidFieldError
+from control.records.training import BackendRecord
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.placement import unfit_field
 from policy.training.resources import Host, NodeResources

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.edges.sql.training import backend_rows, job_rows
-from control.resources.errors import OtherTrainerError
+from control.errors import OtherTrainerError
+from control.records.training import BackendRecord, JobRecord
 from control.resources.training import job_states, sessions
 from control.resources.training.backends import REPORT_VALID_MS
-from control.resources.training.records import BackendRecord, JobRecord
 from control.time_slices import each
 from policy.training.job_spec import DEDICATED
 from policy.training.reports import BackendReport, JobReport, WantedJob

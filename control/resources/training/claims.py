@@ -16,15 +16,15 @@ from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.restore_rows import last_checkpoint
-from control.resources.errors import (
+from control.errors import (
     CheckpointsSyncingError,
     EnvironmentTokenError,
     MissingSecretsError,
     SecretUnreadableError,
     TrainingJobNotFoundError,
 )
+from control.records.training import JobRecord
 from control.resources.training import job_states
-from control.resources.training.records import JobRecord
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import SecretRef
 from policy.training.reports import Claimed, Restore

@@ -6,7 +6,7 @@ See docs/reference/training.md#instance-types.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from control.resources.training.records import JobRecord
+from control.records.training import JobRecord
 from policy.training.resources import Host, NodeResources
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from control.resources.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
-from control.resources.training.records import JobRecord
+from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
+from control.records.training import JobRecord
 from policy.training.reports import JobReport
 from policy.training.statuses import (
     ALL_SYNCED,

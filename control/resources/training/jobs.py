@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import job_rows, project_rows
-from control.resources.changes.records import Change
+from control.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.training import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
 from control.resources.changes.shown_platform import shown_job
-from control.resources.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
-from control.resources.ids import new_id
 from control.resources.training import admission, job_states
 from control.resources.training.backends import present_backend
 from control.resources.training.instance_types import gpu_memory_mib
 from control.resources.training.projects import find_project
-from control.resources.training.records import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
 from policy.training.job_spec import JobSpec
 from policy.training.statuses import CREATED
 

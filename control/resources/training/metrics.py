@@ -12,7 +12,8 @@ from functools import partial
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.training import metric_rows as rows
 from control.edges.sql.training.metric_rows import PointFilter
-from control.resources.times import LAST_MS, MillisecondRoom
+from control.records.times import LAST_MS
+from control.resources.millisecond_room import MillisecondRoom
 from policy.training.reports import MetricPoint
 
 MAX_POINTS, MAX_NAMES = 100_000, 100

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
+from control.records.logs import LogLine
 from control.resources.logs import MAX_NS, Logs, printable
-from control.resources.records import LogLine
 from control.resources.training.metrics import JobMetrics
 from control.time_slices import each
 from policy.training.reports import MetricPoint, OutputBatch, OutputLine

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import job_rows, project_rows
-from control.resources.changes.records import Change
+from control.errors import ProjectInUseError, TooManyProjectsError, TrainingProjectNotFoundError
+from control.records.audit import Change
+from control.records.ids import new_id
+from control.records.training import JobRecord, ProjectRecord
 from control.resources.changes.shown_platform import shown_project
-from control.resources.errors import ProjectInUseError, TooManyProjectsError, TrainingProjectNotFoundError
-from control.resources.ids import new_id
 from control.resources.training.backends import present_backend
-from control.resources.training.records import JobRecord, ProjectRecord
 
 MAX_PROJECTS = 1000
 """Of one workspace. All are in one answer."""

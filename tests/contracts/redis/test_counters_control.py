@@ -9,8 +9,8 @@ import redis
 
 from control.edges.redis.client import connect
 from control.edges.redis.usage_counters import UsageCounters
-from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, Meter, Used
+from control.errors import UsageUnavailableError
+from control.records.usage import Bucket, Meter, Used
 from policy.limits.counter_layout import EXPIRY_S, fields_of
 from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import LimitType, Unit

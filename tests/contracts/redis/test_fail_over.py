@@ -16,8 +16,8 @@ from control.edges.redis.hints import HintPublisher
 from control.edges.redis.load_book import RedisLoadBook
 from control.edges.redis.throttle_windows import RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
-from control.resources.errors import UsageUnavailableError
-from control.resources.group_usage import Bucket, Meter
+from control.errors import UsageUnavailableError
+from control.records.usage import Bucket, Meter
 from control.throttle import Allowance
 from policy.deployment_load import DeploymentLoad
 from policy.limits.limit import LimitType, Unit

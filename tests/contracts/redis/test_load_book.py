@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from control.edges.redis import load_book
 from control.edges.redis.client import connect
 from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
-from control.resources.platform import load_reports
-from control.resources.platform.load_reports import FIGURES_LAST_MS, HEALTH_LASTS_MS, LoadBook
-from control.resources.platform.loads import Load
+from control.records import loads
+from control.records.loads import FIGURES_LAST_MS, HEALTH_LASTS_MS, Load
+from control.resources.platform.load_reports import LoadBook
 from policy.deployment_load import DeploymentLoad
 from runtime.redis.routed import RoutedRedis
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
@@ -173,7 +173,7 @@ async def test_without_redis_a_process_knows_what_it_heard_itself(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_book, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(load_reports, "FIGURES_LAST_MS", 60_000)  # Redis is started again meanwhile
+    monkeypatch.setattr(loads, "FIGURES_LAST_MS", 60_000)  # Redis is started again meanwhile
     async with client_of(server) as first, client_of(server) as second:
         one, two = RedisLoadBook(first), RedisLoadBook(second)
         await one.report(ONE, [BUSY])
@@ -196,7 +196,7 @@ async def test_redis_that_hangs_delays_no_more_than_its_deadline(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_book, "_DEADLINE_S", DEADLINE_S)
-    monkeypatch.setattr(load_reports, "FIGURES_LAST_MS", 60_000)  # two deadlines and a pause may take as long
+    monkeypatch.setattr(loads, "FIGURES_LAST_MS", 60_000)  # two deadlines and a pause may take as long
     async with client_of(server) as client:
         book = RedisLoadBook(client)
         await book.report(ONE, [BUSY])

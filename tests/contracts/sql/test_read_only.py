@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import event, text
 
 from control.edges.sql.store import Store, WriteTx, current_revision
+from control.errors import DatabaseReadOnlyError
 from control.readiness import ReadinessChecks
-from control.resources.errors import DatabaseReadOnlyError
 from policy.snapshot import RowKind
 
 

@@ -17,8 +17,9 @@ from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
 from control.edges.sql.traffic import tables as traffic_tables
 from control.edges.sql.training import tables as training_tables
-from control.resources.errors import DatabaseUnavailableError
-from control.resources.records import DeploymentRecord, WorkspaceRecord
+from control.errors import DatabaseUnavailableError
+from control.records.models import DeploymentRecord
+from control.records.policy import WorkspaceRecord
 from policy.snapshot import RowKind
 from tests.postgres_server import PostgresServer, running_postgres
 

@@ -16,9 +16,9 @@ from sqlalchemy import event, text
 from control.edges.sql import endpoint_rows, group_rows, key_rows, published_rows, secret_rows, workspace_rows
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Connection, Store
+from control.records.policy import GroupFilter
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader
-from control.resources.records import GroupFilter
 from tests.postgres_server import PostgresServer
 
 WORKSPACE, OTHER = "ws_a", "ws_b"

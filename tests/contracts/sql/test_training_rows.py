@@ -15,8 +15,8 @@ from control.edges.sql.database import TakenError
 from control.edges.sql.store import Store
 from control.edges.sql.training import backend_rows, job_rows, project_rows
 from control.edges.sql.training.tables import training_backend, training_projects
-from control.resources.records import SecretRecord
-from control.resources.training.records import BackendRecord, JobRecord, JobSearch, ProjectRecord
+from control.records.policy import SecretRecord
+from control.records.training import BackendRecord, JobRecord, JobSearch, ProjectRecord
 from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
 from policy.training.reports import NodeState
 from policy.training.resources import Host, NodeResources

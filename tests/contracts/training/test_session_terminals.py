@@ -14,9 +14,8 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 from aiohttp.web import WebSocketResponse
 
-from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.session_pages import relay
-from control.api.session_pages.pairing import MAX_OPEN, MAX_PER_SESSION, Terminals, TooManyTerminalsError
+from control.api.session_pages.pairing import MAX_OPEN, MAX_PER_SESSION, TERMINALS, Terminals, TooManyTerminalsError
 from control.resources.training.sessions import find_session
 from policy.training.reports import WantedTerminal
 from policy.training.statuses import COMPLETED, Outcome
@@ -160,7 +159,7 @@ class Screen:
 
 def terminals_of(plane: ControlPlane) -> Terminals:
     assert plane.client.app is not None
-    return plane.client.app[DEPENDENCIES].terminals
+    return plane.client.app[TERMINALS]
 
 
 async def opened(job: RunningJob, rank: int = 0) -> Browser:

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from control.edges.wake.client import WakeClient
+from control.edges.wake_client import WakeClient
 from policy.hosts import Address, EgressRules
 from tests.contracts.webhooks.test_webhook_client import NAME, Receiver, ca, receiving, resolving
 from tests.fakes.throwaway_ca import ThrowawayCa

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from control.edges.webhooks.client import WebhookClient
-from control.resources.webhook_messages import Attempt
+from control.edges.webhook_client import WebhookClient
+from control.records.webhooks import Attempt
 from policy.hosts import Address, EgressRules
 from tests.fakes.throwaway_ca import ThrowawayCa
 

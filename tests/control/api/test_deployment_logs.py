@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from control.edges.sql import log_rows
 from control.edges.sql.log_rows import OF_DEPLOYMENTS
 from control.edges.sql.tables import deployment_logs
+from control.records.logs import NS_PER_MS, LogFilter, LogLine
 from control.resources.logs import (
     MAX_MESSAGE_CHARS,
     LogBounds,
@@ -20,7 +21,6 @@ from control.resources.logs import (
     now_ns,
     printable,
 )
-from control.resources.records import NS_PER_MS, LogFilter, LogLine
 from tests.control.plane import ControlPlane, running_plane
 
 Json = dict[str, Any]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from control.edges.sql import model_rows
+from control.records.loads import Load
 from control.resources.platform import deployments
-from control.resources.platform.loads import Load
 from tests.control.plane import TOKEN, ControlPlane, running_plane
 
 Json = dict[str, Any]

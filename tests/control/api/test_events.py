@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from control.api.events import GatewayEventV1
 from control.api.protocol.times import parse_time_ns
 from control.edges.sql.events.ingest import Ingest
-from control.resources.times import time_text
+from control.records.times import time_text
 from control.resources.workspaces import set_workspace
 from policy.billing import public_event
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader

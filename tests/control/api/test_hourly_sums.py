@@ -15,13 +15,13 @@ from sqlalchemy import select, text
 from control.edges.sql.billing.tables import FIGURES, hourly_sum_progress, hourly_sums
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
+from control.errors import InvalidFieldError
+from control.records.events import Window
+from control.records.times import time_text
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
-from control.resources.errors import InvalidFieldError
-from control.resources.records import Window
-from control.resources.times import time_text
 from control.retention import RetentionDays, delete_old_records
 from policy.prices import DAY_MS, Usage
 from tests.control.billing import HOLDBACK_S, clock_ms

@@ -13,7 +13,7 @@ from sqlalchemy import event, insert
 from control.edges.sql import tables
 from control.edges.sql.training import backend_rows, job_rows
 from control.edges.sql.training.tables import training_checkpoints
-from control.resources.ids import new_nonce
+from control.records.ids import new_nonce
 from control.resources.training import backend_reports
 from policy.sealing import seal
 from policy.training.job_spec import ON_STARTUP, JobSpec, SecretRef, SessionSpec

@@ -14,6 +14,7 @@ from control.edges.redis import load_book
 from control.edges.sql import model_rows
 from control.edges.sql.store import current_revision
 from control.edges.sql.tables import deployments
+from control.records import loads
 from control.resources.platform import load_reports
 from tests.control.plane import TOKEN, Answer, ControlPlane, running_plane
 from tests.redis_server import private_redis
@@ -28,7 +29,7 @@ HEALTH = {"path": "/health", "interval_s": 5, "timeout_s": 2, "healthy_after": 1
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a report and the look at it may be seconds apart, and Redis may be late."""
-    monkeypatch.setattr(load_reports, "FIGURES_LAST_MS", 60_000)
+    monkeypatch.setattr(loads, "FIGURES_LAST_MS", 60_000)
     monkeypatch.setattr(load_book, "_DEADLINE_S", 10)
 
 
@@ -90,7 +91,7 @@ async def test_machines_that_report_at_once_share_the_look_at_the_deployment(pla
 
 async def test_figures_vanish_when_a_machine_falls_silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await deployment(plane, FIRST)
-    monkeypatch.setattr(load_reports, "FIGURES_LAST_MS", 200)
+    monkeypatch.setattr(loads, "FIGURES_LAST_MS", 200)
     await report(plane, load(made, in_flight=3, healthy=[FIRST]))
 
     async def is_idle() -> bool:

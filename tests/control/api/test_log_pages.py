@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import insert
 
 from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS, LogTable
+from control.records.logs import NS_PER_MS, LogLine
 from control.resources.logs import MAX_NS, LogBounds, Logs
-from control.resources.records import NS_PER_MS, LogLine
 from policy.training.reports import OutputLine
 from policy.training.statuses import RUNNING
 from tests.control.api.test_deployment_logs import append, deployment, id_of

@@ -14,7 +14,7 @@ from control.api.protocol import lists
 from control.edges.sql import model_rows
 from control.edges.sql.endpoint_rows import insert_endpoint
 from control.edges.sql.tables import environments, published
-from control.resources.records import EndpointRecord
+from control.records.policy import EndpointRecord
 from policy.endpoints import Target
 from tests.control.plane import ControlPlane, running_plane
 

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.session_pages.pages import _TYPES as ASSETS
-from control.resources.errors import DatabaseUnavailableError
+from control.api.session_pages.pairing import TERMINALS
+from control.errors import DatabaseUnavailableError
 from control.resources.training import sessions
 from policy.training.statuses import COMPLETED
 from tests.control.plane import ControlPlane
@@ -171,4 +171,4 @@ async def test_no_log_line_has_a_code_a_cookie_or_an_id(
     for secret in (code, "guessed-it", cookie, path):
         assert secret not in logged
     assert sqlite_plane.client.app is not None
-    assert code not in repr(sqlite_plane.client.app[DEPENDENCIES].terminals.__dict__)
+    assert code not in repr(sqlite_plane.client.app[TERMINALS].__dict__)

@@ -11,8 +11,9 @@ from sqlalchemy import func, select
 
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.traffic.tables import traffic, traffic_senders
-from control.resources.times import time_text
-from control.resources.traffic.steps import KEPT, Period, span_of
+from control.records.times import time_text
+from control.records.traffic import KEPT
+from control.resources.traffic.steps import Period, span_of
 from control.retention import RetentionDays, delete_old_records
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json

@@ -11,8 +11,8 @@ from sqlalchemy import update
 
 from control.edges.sql.store import now_ms
 from control.edges.sql.training.tables import training_sessions
+from control.records.training import JobRef
 from control.resources.training import sessions
-from control.resources.training.records import JobRef
 from control.resources.training.sessions import Refusal
 from policy.training.job_spec import ON_DEMAND, ON_FAILURE, ON_STARTUP, SessionSpec
 from policy.training.statuses import COMPLETED, DEPLOYING, PENDING, RUNNING

@@ -13,9 +13,9 @@ from sqlalchemy import func, select, update
 from control import app
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events, webhook_deliveries
+from control.errors import DatabaseUnavailableError
+from control.records.webhooks import DELIVERED
 from control.resources.billing.unsent_metadata import UnsentMetadata
-from control.resources.errors import DatabaseUnavailableError
-from control.resources.records import DELIVERED
 from control.resources.webhook_messages import outbox
 from control.retention import DAY_MS, RetentionDays, delete_old_records
 from tests.control.billing import HOLDBACK_S, clock_ms, event, ingest_and_reader

@@ -15,7 +15,8 @@ from redis.asyncio import Redis
 
 from control import app
 from control.api.protocol.times import parse_time_ns
-from control.resources.group_usage import Bucket, GroupLimits, Meter, Used, read_usage
+from control.records.usage import Bucket, Meter, Used
+from control.resources.group_usage import GroupLimits, read_usage
 from control.resources.groups import read_group
 from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S

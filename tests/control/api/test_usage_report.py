@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from control.api.billing import usage_report as usage_report_api
 from control.edges.sql.billing.price_rows import list_prices
+from control.records.times import time_text
 from control.resources.billing import usage_report
-from control.resources.times import time_text
 from policy.prices import DAY_MS, date_text
 from tests.control.billing import clock_ms
 from tests.control.plane import ControlPlane, Json

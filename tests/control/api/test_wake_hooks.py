@@ -16,10 +16,10 @@ from sqlalchemy import select, update
 
 from control.edges.sql.store import Store
 from control.edges.sql.tables import deployments
-from control.edges.wake import sender as wake_sender
-from control.edges.wake.sender import WakeSender
+from control.records.models import DeploymentRecord
+from control.resources.platform import wake_sender as wake_sender
+from control.resources.platform.wake_sender import WakeSender
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
-from control.resources.records import DeploymentRecord
 from tests.control.api.test_load_reports import Json, deployment, load, report, tell
 from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.redis_server import private_redis

@@ -18,9 +18,10 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import webhook_deliveries
 from control.edges.sql.tables import webhooks as webhooks_table
 from control.edges.sql.webhook_rows import Claim
-from control.edges.webhooks.sender import SenderOptions, WebhookSender
-from control.resources.records import DeliveryRecord, Window
-from control.resources.webhook_messages import RETRY_FOR_MS, Attempt, new_delivery, outbox
+from control.records.events import Window
+from control.records.webhooks import Attempt, DeliveryRecord
+from control.resources.webhook_messages import RETRY_FOR_MS, new_delivery, outbox
+from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.resources.workspaces import reencrypt_all
 from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.sealing import unseal

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 from control.resources.platform.deployments import check_replicas
 from policy.hosts import HostRuleError
 

@@ -9,10 +9,11 @@ from typing import get_args
 import pytest
 
 from control.api.platform.deployment_schemas import Status
-from control.resources.errors import IllegalStatusError
+from control.errors import IllegalStatusError
+from control.records.loads import UNREPORTED, Load
+from control.records.models import DeploymentRecord
 from control.resources.platform import statuses
-from control.resources.platform.loads import UNREPORTED, Load, active_replicas
-from control.resources.records import DeploymentRecord
+from control.resources.platform.loads import active_replicas
 from policy.deployments import (
     ACTIVE,
     BUILDING,

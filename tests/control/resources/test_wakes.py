@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from control.records.models import DeploymentRecord
 from control.resources.platform.wakes import LEASE_MS, LONGEST_PAUSE_MS, has_wake_hook, pause_after
-from control.resources.records import DeploymentRecord
 
 HOOK = "https://launcher.example.com/wake/secret"
 STATUSES = (

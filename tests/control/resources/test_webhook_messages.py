@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from control.edges.sql.events.ingest import NewEvent
+from control.records.webhooks import Attempt
 from control.resources.webhook_messages import (
     EVENTS_PER_MESSAGE,
     FIRST_DELAY_MS,
@@ -19,7 +20,6 @@ from control.resources.webhook_messages import (
     LONGEST_DELAY_MS,
     METADATA_CHARS_PER_MESSAGE,
     RETRY_FOR_MS,
-    Attempt,
     _messages_of,
     after_attempt,
     body_of,

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select, tuple_
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import audit_events
-from control.resources.changes.records import AuditEvent, AuditFilter
+from control.records.audit import AuditEvent, AuditFilter
 
 _COLUMNS = [audit_events.c[name] for name in AuditEvent.__dataclass_fields__]
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
 from control.edges.sql.events.partitions import Part, part_of, partitions_of
 from control.edges.sql.store import Connection
-from control.resources.records import Window
+from control.records.events import Window
 from policy.prices import DAY_MS
 
 _KNOWN_ENTITIES = {

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from control.edges.sql.billing.tables import hourly_sum_progress, hourly_sums
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.store import Connection, WriteTx
-from control.resources.records import Window
+from control.records.events import Window
 from policy.prices import CONTEXT_BOUNDS, DAY_MS
 
 HOUR_MS = 3_600_000

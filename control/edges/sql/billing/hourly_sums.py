@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
 from control.edges.sql.store import Connection
-from control.resources.records import Window
+from control.records.events import Window
 from policy.prices import DAY_MS
 
 _FIGURES = ("calls", "input_tokens", "output_tokens", "cached_input_tokens")

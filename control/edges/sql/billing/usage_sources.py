@@ -9,7 +9,7 @@ from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.hourly_sums import HourlySums
 from control.edges.sql.billing.sum_records import Entities, UsageSource
 from control.edges.sql.store import Connection
-from control.resources.records import Window
+from control.records.events import Window
 
 
 async def sources_of(conn: Connection, window: Window) -> Sequence[UsageSource]:

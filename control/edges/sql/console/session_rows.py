@@ -4,8 +4,8 @@ from sqlalchemy import delete, insert, select
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, console_sessions, workspaces
-from control.resources.console.records import KeyOfSession, SessionRecord
-from control.resources.records import PresentedKey
+from control.records.console import KeyOfSession, SessionRecord
+from control.records.policy import PresentedKey
 from policy.credentials import KeyKind
 
 _sessions = console_sessions.c

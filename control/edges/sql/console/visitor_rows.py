@@ -6,7 +6,7 @@ from sqlalchemy import Select, exists, select
 
 from control.edges.sql.store import Connection
 from control.edges.sql.tables import api_keys, groups, workspaces
-from control.resources.console.records import NamedGroup
+from control.records.console import NamedGroup
 from policy.credentials import KeyKind
 
 

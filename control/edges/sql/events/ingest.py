@@ -21,7 +21,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import api_keys, events
 from control.edges.sql.webhook_rows import enabled_webhooks
-from control.resources.errors import EventsLostError, IngestTooSlowError
+from control.errors import EventsLostError, IngestTooSlowError
 from control.time_slices import each
 from policy.billing import BillingEvent
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from control.edges.sql.events.partitions import partitions_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import event_metadata_progress
-from control.resources.records import Window
+from control.records.events import Window
 
 
 async def deleted_until(conn: Connection, workspace_id: str) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy import values as value_rows
 from control.edges.sql.events.partitions import Part, partitions_of, parts_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import Id
-from control.resources.records import EventPosition, ShownEvent, Window
+from control.records.events import EventPosition, ShownEvent, Window
 
 _WIDTHS = (1, 4, 32)
 """The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause, Select, Text, TextClause, cast
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
-from control.resources.traffic.steps import KEPT, Span, Steps
+from control.records.traffic import KEPT, Span, Steps
 from control.time_slices import each
 from policy.traffic import TrafficRow
 

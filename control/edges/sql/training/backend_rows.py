@@ -8,7 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_backend
-from control.resources.training.records import BackendRecord
+from control.records.training import BackendRecord
 from policy.training.resources import Host
 
 _ROW = 1

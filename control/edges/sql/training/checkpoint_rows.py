@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_checkpoints
-from control.resources.training.records import CheckpointRecord
+from control.records.training import CheckpointRecord
 from policy.training.reports import CheckpointFile
 
 _checkpoints = training_checkpoints.c

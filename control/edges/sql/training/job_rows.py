@@ -13,7 +13,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.project_rows import delete_if_empty
 from control.edges.sql.training.tables import training_checkpoints, training_jobs, training_projects, training_sessions
-from control.resources.training.records import JobRecord, JobSearch
+from control.records.training import JobRecord, JobSearch
 from control.time_slices import each
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import NodeState

@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, exists, func, insert, or_, select
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_jobs, training_metrics
-from control.resources.times import LAST_MS, Millisecond
+from control.records.times import LAST_MS, Millisecond
 from policy.training.reports import MetricPoint
 
 Place = tuple[int, int]

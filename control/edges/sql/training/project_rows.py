@@ -8,7 +8,7 @@ from sqlalchemy import delete, exists, func, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_jobs, training_projects
-from control.resources.training.records import ProjectRecord
+from control.records.training import ProjectRecord
 
 _projects = training_projects.c
 

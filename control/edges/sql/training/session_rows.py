@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, delete, insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.tables import training_jobs, training_sessions
-from control.resources.training.records import SessionRecord
+from control.records.training import SessionRecord
 from policy.training.statuses import PLACED
 
 _sessions, _jobs = training_sessions.c, training_jobs.c

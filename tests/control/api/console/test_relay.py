@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, ClientSession, DummyCookieJar
 
-from control.api.console.call_places import MOST, MOST_PER_SESSION, CallPlaces
-from control.resources.errors import TooManyCallsError
+from control.errors import TooManyCallsError
+from control.resources.console.call_places import MOST, MOST_PER_SESSION, CallPlaces
 from runtime.log_schema import FIELDS
 from runtime.shares.places import NoPlaceError
 from tests.control.api.console.browser import Browser, logged_in

@@ -13,8 +13,8 @@ from sqlalchemy import select
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.edges.sql import tables
 from control.edges.sql.store import Store
+from control.errors import DatabaseUnavailableError
 from control.resources.console import sessions
-from control.resources.errors import DatabaseUnavailableError
 from control.retention import RetentionDays, delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of

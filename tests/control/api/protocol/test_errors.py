@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from control import errors
 from control.api.protocol.errors import problem_of, render
-from control.resources import errors
-from control.resources.errors import (
+from control.errors import (
     CheckpointStoreUnavailableError,
     DomainError,
     IllegalStatusError,

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.tables import training_checkpoints
-from control.resources.errors import CheckpointFileNotFoundError, LinkExpiredError
+from control.errors import CheckpointFileNotFoundError, LinkExpiredError
 from control.resources.training.download_links import Link, LinkSealer
 from policy.training.reports import CheckpointFile, CheckpointReport
 from policy.training.statuses import RUNNING

@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 
 from commands.training.metrics import read_metrics
 from control.edges.sql.training.tables import training_metrics
-from control.resources.times import LAST_MS, time_text
+from control.records.times import LAST_MS, time_text
 from control.resources.training import metrics
 from policy.training.reports import MetricPoint
 from policy.training.statuses import RUNNING

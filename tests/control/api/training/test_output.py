@@ -14,8 +14,8 @@ from sqlalchemy import func, insert, select
 from control.edges.sql.log_rows import OF_TRAINING_JOBS
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.tables import training_logs, training_metrics
+from control.records.times import time_text
 from control.resources.logs import MAX_NS, LogBounds, Logs, now_ns
-from control.resources.times import time_text
 from control.resources.training import metrics
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput

@@ -21,7 +21,7 @@ from control.edges.sql.events.upkeep import DAYS_AHEAD, add_days, drop_days
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events
-from control.resources.records import EventPosition, Window
+from control.records.events import EventPosition, Window
 from control.retention import RetentionDays, delete_old_records
 from policy.billing import BillingEvent
 from tests.control.billing import clock_ms, event, ingest_and_reader

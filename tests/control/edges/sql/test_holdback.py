@@ -15,8 +15,8 @@ from sqlalchemy import text
 from control.edges.sql.events.partitions import partitions_of, parts_of
 from control.edges.sql.events.rows import EventQuery, page_of_events, queries_of
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.resources.errors import DatabaseUnavailableError, IngestTooSlowError
-from control.resources.records import EventPosition, Window
+from control.errors import DatabaseUnavailableError, IngestTooSlowError
+from control.records.events import EventPosition, Window
 from tests.control.billing import (
     FAR_MS,
     ShiftedClock,

@@ -18,10 +18,10 @@ from control.edges.sql.billing.sum_records import Entities
 from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
+from control.records.events import Window
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
-from control.resources.records import Window
 from policy.prices import DAY_MS, Price
 from tests.control.billing import HOLDBACK_S, clock_ms
 from tests.control.plane import ControlPlane

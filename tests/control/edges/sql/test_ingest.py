@@ -10,8 +10,8 @@ from sqlalchemy import insert, select
 
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import api_keys, events, webhooks, workspaces
-from control.resources.errors import IngestTooSlowError
-from control.resources.records import Window
+from control.errors import IngestTooSlowError
+from control.records.events import Window
 from policy.billing import Tokens
 from tests.control.billing import HOLDBACK_S, ShiftedClock, clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import TOKEN, ControlPlane

@@ -17,7 +17,7 @@ from control.edges.sql.events.rows import in_widths, page_of_events
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Store
 from control.edges.sql.tables import events
-from control.resources.records import Window
+from control.records.events import Window
 from control.resources.webhook_messages import new_delivery, outbox
 from policy.billing import BillingEvent
 from tests.control.billing import FAR_MS, event, event_key, ingest_and_reader

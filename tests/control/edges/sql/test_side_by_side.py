@@ -10,7 +10,7 @@ from control.edges.sql.events.days import DAY_MS, first_key_of
 from control.edges.sql.events.upkeep import add_days, drop_days
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store
-from control.resources.records import Window
+from control.records.events import Window
 from tests.control.billing import FAR_MS, all_pages, clock_ms, event, ingest_and_reader
 from tests.postgres_server import PostgresServer
 

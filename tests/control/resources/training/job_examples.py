@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from control.resources.training.records import JobRecord
+from control.records.training import JobRecord
 from policy.training.resources import NodeResources
 from policy.training.statuses import CREATED
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.resources.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
+from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
+from control.records.training import JobRecord
 from control.resources.training import job_states
 from control.resources.training.job_states import MAX_ERROR_CHARS, TRANSITIONS, Event
-from control.resources.training.records import JobRecord
 from policy.training import statuses
 from policy.training.reports import JobReport, NodeState
 from policy.training.statuses import (

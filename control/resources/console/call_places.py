@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from control.resources.errors import TooManyCallsError
+from control.errors import TooManyCallsError
 from runtime.shares.places import Places
 
 MOST_PER_SESSION = 8

@@ -16,11 +16,10 @@ from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, UncancelledWork, WriteTx
 from control.edges.sql.webhook_rows import Claim
-from control.resources.errors import DatabaseUnavailableError
-from control.resources.records import DEAD, DELIVERED, DeliveryRecord, WebhookRecord
+from control.errors import DatabaseUnavailableError
+from control.records.webhooks import DEAD, DELIVERED, Attempt, DeliveryRecord, WebhookRecord
 from control.resources.webhook_messages import (
     RETRY_FOR_MS,
-    Attempt,
     after_attempt,
     body_of,
     chance,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from control.edges.sql.store import Store, UncancelledWork
-from control.resources.errors import DatabaseUnavailableError
+from control.errors import DatabaseUnavailableError
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
 
 AT_ONCE = 1000

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from control.resources.errors import InvalidFieldError
+from control.errors import InvalidFieldError
 
 _MAC_BYTES = 16
 

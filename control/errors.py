@@ -1,4 +1,4 @@
-"""Every refusal and failure of control's resources: one base error, one small class each, docstring = message.
+"""Every refusal and failure of control: one base error, one small class each, docstring = message.
 
 `api/protocol/errors.py` renders them from one table. Nothing in here knows a status code.
 """

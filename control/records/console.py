@@ -1,8 +1,10 @@
-"""Sessions as the database holds them. Values only; times are epoch milliseconds."""
+"""The console's sessions, the groups that its visitors see, and its calls to the proxy. Values only; times are epoch
+milliseconds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control.resources.records import PresentedKey
+from control.records.policy import PresentedKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,14 @@ class NamedGroup:
     id: str
     external_entity_id: str
     name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceCall:
+    """A call that may be sent. `headers`: names in lower case; `body`: JSON, or None."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = field(repr=False)
+    api_key: str = field(repr=False)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from control.edges.egress import Egress, EgressClient, Resolve, resolve_host
-from control.resources.webhook_messages import Attempt
+from control.records.webhooks import Attempt
 from policy.hosts import EgressRules, Reach, check_base_url
 
 MAX_RETRY_AFTER_S = 86_400

@@ -1,0 +1,110 @@
+"""Workspaces, endpoints, groups, keys and secrets. Values only; times are epoch milliseconds."""
+
+from dataclasses import dataclass, field
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRecord:
+    """One tenant. Its signing secrets, for results of asynchronous requests, are sealed."""
+
+    id: str
+    name: str
+    tier: str
+    billing: str
+    onboarded: bool
+    created_at_ms: int
+    async_max_body_bytes: int | None = None
+    """None: the proxies' setting."""
+    signing_secret: str | None = field(default=None, repr=False)
+    previous_signing_secret: str | None = field(default=None, repr=False)
+    previous_signing_until_ms: int = 0
+    training: bool = False
+    """Whether it may create training jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRecord:
+    """One endpoint."""
+
+    id: str
+    workspace_id: str
+    slug: str
+    target: Target
+    created_at_ms: int
+    updated_at_ms: int
+    managed_by: str | None = None
+    """The policy file that owns it."""
+    managed_at_ms: int | None = None
+    """Its `updated_at_ms` when that file last wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group as the rules see it, and what only the API shows. `path`: ids from the root to itself, each with `/`."""
+
+    group: Group
+    name: str | None
+    path: str
+    created_at_ms: int
+    updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
+
+    @property
+    def counting_owner(self) -> str:
+        """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
+        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
+
+    @property
+    def ancestor_ids(self) -> list[str]:
+        """Parent first, root last."""
+        return self.path.split("/")[-3::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key without its digest. `group_id` None: a key of the workspace itself."""
+
+    prefix: str
+    kind: str
+    workspace_id: str
+    group_id: str | None
+    name: str | None
+    created_at_ms: int
+    last_used_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedKey:
+    """The key that a request presented, and the workspace it acts for."""
+
+    prefix: str
+    kind: KeyKind
+    workspace_id: str
+    onboarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRecord:
+    """One stored credential, sealed."""
+
+    id: str
+    workspace_id: str
+    name: str
+    ciphertext: str
+    created_at_ms: int
+    updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """Which groups of a workspace are listed. `top_id`: this one and all below it. None is no filter."""
+
+    external_entity_id: str | None = None
+    top_id: str | None = None

@@ -1,0 +1,30 @@
+"""What is used of limits: which bucket counts a limit, and how much of it. Values only."""
+
+from typing import NamedTuple
+
+from policy.limits.limit import LimitType, Unit
+
+
+class Bucket(NamedTuple):
+    """A counting group in a hash: `Plan.key` and `Bound.counting_group`."""
+
+    key: str
+    group_id: str
+
+
+class Meter(NamedTuple):
+    """The bucket that counts a limit, and the kind of the limit."""
+
+    bucket: Bucket
+    type: LimitType
+    unit: Unit
+
+
+class Used(NamedTuple):
+    """What counts against a limit now, and the ms until nothing of it does: 0 when a rolling window counts nothing.
+
+    Of daily limits, requests admitted and tokens settled today; of rate limits, reserved tokens as well.
+    """
+
+    amount: int
+    resets_in_ms: int

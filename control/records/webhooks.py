@@ -1,0 +1,58 @@
+"""Webhooks and the deliveries of their messages. Values only; times are epoch milliseconds."""
+
+from dataclasses import dataclass
+
+PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
+"""The statuses of a delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """One endpoint of a customer. Secrets are sealed."""
+
+    id: str
+    workspace_id: str
+    url: str
+    description: str | None
+    enabled: bool
+    secret: str
+    previous_secret: str | None
+    previous_until_ms: int | None
+    created_at_ms: int
+    updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """One message to one webhook, through all its attempts."""
+
+    id: str
+    webhook_id: str
+    type: str
+    event_keys: str
+    status: str
+    attempts: int
+    attempt_log: str
+    created_at_ms: int
+    retry_since_ms: int
+    next_attempt_at_ms: int
+    lease: str | None
+    leased_until_ms: int
+    ended_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The result of one attempt. `retry_after_ms`: what the receiver asked for."""
+
+    at_ms: int
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    retry_after_ms: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status_code is not None and 200 <= self.status_code < 300
