@@ -1,4 +1,4 @@
-"""Slug → target: the form of a slug, each provider's field rules, what the secret of a target may be.
+"""Slug → target: the form of a slug, the table of providers, what the secret of a target may be.
 
 See docs/reference/management-api.md#targets.
 """
@@ -65,15 +65,33 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderRules:
-    """A provider's required and optional fields, its category, and the dialects of its servers, the best first."""
+class BaseUrl:
+    """Where a provider's servers are: the setting that says so, and its default. None: the operator must set it."""
 
+    setting: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What the product knows of a provider. Its name is its key in `PROVIDERS`."""
+
+    title: str
+    """In the console."""
+    trace_name: str
+    """As `gen_ai.provider.name` of a span; OpenTelemetry's own name where it has one."""
     category: str
     dialects: tuple[str, ...]
+    """Of its servers, the best first."""
     required: frozenset[str]
+    """The fields that a target must have."""
     optional: frozenset[str] = frozenset()
+    base_url: BaseUrl | None = None
+    """None: each target names its server, or has replicas."""
     may_lack_paths: bool = False
     """Whether only the server can tell which dialects it speaks: it is asked in the caller's own first."""
+    counts_tokens: bool = True
+    """Whether its servers may have the path that counts tokens; otherwise they are not asked."""
 
 
 CHAT_COMPLETIONS = "chat_completions"
@@ -91,16 +109,70 @@ _OPENAI = (CHAT_COMPLETIONS, RESPONSES)
 _HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
 _VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
 
-PROVIDERS: Mapping[str, ProviderRules] = {
-    "PLATFORM": ProviderRules(
-        _HOSTED, _OPENAI, frozenset({"model_id"}), frozenset({"environment_name", "target_model"}), may_lack_paths=True
+PLATFORM = "PLATFORM"
+MODEL_API = "PLATFORM_MODEL_API"
+VENDOR_A = "VENDOR_A"
+VENDOR_B = "VENDOR_B"
+VENDOR_C = "VENDOR_C"
+COMPATIBLE = "VENDOR_B_COMPATIBLE"
+PROVIDERS: Mapping[str, Provider] = {
+    PLATFORM: Provider(
+        title="a platform model",
+        trace_name="platform",
+        category=_HOSTED,
+        dialects=_OPENAI,
+        required=frozenset({"model_id"}),
+        optional=frozenset({"environment_name", "target_model"}),
+        may_lack_paths=True,
     ),
-    "PLATFORM_MODEL_API": ProviderRules(_HOSTED, _OPENAI, _VENDOR_FIELDS, may_lack_paths=True),
-    "VENDOR_A": ProviderRules(_THIRD_PARTY, (MESSAGES,), _VENDOR_FIELDS),
-    "VENDOR_B": ProviderRules(_THIRD_PARTY, _OPENAI, _VENDOR_FIELDS),
-    "VENDOR_C": ProviderRules(_THIRD_PARTY, (CHAT_COMPLETIONS,), _VENDOR_FIELDS | {"vendor_c_config"}),
-    "VENDOR_B_COMPATIBLE": ProviderRules(_CUSTOM, _OPENAI, _VENDOR_FIELDS | {"base_url"}, may_lack_paths=True),
+    MODEL_API: Provider(
+        title="the shared model API",
+        trace_name="platform_model_api",
+        category=_HOSTED,
+        dialects=_OPENAI,
+        required=_VENDOR_FIELDS,
+        base_url=BaseUrl("TOLLGATE_MODEL_API_BASE_URL"),
+        may_lack_paths=True,
+    ),
+    VENDOR_A: Provider(
+        title="vendor A (Messages)",
+        trace_name="anthropic",
+        category=_THIRD_PARTY,
+        dialects=(MESSAGES,),
+        required=_VENDOR_FIELDS,
+        base_url=BaseUrl("TOLLGATE_VENDOR_A_BASE_URL", "https://api.anthropic.com"),
+    ),
+    VENDOR_B: Provider(
+        title="vendor B (Chat Completions)",
+        trace_name="openai",
+        category=_THIRD_PARTY,
+        dialects=_OPENAI,
+        required=_VENDOR_FIELDS,
+        base_url=BaseUrl("TOLLGATE_VENDOR_B_BASE_URL", "https://api.openai.com"),
+        counts_tokens=False,
+    ),
+    VENDOR_C: Provider(
+        title="vendor C (cloud)",
+        trace_name="gcp.vertex_ai",
+        category=_THIRD_PARTY,
+        dialects=(CHAT_COMPLETIONS,),
+        required=_VENDOR_FIELDS | {"vendor_c_config"},
+        base_url=BaseUrl("TOLLGATE_VENDOR_C_BASE_URL", "https://{location}-aiplatform.googleapis.com"),
+        counts_tokens=False,
+    ),
+    COMPATIBLE: Provider(
+        title="a server that speaks Chat Completions",
+        trace_name="vendor_b_compatible",
+        category=_CUSTOM,
+        dialects=_OPENAI,
+        required=_VENDOR_FIELDS | {"base_url"},
+        may_lack_paths=True,
+    ),
 }
+"""The one table of providers: API, command line, policy files, console, doctor, proxy and traces read it.
+
+An installation may meet a provider that only a newer control plane knows, so a look-up may find none.
+"""
 
 
 def is_platform_hosted(provider: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
+from policy.endpoints import MODEL_API
 from policy.groups import GroupNode
 from policy.limits.effective import Bound
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
@@ -15,7 +16,6 @@ from policy.snapshot import EndpointRow, KeyRow, target_to_wire
 from proxy.parts import Directory
 
 DEFAULT_ENVIRONMENT = "production"
-MODEL_API = "PLATFORM_MODEL_API"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from policy.billing import MAX_REPORTED_TOKENS
+from policy.endpoints import MODEL_API, PROVIDERS
 from policy.hosts import EgressRules, platform_hosts
 from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
@@ -25,19 +26,6 @@ DEFAULT_DATA_DIR = "./.tollgate"
 DEFAULT_READY_GRACE_S = 7.0
 JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (what is made in it is private)
 MAX_BODY_BYTES = 100_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class VendorUrls:
-    """The vendors' base URLs. The operator sets them, so they may have private addresses.
-
-    `model_api` has no default, because installations share no public host: None until the operator sets it.
-    """
-
-    vendor_a: str
-    vendor_b: str
-    vendor_c: str
-    model_api: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,8 @@ class Settings:
     assumed_output_tokens: int
     """The cap of a call that has none."""
     limits_on_redis_loss: str
-    vendors: VendorUrls
+    base_urls: Mapping[str, str]
+    """Of providers that have one. The operator sets them, so they may have private addresses."""
     tiers: Mapping[str, Tier]
     egress: EgressRules
     egress_ca_file: str | None
@@ -118,7 +107,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
     read = Environment(environ)
     data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
     drain_timeout_s = read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25)
-    vendors = _vendors(read)
+    base_urls = _base_urls(read)
     return Settings(
         redis_url=read.parsed("TOLLGATE_REDIS_URL", redis_url),
         redis_timeout_s=read.parsed("TOLLGATE_REDIS_TIMEOUT_S", _redis_timeout_s, "0.05"),
@@ -137,9 +126,9 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         max_reported_tokens=read.count("TOLLGATE_MAX_REPORTED_TOKENS", MAX_REPORTED_TOKENS),
         assumed_output_tokens=read.count("TOLLGATE_ASSUMED_OUTPUT_TOKENS", ASSUMED_OUTPUT_TOKENS),
         limits_on_redis_loss=read.parsed("TOLLGATE_LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
-        vendors=vendors,
+        base_urls=base_urls,
         tiers=read.parsed("TOLLGATE_MODEL_API_TIERS", parse_tiers, ""),
-        egress=_egress(read, vendors.model_api),
+        egress=_egress(read, base_urls.get(MODEL_API)),
         egress_ca_file=read.text("TOLLGATE_EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("TOLLGATE_METRICS_MAX_ENTITIES", 10_000),
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
@@ -198,15 +187,14 @@ def journal_directory(environ: Mapping[str, str]) -> Path:
     return Path(read.text("TOLLGATE_JOURNAL_DIR", str(data / "journal")))
 
 
-def _vendors(read: Environment) -> VendorUrls:
-    return VendorUrls(
-        vendor_a=read.parsed("TOLLGATE_VENDOR_A_BASE_URL", http_url, "https://api.anthropic.com"),
-        vendor_b=read.parsed("TOLLGATE_VENDOR_B_BASE_URL", http_url, "https://api.openai.com"),
-        vendor_c=read.parsed("TOLLGATE_VENDOR_C_BASE_URL", http_url, "https://{location}-aiplatform.googleapis.com"),
-        model_api=read.parsed("TOLLGATE_MODEL_API_BASE_URL", http_url)
-        if read.has("TOLLGATE_MODEL_API_BASE_URL")
-        else None,
-    )
+def _base_urls(read: Environment) -> Mapping[str, str]:
+    """The base URLs of the providers that have one here: a default, or what the operator set."""
+    urls = {name: provider.base_url for name, provider in PROVIDERS.items()}
+    return {
+        name: read.parsed(url.setting, http_url, url.default)
+        for name, url in urls.items()
+        if url is not None and (url.default is not None or read.has(url.setting))
+    }
 
 
 def _egress(read: Environment, model_api_base_url: str | None) -> EgressRules:

@@ -15,6 +15,7 @@ from standardwebhooks import WebhookVerificationError
 from control.resources.webhook_messages import signed_headers
 from control.resources.webhooks import new_secret
 from policy.billing import EVENT_TYPE
+from policy.endpoints import PROVIDERS
 from proxy.async_requests.deliveries import ResultBody, SignedHeaders
 from proxy.async_requests.requests import Delivery, DeploymentRef, Succeeded
 from proxy.async_requests.states import Status
@@ -28,6 +29,7 @@ def test_setting_names_lists_every_setting_that_the_code_reads() -> None:
     programs = ("proxy", "control", "launcher", "commands", "trainer")
     sources = [path for program in programs for path in (ROOT / program).rglob("*.py")]
     read = {name for path in sources for name in SETTING.findall(path.read_text())}
+    read |= {provider.base_url.setting for provider in PROVIDERS.values() if provider.base_url is not None}
     assert read == NAMES, "add it to runtime/setting_names.py, or take it out there"
 
 

@@ -129,6 +129,7 @@ def test_settings_table_names_the_process_that_reads_each_setting() -> None:
         plane: {name for text in sources(plane) for name in SETTING.findall(text)}
         for plane in ("control", "proxy", "trainer")
     }
+    read["proxy"] |= {provider.base_url.setting for provider in PROVIDERS.values() if provider.base_url is not None}
     control = set(SETTING.findall((ROOT / "control/settings.py").read_text()))
     for name, readers, *_rest in rows("settings", "All settings"):
         asked = set(readers.replace("both", "control, proxy").split(", "))

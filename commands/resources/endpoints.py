@@ -57,15 +57,24 @@ def _list_or_none(_context: click.Context, _parameter: click.Parameter, given: t
     return list(given) or None
 
 
+def _having(field: str) -> str:
+    """The providers whose targets have the field."""
+    return ", ".join(name for name, rules in PROVIDERS.items() if field in rules.required | rules.optional)
+
+
 _TARGET_OPTIONS = (
     click.option("--provider", type=click.Choice(list(PROVIDERS), case_sensitive=False), help="Who answers."),
-    click.option("--model", help="PLATFORM: the model, by name or id."),
-    click.option("--environment", "environment_name", help="PLATFORM: the environment; `production` without it."),
+    click.option("--model", help=f"{_having('model_id')}: the model, by name or id."),
+    click.option(
+        "--environment",
+        "environment_name",
+        help=f"{_having('environment_name')}: the environment; `production` without it.",
+    ),
     click.option("--secret", help="The upstream's credential, by the secret's name or id."),
     click.option("--target-model", help="The model's name at the upstream."),
-    click.option("--base-url", help="VENDOR_B_COMPATIBLE: the server."),
-    click.option("--project-id", help="VENDOR_C: the project in the vendor's cloud."),
-    click.option("--location", help="VENDOR_C: the location."),
+    click.option("--base-url", help=f"{_having('base_url')}: the server."),
+    click.option("--project-id", help=f"{_having('vendor_c_config')}: the project in the vendor's cloud."),
+    click.option("--location", help=f"{_having('vendor_c_config')}: the location."),
     click.option(
         "--upstream-state",
         type=_one_of("upstream_state"),

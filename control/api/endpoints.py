@@ -29,7 +29,7 @@ from control.records.policy import EndpointRecord
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
 from control.resources.endpoints import NewTarget
-from policy.endpoints import ALLOWED_VALUES, PROVIDERS, ProviderRules, Target, VendorCConfig
+from policy.endpoints import ALLOWED_VALUES, PROVIDERS, Provider, Target, VendorCConfig
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -56,7 +56,7 @@ _OPTION_TYPES["dialects"] = Annotated[list[_DIALECT], Field(min_length=1, json_s
 """The types of the optional fields that every target has."""
 
 
-def _target_schema(provider: str, rules: ProviderRules) -> type[BaseModel]:
+def _target_schema(provider: str, rules: Provider) -> type[BaseModel]:
     fields: dict[str, Any] = {"provider": (Literal[provider], ...)}
     fields |= {name: (_FIELD_TYPES[name], ...) for name in sorted(rules.required)}
     fields |= {name: (_FIELD_TYPES[name] | None, None) for name in sorted(rules.optional)}

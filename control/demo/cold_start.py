@@ -10,6 +10,7 @@ from typing import Any
 
 from control.demo.caller import ask
 from control.demo.scene import Scene, expect, ms_since, until
+from policy.endpoints import PLATFORM
 
 SLUG = "acme/sleeper"
 SERVER = (sys.executable, "-P", "-m", "control.demo.upstream", "sleeper", "{port}")
@@ -23,7 +24,7 @@ async def launcher_started(scene: Scene) -> list[str]:
     deployments = f"/v1/models/{model}/deployments"
     deployment = (await operator.call("POST", deployments, {"name": "first"}))["id"]
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})
-    target = {"provider": "PLATFORM", "model_id": model, "target_model": "sleeper-1b"}
+    target = {"provider": PLATFORM, "model_id": model, "target_model": "sleeper-1b"}
     await operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
     named = ("--model", model, "--deployment", deployment, "--health", "/health")
     line = await scene.product.launch(operator.api_key, *named, "--", *SERVER)

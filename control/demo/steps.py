@@ -14,6 +14,7 @@ from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
 from control.demo.training_run import job_submitted, job_trained
 from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
+from policy.endpoints import PLATFORM
 
 SLUG = "acme/assistant"
 PARENT_LIMIT, CHILD_LIMIT = 5, 4
@@ -49,7 +50,7 @@ async def models_registered(scene: Scene) -> list[str]:
 
 async def endpoint_made(scene: Scene) -> list[str]:
     """create an endpoint: a slug and its target"""
-    target = {"provider": "PLATFORM", "model_id": scene.models[0], "target_model": "alpha-7b"}
+    target = {"provider": PLATFORM, "model_id": scene.models[0], "target_model": "alpha-7b"}
     made = await scene.operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
     scene.endpoint_id = made["id"]
     return [f"{made['slug']} → {made['targets'][0]}"]
@@ -197,7 +198,7 @@ async def events_listed(scene: Scene) -> list[str]:
 async def target_swapped(scene: Scene) -> list[str]:
     """point the slug at the other model: live in under a second"""
     await _lift_limits(scene)
-    target = {"provider": "PLATFORM", "model_id": scene.models[1], "target_model": "beta-70b"}
+    target = {"provider": PLATFORM, "model_id": scene.models[1], "target_model": "beta-70b"}
     path = f"/v1/gateway/endpoints/{scene.endpoint_id}"
     await scene.operator.call("PATCH", path, {"targets": [target]})
     began = time.monotonic()

@@ -7,7 +7,7 @@ See docs/reference/inference.md#asynchronous-requests.
 
 from dataclasses import dataclass
 
-from policy.endpoints import Target
+from policy.endpoints import PLATFORM, Target
 from proxy.async_requests.endings import DEPLOYMENT_GONE, OUT_OF_TIME
 from proxy.async_requests.requests import Again, Attempt, Failed, RequestError, RetryRules
 from proxy.async_requests.states import ErrorCode
@@ -27,7 +27,7 @@ MAX_ANSWER_BYTES = 100_000_000
 SHORTEST_ATTEMPT_MS = 100
 """No attempt begins with less time than this left: clocks differ by about as much."""
 _PASSING_STATUSES = frozenset((500, 502, 503, 504))
-_MODEL_SERVER = Target("PLATFORM")
+_MODEL_SERVER = Target(PLATFORM)
 """Stands for every replica where an error's origin matters."""
 
 

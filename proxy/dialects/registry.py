@@ -13,7 +13,7 @@ from functools import partial
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
-from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, VENDOR_B, Target
 from proxy.accounting.answer_form import Form, is_media
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths
@@ -40,7 +40,7 @@ from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.target_request import adds_stream_options, adds_usage, target_body, target_request
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
-from proxy.dialects.vendor_rules.narrow_rules import VENDOR_B, fitted
+from proxy.dialects.vendor_rules.narrow_rules import fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.exchange import Headers, Received, UpstreamResetError

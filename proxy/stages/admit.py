@@ -7,6 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Mapping
 
 from policy.billing import MAX_COUNT
+from policy.endpoints import MODEL_API
 from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
@@ -23,7 +24,6 @@ from proxy.parts import Counters, Meters, OutputEstimates
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
-MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
 
 

@@ -11,7 +11,7 @@ from time import perf_counter, time_ns
 
 from policy.billing import event_start, payer_members
 from policy.deployments import Where
-from policy.endpoints import Target
+from policy.endpoints import PLATFORM, VENDOR_C, Target
 from policy.hosts import Reach
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import open_record
@@ -37,8 +37,6 @@ FEW_BYTES = 16 << 10
 FEW_CONTAINERS, MANY_CONTAINERS = 50, 500
 """A body with few objects and lists is translated at once, one with many beside the event loop: an object takes up to
 6 µs. What lies between has a turn of the loop for itself, so that many callers at once hold nobody up."""
-PLATFORM = "PLATFORM"
-VENDOR_C = "VENDOR_C"
 
 
 class Dispatch:

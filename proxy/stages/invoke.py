@@ -9,7 +9,7 @@ See docs/reference/inference.md#direct-calls.
 from collections.abc import Awaitable
 from time import perf_counter
 
-from policy.endpoints import Target
+from policy.endpoints import PLATFORM, Target
 from policy.hosts import Reach
 from proxy.answer_head import begin
 from proxy.directory_values import Identified
@@ -33,7 +33,7 @@ from proxy.replicas.replica_sending import send_to_replica
 
 NOT_MODIFIED = 304
 """What a replica answers to a conditional request; no error, and no success either."""
-_MODEL_SERVER = Target("PLATFORM")
+_MODEL_SERVER = Target(PLATFORM)
 """Stands for every replica where an error's origin matters."""
 
 

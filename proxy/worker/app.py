@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from policy.endpoints import VENDOR_C
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -207,7 +208,7 @@ async def _parts(
     egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
     upstream = HttpUpstream(egress, on_burst_end=burst_ended)
     stack.push_async_callback(upstream.aclose)
-    tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
+    tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
     stack.push_async_callback(tokens.aclose)
     parts = Parts(
         directory=directory,
@@ -273,23 +274,12 @@ def _async_queueing(settings: Settings, meters: WorkerMetrics, stack: contextlib
 
 
 def _seal_keys(settings: Settings) -> SealKeys:
-    return SealKeys(settings.secret_keys, _base_urls(settings))
-
-
-def _base_urls(settings: Settings) -> dict[str, str]:
-    vendors = settings.vendors
-    base_urls = {
-        "VENDOR_A": vendors.vendor_a,
-        "VENDOR_B": vendors.vendor_b,
-        "VENDOR_C": vendors.vendor_c,
-        "PLATFORM_MODEL_API": vendors.model_api,
-    }
-    return {provider: url for provider, url in base_urls.items() if url is not None}
+    return SealKeys(settings.secret_keys, settings.base_urls)
 
 
 def _dispatch_settings(settings: Settings) -> DispatchSettings:
     return DispatchSettings(
-        base_urls=_base_urls(settings),
+        base_urls=settings.base_urls,
         request_timeout_s=settings.request_timeout_s,
         stream_idle_timeout_s=settings.stream_idle_timeout_s,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from policy.endpoints import PROVIDERS as TABLE
 from tests.clients.catalogue import PROVIDERS, Client, Provider
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.journeys.product import OperatorClient, Product
@@ -19,12 +20,6 @@ from tests.upstream.vendors import CREDENTIAL, service_account
 
 PROBE = "acme/probe"
 TIER = "custom=1000000/1000000000"
-BASE_URLS = {
-    "VENDOR_A": "TOLLGATE_VENDOR_A_BASE_URL",
-    "VENDOR_B": "TOLLGATE_VENDOR_B_BASE_URL",
-    "VENDOR_C": "TOLLGATE_VENDOR_C_BASE_URL",
-    "PLATFORM_MODEL_API": "TOLLGATE_MODEL_API_BASE_URL",
-}
 
 
 @dataclass
@@ -137,6 +132,6 @@ def _settings(upstreams: Mapping[str, Upstream], ca: ThrowawayCa) -> dict[str, s
     links = [f"{one.host}=127.0.0.1:{upstreams[one.name].server.port}" for one in PROVIDERS if one.host]
     settings = {"TOLLGATE_EGRESS_ALLOW": ",".join(["127.0.0.0/8", *links]), "TOLLGATE_EGRESS_CA_FILE": str(ca.ca_file)}
     for provider in PROVIDERS:
-        if provider.provider in BASE_URLS:
-            settings[BASE_URLS[provider.provider]] = upstreams[provider.name].server.url
+        if (base_url := TABLE[provider.provider].base_url) is not None:
+            settings[base_url.setting] = upstreams[provider.name].server.url
     return settings

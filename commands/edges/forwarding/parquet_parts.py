@@ -70,7 +70,7 @@ class ParquetParts:
     def _write(self, path: Path, events: Sequence[Event]) -> None:
         unfinished = path.with_name(path.name + _UNFINISHED)
         metadata = {_AFTER: json.dumps(events[-1].position).encode()}
-        table = self._arrow.Table.from_pylist([_row(event) for event in events], schema=self._schema())
+        table = self._arrow.Table.from_pylist([_row(event) for event in events], schema=self.schema())
         with unfinished.open("wb") as file:
             self._parquet.write_table(table.replace_schema_metadata(metadata), file)
             file.flush()
@@ -82,7 +82,8 @@ class ParquetParts:
         finally:
             os.close(directory)
 
-    def _schema(self) -> Any:
+    def schema(self) -> Any:
+        """The columns of every part."""
         arrow = self._arrow
         texts = ("request_id", "model_slug", "external_entity_id", "api_key_prefix")
         figures = ("input_tokens", "cached_input_tokens", "output_tokens")

@@ -16,17 +16,10 @@ from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
 from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
-from policy.endpoints import Target
+from policy.endpoints import PROVIDERS, Target
 from policy.hosts import EgressRules, Reach, platform_hosts
 from runtime.environment import http_url
 
-VENDORS = {
-    "VENDOR_A": ("TOLLGATE_VENDOR_A_BASE_URL", "https://api.anthropic.com"),
-    "VENDOR_B": ("TOLLGATE_VENDOR_B_BASE_URL", "https://api.openai.com"),
-    "VENDOR_C": ("TOLLGATE_VENDOR_C_BASE_URL", "https://{location}-aiplatform.googleapis.com"),
-    "PLATFORM_MODEL_API": ("TOLLGATE_MODEL_API_BASE_URL", ""),
-}
-"""The setting with each vendor's base URL, and its default, as the proxy has them."""
 JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the proxy's default, at which nothing is left)
 
 
@@ -118,12 +111,17 @@ def _origin(target: Target, environment: Mapping[str, str]) -> Origin | None:
     """The server that a target is asked at; None for a platform model, which has replicas."""
     if target.base_url:
         return Origin.of(target.base_url, Reach.CUSTOMER)
-    setting, default = VENDORS.get(target.provider, ("", ""))
-    url = environment.get(setting) or default
+    provider = PROVIDERS.get(target.provider)
+    base_url = None if provider is None else provider.base_url
+    if base_url is None:
+        return None
+    url = environment.get(base_url.setting) or base_url.default
+    if url is None:
+        return None
     if target.vendor_c_config is not None:
         location = target.vendor_c_config.location
         url = url.replace("{location}-", "" if location == "global" else f"{location}-").replace("{location}", location)
-    return Origin.of(url, Reach.OPERATOR) if url else None
+    return Origin.of(url, Reach.OPERATOR)
 
 
 async def process_findings(installation: Installation) -> list[Finding]:

@@ -5,12 +5,12 @@ Pure. Refuses what Chat Completions cannot say, naming the caller's member. Drop
 
 from hashlib import sha256
 
+from policy.endpoints import VENDOR_B
 from proxy.dialects.chat_completions.tool_writer import written_tool, written_tool_choice
 from proxy.dialects.chat_completions.turn_writer import TurnWriter
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AUTO, JSON_SCHEMA, NONE, OutputFormat, ReasoningSettings, Request, Sampling
 
-NATIVE_PROVIDER = "VENDOR_B"
 """The vendor whose API this dialect is: it alone is sent members that servers of other vendors may not know."""
 MAX_USER_CHARS = 64
 _LOW_BUDGET, _MEDIUM_BUDGET = 4096, 16384
@@ -19,7 +19,7 @@ _SETTINGS = ("temperature", "top_p", "seed", "frequency_penalty", "presence_pena
 
 def write_request(request: Request, model: str, provider: str) -> Json:
     """The body for a target of `provider`. Raises `UntranslatableError`."""
-    is_native = provider == NATIVE_PROVIDER
+    is_native = provider == VENDOR_B
     body: Json = {"model": model, "messages": TurnWriter(is_native=is_native).write(request.turns)}
     if request.max_output_tokens is not None:
         body["max_completion_tokens" if is_native else "max_tokens"] = request.max_output_tokens

@@ -7,7 +7,7 @@ See docs/reference/inference.md#counting-tokens.
 
 import orjson
 
-from policy.endpoints import MESSAGES, Target
+from policy.endpoints import MESSAGES, PROVIDERS, Target
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import passing as messages
 from proxy.dialects.spoken_dialects import stated_dialects
@@ -16,14 +16,14 @@ from proxy.exchange import Received
 PATH = f"{messages.PATH}/count_tokens"
 ESTIMATED = "estimated"
 """In place of the dialect that a target without this path is asked in."""
-_WITHOUT_PATH = frozenset(("VENDOR_B", "VENDOR_C"))
 
 
 def is_asked(target: Target) -> bool:
     """Whether a target may have this path. Servers that speak Chat Completions often have it too."""
     if target.dialects is not None:
         return MESSAGES in stated_dialects(target)
-    return target.provider not in _WITHOUT_PATH
+    provider = PROVIDERS.get(target.provider)
+    return provider is None or provider.counts_tokens
 
 
 def estimate(request: Received) -> bytes:

@@ -4,6 +4,7 @@ Pure. `anthropic-version` and `anthropic-beta` are the caller's if it sent them:
 """
 
 from policy.billing import MAX_REPORTED_TOKENS
+from policy.endpoints import VENDOR_A
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
@@ -11,7 +12,6 @@ from proxy.dialects.usage import MessagesMeter
 from proxy.exchange import Incoming, Received
 
 PATH = "/v1/messages"
-VENDOR_A = "VENDOR_A"
 DEFAULT_VERSION = "2023-06-01"
 
 EVENTS = StreamFormat(

@@ -7,6 +7,7 @@ See docs/reference/inference.md#translation.
 
 from hashlib import sha256
 
+from policy.endpoints import VENDOR_B
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import (
     ASSISTANT,
@@ -28,7 +29,6 @@ from proxy.dialects.upstream_request import UntranslatableError
 DEFAULT_FORMAT_NAME = "output"
 MAX_USER_CHARS = 64
 
-_VENDOR_B = "VENDOR_B"
 _LOW_BUDGET, _MEDIUM_BUDGET = 4096, 16384
 """Below these budgets, in tokens, the effort is low or medium."""
 _UNKNOWN_NUMBERS = ("top_k", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop")
@@ -37,7 +37,7 @@ _UNKNOWN_NUMBERS = ("top_k", "seed", "frequency_penalty", "presence_penalty", "l
 def write_request(request: Request, model: str, provider: str) -> Json:
     _require_expressible(request)
     instructions, turns = _instructions(request)
-    body: Json = {"model": model, "input": write_items(turns, developer=provider == _VENDOR_B), "store": False}
+    body: Json = {"model": model, "input": write_items(turns, developer=provider == VENDOR_B), "store": False}
     if instructions:
         body["instructions"] = instructions
     if request.stream:

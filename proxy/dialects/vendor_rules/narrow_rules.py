@@ -5,10 +5,10 @@ Pure. What a dialect itself cannot say is its writer's to refuse.
 
 from dataclasses import replace
 
+from policy.endpoints import VENDOR_B
 from proxy.dialects.middle.request import OutputFormat, Request, Tool
 from proxy.dialects.vendor_rules.schemas import allows_only_required_members, closed_schema
 
-VENDOR_B = "VENDOR_B"
 MAX_STOPS = 4
 """The most stop sequences that VENDOR_B takes."""
 

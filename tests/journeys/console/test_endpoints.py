@@ -4,6 +4,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
+from policy.endpoints import PROVIDERS
 from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, signed_in
 
@@ -73,6 +74,43 @@ async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_lat
     await page.get_by_role("button", name="Delete what tests left").click()
     await expect(page.get_by_role("button", name="Delete what tests left")).to_have_count(0)
     assert await _left(stage) == []
+
+
+LABELS = {
+    "model_id": ["Model"],
+    "environment_name": ["Environment (optional)"],
+    "secret_id": ["Secret"],
+    "target_model": ["Model name sent upstream"],
+    "base_url": ["Base URL"],
+    "vendor_c_config": ["Project", "Location"],
+}
+
+
+async def test_form_of_a_target_has_the_fields_of_its_provider_and_no_other(page: Page, stage: Stage) -> None:
+    await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
+    for name, provider in PROVIDERS.items():
+        await page.get_by_label("Leads to").select_option(name)
+        for field, labels in LABELS.items():
+            shown = field in provider.required | provider.optional
+            for label in labels:
+                await expect(page.get_by_label(label, exact=True)).to_have_count(int(shown))
+
+
+async def test_target_in_the_vendors_cloud_is_saved_with_its_project_and_location(page: Page, stage: Stage) -> None:
+    await stage.operator.call("POST", "/v1/secrets", {"name": f"{stage.name}-cloud", "value": "bm8ga2V5"})
+    await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
+    await page.get_by_label("Slug").fill(stage.slug)
+    await page.get_by_label("Leads to").select_option("VENDOR_C")
+    await page.get_by_label("Secret", exact=True).select_option(f"{stage.name}-cloud")
+    await page.get_by_label("Model name sent upstream").fill("m")
+    await page.get_by_label("Project").fill("my-project")
+    await page.get_by_label("Location").fill("europe-west4")
+    await page.get_by_role("button", name="Create the endpoint").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Save without a test").click()
+    await page.wait_for_url("**/console/endpoints?id=*")
+    target = (await _endpoint(stage))["targets"][0]
+    assert target["vendor_c_config"] == {"project_id": "my-project", "location": "europe-west4"}
+    await expect(page.get_by_text("vendor C (cloud)")).to_be_visible()
 
 
 async def test_options_of_a_target_are_shown_kept_and_changed(page: Page, stage: Stage) -> None:

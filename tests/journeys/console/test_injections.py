@@ -11,6 +11,7 @@ import aiohttp
 import pytest_asyncio
 from playwright.async_api import Dialog, Page
 
+from control.api.console.pages import PAGES
 from tests.journeys.conftest import stage_of
 from tests.journeys.console.browsing import opened, signed_in
 from tests.journeys.console.injections import REQUEST_IDS, TEXTS
@@ -160,7 +161,7 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
     await signed_in(page, hostile.operator.api_key)
     ids, wrong, shown = hostile.ids, [], {}
     for path in (
-        *("overview", "groups", "endpoints", "keys", "events", "webhooks", "models", "async", "training", "audit"),
+        *(name for name in PAGES if name not in ("playground", "usage")),
         *("playground?slug=%22%3E%3Cimg%20src=x%20onerror=window.ran=70%3E", f"groups?id={ids['group']}"),
         *(f"keys?group_id={ids['group']}", f"models?id={ids['model']}", f"async?id={ids['model']}"),
         f"models?id={ids['model']}&deployment={ids['deployment']}",

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.types import AttributeValue
 
-from policy.endpoints import Target
+from policy.endpoints import PROVIDERS, Target
 from proxy.accounting.request_report import RequestReport
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
@@ -28,7 +28,6 @@ OPERATIONS = {
 """`gen_ai.operation.name` by path. Where the conventions name none, it is the path without its version."""
 ROUTES = frozenset((*OPERATIONS, MODELS_PATH))
 """Paths that are the same for all callers, so that they may be part of a span's name."""
-_PROVIDERS = {"VENDOR_A": "anthropic", "VENDOR_B": "openai", "VENDOR_C": "gcp.vertex_ai"}
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _PORTS = {"http": 80, "https": 443}
 MAX_PATH_CHARS = 256
@@ -95,9 +94,10 @@ def of_report(report: RequestReport) -> Attributes:
 
 def of_target(target: Target, path: str, slug: str, streaming: bool) -> Attributes:
     """What a client span says of a call to a slug. `path`: the caller's."""
+    provider = PROVIDERS.get(target.provider)
     return {
         "gen_ai.operation.name": OPERATIONS[path],
-        "gen_ai.provider.name": _PROVIDERS.get(target.provider, target.provider.lower()),
+        "gen_ai.provider.name": target.provider.lower() if provider is None else provider.trace_name,
         "gen_ai.request.model": target.target_model or slug,
         "gen_ai.request.stream": streaming,
     }

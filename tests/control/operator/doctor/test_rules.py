@@ -11,7 +11,7 @@ from control.edges.inspection.disk_look import DiskLook
 from control.edges.inspection.process_look import ReadyLook
 from control.edges.inspection.redis_look import RedisLook
 from control.edges.inspection.upstream_look import Origin, UpstreamLook
-from control.operator.doctor.examination import JOURNAL_MEMORY_DIR, VENDORS
+from control.operator.doctor.examination import JOURNAL_MEMORY_DIR
 from control.operator.doctor.findings import Finding, Level, as_json, as_lines, fault, is_healthy, ok, warning
 from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
@@ -196,17 +196,10 @@ def test_findings_are_shown_for_people_and_for_scripts() -> None:
     assert told["findings"][1] == {"check": "b", "level": "warning", "text": "hm", "remedy": "mend it"}
 
 
-def test_defaults_are_those_of_the_proxy() -> None:
+def test_default_of_the_journal_in_memory_is_the_one_of_the_proxy() -> None:
     required = {
         "TOLLGATE_REDIS_URL": "redis://127.0.0.1",
         "TOLLGATE_INTERNAL_TOKEN": "sixteen characters",
         "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
     }
     assert str(settings_from(required).journal_memory_dir) == JOURNAL_MEMORY_DIR
-    urls = settings_from(required).vendors
-    assert {provider: default or None for provider, (_, default) in VENDORS.items()} == {
-        "VENDOR_A": urls.vendor_a,
-        "VENDOR_B": urls.vendor_b,
-        "VENDOR_C": urls.vendor_c,
-        "PLATFORM_MODEL_API": urls.model_api,
-    }

@@ -78,7 +78,7 @@ def test_default_base_url_is_the_vendors_host_per_location(location: str, host: 
     required = {"TOLLGATE_INTERNAL_TOKEN": "t" * 16, "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode()}
     settings = settings_from(required | {"TOLLGATE_REDIS_URL": "redis://x"})
     target = replace(VENDOR_C, vendor_c_config=VendorCConfig("my-project", location))
-    url = build_request(received({"model": SLUG}), target, "k").url_at(settings.vendors.vendor_c)
+    url = build_request(received({"model": SLUG}), target, "k").url_at(settings.base_urls["VENDOR_C"])
     assert url.startswith(f"https://{host}/v1/projects/my-project/locations/{location}/")
 
 

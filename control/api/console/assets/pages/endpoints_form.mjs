@@ -6,18 +6,10 @@ import { h } from "../dom.mjs";
 import { actionButton, field, form, select } from "../form.mjs";
 import { milliseconds } from "../format.mjs";
 import { announce, remark } from "../notice.mjs";
-import { PROVIDERS } from "./endpoints_health.mjs";
 import { tryTarget } from "./endpoints_trial.mjs";
 
-/** Which fields each provider has; `?`: may be empty. */
-const FIELDS = {
-  PLATFORM: ["model_id", "environment_name?", "target_model?"],
-  PLATFORM_MODEL_API: ["secret_id", "target_model"],
-  VENDOR_A: ["secret_id", "target_model"],
-  VENDOR_B: ["secret_id", "target_model"],
-  VENDOR_C: ["secret_id", "target_model", "project_id", "location"],
-  VENDOR_B_COMPATIBLE: ["base_url", "secret_id", "target_model"],
-};
+/** Fields that are objects, and their members; each member has a control. */
+const MEMBERS = { vendor_c_config: ["project_id", "location"] };
 /** Fields that every target may have; empty, they are not sent. */
 const OPTIONS = ["upstream_state", "dialects", "price_options"];
 const DIALECTS = { CHAT_COMPLETIONS: "Chat Completions", MESSAGES: "Messages", RESPONSES: "Responses" };
@@ -29,7 +21,7 @@ const SHOWN_CHARACTERS = 2000;
 export async function creationForm(session, slug, addressOf) {
   const input = h("input", { name: "slug", autocomplete: "off", spellcheck: "false", value: slug ?? `${session.workspace.prefixes[0] ?? ""}/` });
   const hint = `What callers put in model: prefix/name. Your prefixes: ${session.workspace.prefixes.join(", ")}.`;
-  const editor = await targetEditor(session, null, { provider: "PLATFORM" }, "Create the endpoint", async (target) => {
+  const editor = await targetEditor(session, null, { provider: session.providers[0].name }, "Create the endpoint", async (target) => {
     const made = await send("POST", "/v1/gateway/endpoints", { slug: input.value.trim(), targets: [target] });
     location.assign(addressOf(made));
   });
@@ -40,30 +32,31 @@ export async function creationForm(session, slug, addressOf) {
 /** A form with a test call. `slug`: of the endpoint that is re-pointed, or null. `save(target)` stores it. */
 export async function targetEditor(session, slug, target, verb, save) {
   const [models, secrets] = await Promise.all([readAll("/v1/models"), readAll("/v1/secrets")]);
-  const provider = select("provider", Object.entries(PROVIDERS).map(([value, text]) => [value, text]), target.provider, { onchange: () => show() });
+  const provider = select("provider", session.providers.map((one) => [one.name, one.title]), target.provider, { onchange: () => show() });
   const controls = controlsOf(target, models.items, secrets.items);
   const fields = h("div");
   const result = h("div", { role: "status" });
   const tested = { text: null };
+  const fieldsOf = () => session.providers.find((one) => one.name === provider.value).fields;
 
   function show() {
-    const names = FIELDS[provider.value];
-    fields.replaceChildren(...[...names, ...OPTIONS].map((name) => controls[name.replace("?", "")].field));
+    const names = [...fieldsOf().flatMap((name) => MEMBERS[name] ?? [name]), ...OPTIONS];
+    fields.replaceChildren(...Object.keys(controls).filter((name) => names.includes(name)).map((name) => controls[name].field));
     if (names.includes("secret_id")) controls.secret_id.field.after(h("p", {}, newSecret(controls.secret_id.control)));
   }
 
   function value() {
     const chosen = { provider: provider.value };
-    for (const name of FIELDS[provider.value].map((one) => one.replace("?", ""))) {
-      const text = controls[name].control.value.trim();
-      if (text) chosen[name] = text;
+    const textOf = (name) => controls[name].control.value.trim();
+    for (const name of fieldsOf()) {
+      if (MEMBERS[name]) chosen[name] = Object.fromEntries(MEMBERS[name].map((member) => [member, textOf(member)]).filter(([, text]) => text));
+      else if (textOf(name)) chosen[name] = textOf(name);
     }
     for (const name of OPTIONS) {
       const { multiple, value: one, selectedOptions } = controls[name].control;
       if (one) chosen[name] = multiple ? [...selectedOptions].map((option) => option.value) : one;
     }
-    const { project_id, location: place, ...rest } = chosen;
-    return provider.value === "VENDOR_C" ? { ...rest, vendor_c_config: { project_id, location: place } } : chosen;
+    return chosen;
   }
 
   async function test() {
@@ -130,9 +123,9 @@ function controlsOf(target, models, secrets) {
   const made = {
     model_id: ["Model", chosen("model_id", models, target.model_id), null],
     environment_name: ["Environment (optional)", text("environment_name", target.environment_name), "Empty means production."],
+    base_url: ["Base URL", text("base_url", target.base_url, { type: "url", inputmode: "url" }), "Begins with https:// and names no port."],
     secret_id: ["Secret", chosen("secret_id", secrets, target.secret_id), "The upstream's API key, by its name."],
     target_model: ["Model name sent upstream", text("target_model", target.target_model), "For a platform model it may be empty: then the slug is sent."],
-    base_url: ["Base URL", text("base_url", target.base_url, { type: "url", inputmode: "url" }), "Begins with https:// and names no port."],
     project_id: ["Project", text("vendor_c_config.project_id", target.vendor_c_config?.project_id), null],
     location: ["Location", text("vendor_c_config.location", target.vendor_c_config?.location), null],
     upstream_state: ["State stored at the vendor", option("upstream_state", ["REFUSE", "refuse it"], ["PASS", "pass it on"]), "Conversations, files and the like by their ids. All groups share the vendor's account: passed on, each may read what another stored."],

@@ -5,21 +5,13 @@ import { h } from "../dom.mjs";
 import { count } from "../format.mjs";
 import { shareBadge } from "./overview.mjs";
 
-export const PROVIDERS = {
-  PLATFORM: "a platform model",
-  PLATFORM_MODEL_API: "the shared model API",
-  VENDOR_A: "vendor A (Messages)",
-  VENDOR_B: "vendor B (Chat Completions)",
-  VENDOR_C: "vendor C (cloud)",
-  VENDOR_B_COMPATIBLE: "a server that speaks Chat Completions",
-};
 const TONES = { ACTIVE: "good", UPDATING: "good", SCALED_TO_ZERO: "", WAKING_UP: "warn", LOADING_MODEL: "warn", DEPLOYING: "warn", BUILDING: "warn" };
 
-/** In words, with links. `known`: names of secrets and models by id. */
+/** In words, with links. `known`: titles of providers by name, names of secrets and models by id. */
 export function describeTarget(target, known) {
   const { provider, model_id: model, secret_id: secret, vendor_c_config: cloud } = target;
   return [
-    PROVIDERS[provider] ?? provider,
+    known.providers.get(provider) ?? provider,
     model && [": ", h("a", { href: `/console/models?id=${encodeURIComponent(model)}` }, h("bdi", {}, known.models.get(model) ?? model)), `, ${target.environment_name ?? "production"}`],
     target.target_model && [", model ", h("code", {}, target.target_model)],
     target.base_url && [" at ", h("code", {}, target.base_url)],
@@ -32,8 +24,8 @@ export function describeTarget(target, known) {
 }
 
 /** An element that says the status of a platform model's deployment once it is known; of others nothing is probed. */
-export function healthOf({ provider, model_id: model, environment_name: environment }) {
-  if (provider !== "PLATFORM") return h("span.soft", {}, "not probed");
+export function healthOf({ model_id: model, environment_name: environment }) {
+  if (!model) return h("span.soft", {}, "not probed");
   const place = h("span.soft", {}, "…");
   deploymentOf(model, environment ?? "production").then(
     (deployment) => place.replaceWith(statusBadge(model, deployment)),

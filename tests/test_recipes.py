@@ -1,0 +1,117 @@
+"""What the recipes of CONTRIBUTING.md promise: whoever forgets a step of one sees a test fail here.
+
+Most steps have a test of their own elsewhere; the recipe's table names it.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from commands.edges.forwarding.parquet_parts import ParquetParts
+from commands.resources.events import EVENTS
+from control.api.console.pages import PAGES
+from control.api.endpoints import GatewayTargetV1
+from control.api.events import GatewayEventV1
+from control.edges.sql.events.ingest import NewEvent
+from control.edges.sql.tables import events
+from policy.billing import BillingEvent
+from policy.endpoints import PROVIDERS
+from runtime.setting_names import NAMES
+from tests.clients.catalogue import PROVIDERS as CLIENTS_PROVIDERS
+from tests.test_reference import plain, rows
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "policy/endpoints.py"
+PROGRAMS = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
+ASSETS = ROOT / "control/api/console/assets"
+FORM = ASSETS / "pages/endpoints_form.mjs"
+BASE_URLS = {name: one.base_url for name, one in PROVIDERS.items() if one.base_url is not None}
+
+
+def test_no_other_module_spells_the_name_of_a_provider() -> None:
+    paths = [path for program in PROGRAMS for path in (ROOT / program).rglob("*.py") if path != TABLE]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: import {node.value} from policy.endpoints"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROVIDERS
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_console_spells_no_name_of_a_provider() -> None:
+    names = re.compile(rf"\b({'|'.join(PROVIDERS)})\b")
+    scripts = ASSETS.rglob("*.mjs")
+    assert [path.name for path in scripts if names.search(path.read_text())] == [], "read session.providers"
+
+
+@pytest.mark.parametrize("field", sorted({name for one in PROVIDERS.values() for name in one.required | one.optional}))
+def test_field_of_a_provider_has_a_control_in_the_console_and_is_shown_by_the_api(field: str) -> None:
+    assert re.search(rf"\b{field}: \[", FORM.read_text()), f"add {field} to controlsOf, or to MEMBERS, of {FORM.name}"
+    assert field in GatewayTargetV1.__annotations__
+
+
+@pytest.mark.parametrize("provider", BASE_URLS)
+def test_setting_of_a_base_url_is_listed_with_its_default(provider: str) -> None:
+    base_url = BASE_URLS[provider]
+    assert base_url.setting in NAMES
+    (default,) = (row[2] for row in rows("settings", "All settings") if plain(row[0]) == base_url.setting)
+    assert plain(default) == (base_url.default or "none")
+
+
+def test_every_provider_has_its_rows_in_the_reference() -> None:
+    dialects = {name for row in rows("inference", "Dialects") for name in re.findall("`([A-Z_]+)`", row[0])}
+    assert PROVIDERS.keys() <= dialects
+    assert PROVIDERS.keys() <= {plain(row[0]) for row in rows("management-api", "Targets")}
+
+
+def test_clients_are_tried_at_every_provider_in_the_dialects_that_it_speaks() -> None:
+    assert {one.provider for one in CLIENTS_PROVIDERS} == PROVIDERS.keys()
+    for one in CLIENTS_PROVIDERS:
+        if not PROVIDERS[one.provider].may_lack_paths:
+            spoken = {dialect.path.removeprefix("/").replace("/", "_") for dialect in one.speaks}
+            assert spoken == set(PROVIDERS[one.provider].dialects)
+
+
+CUSTOMERS_PAGE = "usage"
+"""The one page outside the navigation: a group's own."""
+
+
+def test_every_page_of_the_console_is_in_the_navigation_has_a_module_and_is_documented() -> None:
+    pages = [name for name in PAGES if name != CUSTOMERS_PAGE]
+    layout = (ASSETS / "layout.mjs").read_text()
+    (navigation,) = re.findall(r"export const PAGES = \[(.*?)\];", layout, re.DOTALL)
+    assert re.findall(r'name: "(\w+)"', navigation) == pages
+    for name in pages:
+        module = (ASSETS / f"pages/{name}.mjs").read_text()
+        assert re.search(r"^export (?:async )?function draw\(main, ", module, re.MULTILINE), name
+    (row,) = (row for row in rows("console", "Pages") if plain(row[0]) == "/console/{page}")
+    assert re.findall(r"`(\w+)`", row[1]) == pages
+
+
+def columns_of_an_event() -> list[str]:
+    """The figures and texts that the API lists of an event, as columns of a flat file."""
+    members = [name for name in GatewayEventV1.model_fields if name not in ("type", "tokens")]
+    members += GatewayEventV1.model_fields["tokens"].annotation.model_fields  # type: ignore[union-attr]  # a model
+    return sorted(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in members)
+
+
+def test_event_is_stored_with_every_field() -> None:
+    fields = set(BillingEvent._fields) - {"tokens", "ended_at_ms"}
+    assert fields <= set(NewEvent._fields), "add a column"
+    assert set(NewEvent._fields) == set(events.c.keys())
+
+
+def test_listed_event_is_documented_with_every_field() -> None:
+    written = [plain(row[0]) for row in rows("events-and-webhooks", "The event") if len(row) == 3]
+    assert sorted(written) == sorted([*GatewayEventV1.model_fields, "requestMetadata"])
+
+
+def test_event_is_exported_with_every_field_by_command_console_and_forwarder(tmp_path: Path) -> None:
+    (shown,) = re.findall(r'head: "(timestamp,.*?)\\n"', (ASSETS / "pages/events_export.mjs").read_text())
+    assert list(EVENTS.header) == shown.split(",")
+    assert sorted(shown.split(",")) == columns_of_an_event()
+    pytest.importorskip("pyarrow")
+    assert sorted(ParquetParts(tmp_path, 1).schema().names) == columns_of_an_event()
