@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from commands.edges.forwarding.parquet_parts import ParquetParts
+from commands.policy_file.schema import SCHEMA, in_file
+from commands.resources.endpoints import create
 from commands.resources.events import EVENTS
 from control.api.console.pages import PAGES
 from control.api.endpoints import GatewayTargetV1
@@ -27,6 +29,8 @@ TABLE = ROOT / "policy/endpoints.py"
 PROGRAMS = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
 ASSETS = ROOT / "control/api/console/assets"
 FORM = ASSETS / "pages/endpoints_form.mjs"
+MEMBERS = {"vendor_c_config": ("project_id", "location")}
+"""The fields of a target that are objects: the command line has a flag per member."""
 BASE_URLS = {name: one.base_url for name, one in PROVIDERS.items() if one.base_url is not None}
 
 
@@ -48,9 +52,12 @@ def test_console_spells_no_name_of_a_provider() -> None:
 
 
 @pytest.mark.parametrize("field", sorted({name for one in PROVIDERS.values() for name in one.required | one.optional}))
-def test_field_of_a_provider_has_a_control_in_the_console_and_is_shown_by_the_api(field: str) -> None:
+def test_field_of_a_target_is_known_to_console_api_command_line_and_policy_files(field: str) -> None:
     assert re.search(rf"\b{field}: \[", FORM.read_text()), f"add {field} to controlsOf, or to MEMBERS, of {FORM.name}"
     assert field in GatewayTargetV1.__annotations__
+    assert in_file(field) in SCHEMA["$defs"]["target"]["properties"]
+    flags = MEMBERS.get(field, (in_file(field),))
+    assert set(flags) <= {parameter.name for parameter in create.params}
 
 
 @pytest.mark.parametrize("provider", BASE_URLS)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from policy.endpoints import PROVIDERS as TABLE
 from tests.control.plane import ControlPlane
 
 PATH = "/v1/gateway/endpoints"
@@ -93,7 +94,7 @@ async def filled(plane: ControlPlane, provider: str) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", TABLE)
 async def test_a_target_has_all_fields_of_its_provider_and_no_other(sqlite_plane: ControlPlane, provider: str) -> None:
     target = await filled(sqlite_plane, provider)
     made = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
