@@ -6,7 +6,7 @@ Unknown fields are ignored and rows with unknown enum values are skipped, so an 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -306,10 +306,10 @@ def _limit_from_wire(body: Wire) -> Limit:
     return limit_of(body["type"], body["unit"], body["threshold"])
 
 
-_TARGET_FIELDS = (
-    *("model_id", "environment_name", "secret_id", "target_model", "base_url"),
-    *("upstream_state", "price_options"),
+_TARGET_FIELDS = tuple(
+    each.name for each in fields(Target) if each.name not in ("provider", "vendor_c_config", "dialects")
 )
+"""The fields of a target that are text, and None where they are not set."""
 
 
 def target_to_wire(target: Target) -> Wire:

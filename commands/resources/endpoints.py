@@ -16,7 +16,8 @@ from commands.resources.lists import print_list
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SENT_AS_GIVEN = ("provider", "environment_name", "target_model", "base_url", *ALLOWED_VALUES)
+_NOT_SENT = ("model", "secret", "project_id", "location")
+"""The flags whose values are names of something with an id, or members of an object."""
 _FLAGS = (
     "--provider, --model, --environment, --secret, --target-model, --base-url, --project-id, --location, "
     "--upstream-state, --dialect, --price-options"
@@ -147,7 +148,7 @@ def delete(endpoint: str, is_sure: bool, connection: Connection) -> None:
 
 async def _target_of(client: Client, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The members of the target that flags give; names become ids."""
-    target = only(**{name: flags[name] for name in _SENT_AS_GIVEN})
+    target = only(**{name: value for name, value in flags.items() if name not in _NOT_SENT})
     if flags["model"] is not None:
         target["model_id"] = (await names.model(client, flags["model"]))["id"]
     if flags["secret"] is not None:
