@@ -345,7 +345,7 @@ def _machine() -> str:
     if sys.base_prefix == "/usr":
         built = "the distribution's build"  # Debian's is optimised, though its configuration does not say so
     else:
-        is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # decision 0028
+        is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # docs/hot-path.md
         built = f"configured {'with' if is_optimised else 'without'} --enable-optimizations"
     python = f"Python {platform.python_version()} of {sys.base_prefix} ({built})"
     return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}, {python}"

@@ -2,7 +2,7 @@
 
 The HTTP server calls `Pipeline.handle` once per request, in a task that it cancels when the caller disconnects.
 `settle` runs in any case. Every admitted call is journaled as ended before its last byte leaves, and logged and counted
-after that. The last bytes leave with the journal's write, which may come after `handle` (decision 0059).
+after that. The last bytes leave with the journal's write, which may come after `handle` (docs/hot-path.md).
 """
 
 import logging

@@ -1,7 +1,7 @@
 """A call's reservation in the counters, and the settlement that replaces it by the actual figure.
 
 Both can be read from the journal, so that a settlement survives a crash (`proxy/accounting/recovery.py`).
-They are named tuples because every call makes some (decision 0021).
+They are named tuples because every call makes some (docs/hot-path.md#values-are-cheap-to-make).
 
 See docs/reference/limits.md#settlement.
 """

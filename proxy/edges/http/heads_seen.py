@@ -1,7 +1,7 @@
 """Heads that this server has parsed before. SDKs send the same head with each call; only its `content-length` differs.
 
 A request that arrives whole, by itself, with such a head needs no second parse. Why this cannot change a request's
-meaning: docs/decisions/0053-heads-seen-before.md. Keys hold credentials: never log them.
+meaning: docs/hot-path.md#a-head-that-came-before-is-not-parsed-again. Keys hold credentials: never log them.
 """
 
 from proxy.edges.http.request_head import ParsedHead

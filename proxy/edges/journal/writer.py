@@ -1,8 +1,8 @@
 """Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-The records of one event-loop tick are one write, for which their calls wait (decisions 0050, 0058, 0059): `kill -9`
-loses none of anything that left. A thread brings them to disk within 100 ms (decision 0071). Segments are allocated
-before use, and every open call has room reserved for its `close`: a full disk or backlog never loses an open one's end.
+The records of one event-loop tick are one write, for which their calls wait (docs/hot-path.md): `kill -9` loses
+none of anything that left. A thread brings them to disk within 100 ms (decision 0071). Segments are allocated before
+use, and every open call has room reserved for its `close`: a full disk or backlog never loses an open one's end.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """

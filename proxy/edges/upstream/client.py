@@ -85,7 +85,7 @@ class HttpUpstream:
             answer, record = HttpAnswer(call, connection), call.record
             if record is None or record.is_written:
                 connection.begin(answer, call, head)
-            else:  # keep the connection until the journal has the call (decision 0058)
+            else:  # keep the connection until the journal has the call (docs/hot-path.md)
                 record.then(partial(connection.begin, answer, call, head, True))
             assert answer.waiter is not None
             try:  # here, not in a coroutine of the connection's, which would cost two more steps

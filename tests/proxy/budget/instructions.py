@@ -2,7 +2,7 @@
 
 An instrument, not a test: libraries choose other code by processor, and some processors count a repeated move by the
 step. So only two counts of one machine can be compared. Needs valgrind, and Debian's Python 3.11, which is built with
-the optimisations of the image's (decision 0028).
+the optimisations of the image's (docs/hot-path.md#collector-and-interpreter).
 """
 
 import sys
