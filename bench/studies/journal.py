@@ -185,7 +185,7 @@ def server_cpu_s(server: PostgresServer | None) -> float:
 
 
 async def bench_pages(name: str, url: str, page_events: int) -> None:
-    """On PostgreSQL all of one partition, as in decision 0007; by days: `bench.studies.events_at_size`."""
+    """On PostgreSQL all of one partition, as before decision 0045; by days: `bench.studies.events_at_size`."""
     have = 0
     async with opened(url) as store:
         for wanted in (page_events // 10, page_events):
