@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("policy", "proxy", "control", "runtime", "tests", "pyproject.toml")
 SUITE = (
+    "tests/policy/limits/test_windows.py",
+    "tests/proxy/edges/redis/test_settlement_sender.py",
     "tests/proxy/edges/redis/test_admission_requests.py",
     "tests/contracts/redis/test_counters.py",
     "tests/contracts/redis/test_admission_machine.py",

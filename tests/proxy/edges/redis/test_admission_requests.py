@@ -1,8 +1,6 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
-import itertools
 import math
-import struct
 from dataclasses import replace
 
 from hypothesis import example, given
@@ -16,7 +14,6 @@ from proxy.accounting.reservations import LimitHit, LimitStatus
 from proxy.edges.redis.admission_requests import CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
-from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import (
     Script,
@@ -28,6 +25,7 @@ from proxy.edges.redis.scripts import (
     take_arguments,
 )
 from proxy.http_rules.headers import rate_limit_lines
+from tests.proxy.edges.redis.scripted_nodes import ScriptedNodes, SentBatch, sent_batch
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", (BOUND.limit,))
@@ -109,19 +107,10 @@ RESERVATIONS = st.builds(
 
 @given(st.lists(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
 def test_packed_batch_holds_each_settlement_with_its_buckets(batch: list[Settlement]) -> None:
-    layout, values, *names, marker = settle_arguments(batch, "worker", 1000)
-    read = iter(struct.unpack(layout.decode().replace("I6", "6s").replace("I8", "Q"), values))
-    assert int.from_bytes(next(read), "little") == 1000
-    for settlement in batch:
-        number, admitted_at, reserved, margin, actual, flags, count = itertools.islice(read, 7)
-        own = settlement.reservation
-        assert (number, actual) == (settlement.number, settlement.actual_tokens)
-        assert (admitted_at, reserved, margin) == (own.admitted_at_ms, own.reserved_tokens, own.margin_tokens)
-        assert (flags & 1, flags >> 1) == (own.local, settlement.given_back)
-        assert [(names[next(read) - 1].decode(), next(read)) for _ in range(count)] == list(own.buckets)
-    assert list(read) == []
-    assert len(names) == len(set(names))
-    assert marker == b"@worker"
+    arguments = settle_arguments(batch, "worker", 1000)
+    command = RedisCommand(encode(b"EVAL", SCRIPT.text, b"1", batch[0].reservation.key, *arguments), print)
+    assert sent_batch(command) == SentBatch(b"EVAL", SCRIPT.text, b"@worker", 1000, batch)
+    assert len(arguments) == len(set(arguments))
     assert [number_of(packed(settlement)) for settlement in batch] == [settlement.number for settlement in batch]
 
 
@@ -145,25 +134,10 @@ async def test_number_of_compiled_plans_is_bounded() -> None:
         assert len(list(counters._plans.values())) <= PLANS_KEPT
 
 
-class OneNode:
-    """Nodes by shape. Sends nothing."""
-
-    def __init__(self) -> None:
-        self.commands: list[RedisCommand] = []
-        self.client = self
-        self.node = Node(self)  # type: ignore[arg-type]  # a client by shape
-
-    def of(self, slot: int) -> Node:
-        return self.node
-
-    def enqueue(self, command: RedisCommand) -> None:
-        self.commands.append(command)
-
-
 def test_answered_number_stays_while_a_take_is_lost() -> None:
     """Redis forgets takes up to the answered number, so it must not pass a lost take before that is revoked."""
-    nodes = OneNode()
-    takes = PendingTakes(nodes, SCRIPT, "worker", print)  # type: ignore[arg-type]  # nodes by shape
+    nodes = ScriptedNodes()
+    takes = PendingTakes(nodes, SCRIPT, "worker", print)
     plan = compiled()
     sent = [Take(plan, print) for _ in range(4)]
     for take in sent[:2]:
@@ -172,7 +146,7 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
     takes.answered(sent[1])
     assert takes.stamp(sent[2], nodes.node) == pack_stamp(NO_DEADLINE_MS, 3, 0)
     takes.redis_is_back()
-    [revocation] = nodes.commands
+    [revocation] = nodes.client.commands
     revocation.on_reply(revocation, [])
     takes.answered(sent[2])
     assert takes.stamp(sent[3], nodes.node) == pack_stamp(NO_DEADLINE_MS, 4, 3)
@@ -180,9 +154,9 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
 
 def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     """While it was under way, the connection to another server of the key may have been lost too."""
-    nodes = OneNode()
+    nodes = ScriptedNodes()
     given_back: list[Reservation] = []
-    takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)  # type: ignore[arg-type]  # nodes by shape
+    takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)
     sent = [Take(compiled(), print) for _ in range(2)]
     for take in sent:
         take.estimates.append(Estimate(5))
@@ -190,9 +164,9 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     takes.connection_lost(sent[0])
     takes.redis_is_back()
     takes.connection_lost(sent[1])
-    [first] = nodes.commands
+    [first] = nodes.client.commands
     first.on_reply(first, [1000, 1, 1])
     takes.redis_is_back()
-    [_, second] = nodes.commands
+    [_, second] = nodes.client.commands
     second.on_reply(second, [2000, 2, 1])
     assert [reservation.admitted_at_ms for reservation in given_back] == [1000, 2000]
