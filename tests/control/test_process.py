@@ -25,6 +25,7 @@ from tests.control.plane import SECRET_KEYS, TOKEN
 from tests.ports import own_port
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 from tests.redis_server import REDIS_BINARIES, private_redis
+from tests.waiting import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = "/v1/gateway/groups"
@@ -221,9 +222,8 @@ async def test_a_refused_password_is_logged_once_and_sigterm_ends_the_wait() -> 
         server.start()
         process = Process(url.render_as_string(hide_password=False))
         try:
-            async with asyncio.timeout(30):
-                while (server.directory / "log").read_text().count("password authentication failed") < 3:
-                    await asyncio.sleep(0.05)
+            log_file = server.directory / "log"
+            await eventually(lambda: log_file.read_text().count("password authentication failed") >= 3)
         finally:
             status, log = process.end(signal.SIGTERM)
     assert status == 0
@@ -273,7 +273,7 @@ async def test_each_commit_sends_a_hint(tmp_path: Path) -> None:
             headers = {"Authorization": f"Bearer {await key_of_new_workspace(url)}"}
             async with session.post(process.url + GROUPS, json=group("g"), headers=headers) as answer:
                 assert answer.status == 200
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while (message := await listener.get_message(timeout=5)) is None:
                     continue
             assert message["data"] == b"2"

@@ -9,6 +9,7 @@ import pytest
 
 from control import time_slices
 from control.time_slices import SLICE_S, WorkspaceTurns, collect_when_idle, each, pause
+from tests.waiting import PATIENCE_S, eventually
 
 STEP_S = SLICE_S / 4
 
@@ -76,7 +77,7 @@ async def test_a_cancelled_task_in_the_queue_delays_no_other(clock: Clock) -> No
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
     for task in tasks[1:4]:
         task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [False, True, True, True, False]
     assert faults == []
@@ -114,9 +115,7 @@ async def test_full_collections_wait_until_no_request_is_processed(full_collecti
     async with turns.of("ws"):
         await asyncio.sleep(0.05)
         assert full_collections == []
-    async with asyncio.timeout(5):
-        while not full_collections:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: full_collections)
     task.cancel()
 
 
@@ -125,7 +124,7 @@ async def test_a_full_collection_runs_late_if_requests_never_pause(
 ) -> None:
     monkeypatch.setattr(time_slices, "_COLLECT_AFTER_S", 0.01)
     turns = WorkspaceTurns()
-    async with turns.of("ws"), asyncio.timeout(5):
+    async with turns.of("ws"), asyncio.timeout(PATIENCE_S):
         task = asyncio.create_task(collect_when_idle(turns))
         while not full_collections:
             await asyncio.sleep(0.001)

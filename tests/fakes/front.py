@@ -11,9 +11,9 @@ from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.server import HttpServer
 from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
+from tests.waiting import PATIENCE_S
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
-PATIENCE_S = 5.0
 
 
 async def echo(incoming: Incoming, outgoing: Outgoing) -> None:

@@ -18,6 +18,7 @@ from tests.fakes.directory import FakeDirectory, platform
 from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.waiting import PATIENCE_S
 
 DELTA = b'data: {"id":"c","model":"their-model","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 USED = b'data: {"id":"c","model":"their-model","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
@@ -206,7 +207,7 @@ async def test_cancelled_call_is_settled_at_each_await(
     scene = arrange()
     rig = scene.rig
     task = asyncio.create_task(rig.pipeline.handle(scene.incoming, scene.outgoing))
-    await asyncio.wait_for(scene.reached.wait(), 5)
+    await asyncio.wait_for(scene.reached.wait(), PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -233,7 +234,7 @@ async def test_cancelled_call_closes_upstream_and_frees_its_replica() -> None:
     scene.rig.directory.deploy("ACTIVE", "http://a")
     upstream = scene.rig.upstream.script[0]
     task = asyncio.create_task(scene.rig.pipeline.handle(scene.incoming, scene.outgoing))
-    await asyncio.wait_for(scene.reached.wait(), 5)
+    await asyncio.wait_for(scene.reached.wait(), PATIENCE_S)
     assert scene.rig.replicas.in_flight() == {"d1": 1}
     task.cancel()
     await asyncio.wait([task])
@@ -245,7 +246,7 @@ async def test_cancelled_call_closes_upstream_and_frees_its_replica() -> None:
 async def test_call_cancelled_twice_settles_once() -> None:
     scene = in_the_stream()
     task = asyncio.create_task(scene.rig.pipeline.handle(scene.incoming, scene.outgoing))
-    await asyncio.wait_for(scene.reached.wait(), 5)
+    await asyncio.wait_for(scene.reached.wait(), PATIENCE_S)
     task.cancel()
     task.cancel()
     await asyncio.wait([task])

@@ -20,6 +20,7 @@ from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import VENDOR_B, PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
+from tests.waiting import PATIENCE_S
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 JSON_PATHS = ["/v1/moderations", "/v1/rerank", "/v2/rerank", "/v1/images/generations", "/v1/audio/speech"]
@@ -253,7 +254,7 @@ async def test_stream_that_is_left_early_costs_what_was_delivered(
     reply = answer(headers=headers, pieces=[first, b"\xfe", never])
     rig.upstream.will(reply)
     task = asyncio.ensure_future(rig.pipeline.handle(posted(path, **asks), FakeOutgoing()))
-    await asyncio.wait_for(reply.waiting.wait(), 5)
+    await asyncio.wait_for(reply.waiting.wait(), PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -269,7 +270,7 @@ async def test_audio_streams_through(rig: PathRig) -> None:
         rig.upstream.will(reply)
         outgoing = FakeOutgoing()
         task = asyncio.ensure_future(rig.pipeline.handle(posted("/v1/audio/speech", input="hi"), outgoing))
-        await asyncio.wait_for(reply.waiting.wait(), 5)
+        await asyncio.wait_for(reply.waiting.wait(), PATIENCE_S)
         assert outgoing.body == b"\xff" * 5000, "all but the last piece"
         later.set()
         await task
@@ -349,7 +350,7 @@ async def test_caller_that_leaves_mid_upload_is_settled(rig: PathRig) -> None:
     rig.upstream.will(answer(b"{}"))
     incoming = form(TRANSCRIPTIONS, field("model", SLUG), FILE, never, length=False)
     task = asyncio.ensure_future(rig.serve(incoming))
-    await asyncio.wait_for(incoming.waiting.wait(), 5)
+    await asyncio.wait_for(incoming.waiting.wait(), PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -31,7 +31,7 @@ from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform, vendor_b
 from tests.fakes.path import VENDOR_B, PathRig, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 ANSWER_TOKENS = 1
 """Tokens of an answer's text, which is a word or a letter."""
@@ -542,7 +542,7 @@ async def test_request_body_is_released_when_the_answer_streams(rig: PathRig) ->
     upstream = streamed(delta("a"), asyncio.Event())
     rig.upstream.will(upstream)
     task = asyncio.create_task(rig.pipeline.handle(asking(stream=True), FakeOutgoing()))
-    await asyncio.wait_for(upstream.waiting.wait(), 5)
+    await asyncio.wait_for(upstream.waiting.wait(), PATIENCE_S)
     assert rig.pipeline._capacity.held_bytes == 0
     task.cancel()
     await asyncio.wait([task])

@@ -17,7 +17,7 @@ from tests.redis_cluster import PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis, tls_options
 from tests.redis_topologies import SEVERAL, documented_rules
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 DEPLOYMENT = DeploymentRef("ws", "mdl", "dep")
@@ -98,7 +98,7 @@ async def use_everything(queue: RedisQueue) -> None:
     for id in ids:
         submission = Submission(b"{}", "https://hooks.example.com/in")
         await queue.submit(NewRequest(id, DEPLOYMENT, "/", submission), parks=False)
-    assert await asyncio.wait_for(anext(hints), 5) == "ws"
+    assert await asyncio.wait_for(anext(hints), PATIENCE_S) == "ws"
     await queue.report_standing(DEPLOYMENT, ready=True)
     cancellation = await queue.cancel("ws", "canceled")
     assert cancellation is not None

@@ -37,6 +37,7 @@ from tests.contracts.async_queue.queue_world import (
 )
 from tests.redis_server import REDIS_BINARIES
 from tests.redis_topologies import Admin, running_redis
+from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
 OTHER = DeploymentRef(WS, "mdl2", "dep2")
@@ -558,7 +559,7 @@ async def test_hint_names_the_workspace(world: World) -> None:
     async with aclosing(world.queue.hints()) as hints:  # type: ignore[type-var]  # they are generators
         assert await anext(hints) == ""
         await world.submit()
-        assert await asyncio.wait_for(anext(hints), 5) == WS
+        assert await asyncio.wait_for(anext(hints), PATIENCE_S) == WS
 
 
 async def test_nothing_is_left_when_all_have_ended(world: World) -> None:

@@ -9,6 +9,7 @@ import pytest
 from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
 from proxy.edges.redis.async_queue.client import QueueClient
 from tests.redis_server import RedisServer, private_redis
+from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
 ROUNDS = 200
@@ -34,6 +35,6 @@ async def test_a_cancelled_task_ends_wherever_its_command_is(server: RedisServer
         for _ in range(random.randrange(60)):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=PATIENCE_S)
         assert task.cancelled(), "it goes on"
     await client.close()

@@ -23,6 +23,7 @@ from tests.contracts.redis.test_counters_access import IN_URL, PASSWORD, tls_fro
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import own_port
 from tests.redis_server import RedisServer, private_redis
+from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
 WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
@@ -198,9 +199,9 @@ async def test_hints_survive_an_outage(server: RedisServer) -> None:
         assert await anext(hints) == ""
         server.kill()
         server.start()
-        assert await asyncio.wait_for(anext(hints), 10) == ""
+        assert await asyncio.wait_for(anext(hints), PATIENCE_S) == ""
         await submit(RedisRequestQueue(client, 1000), "r1")
-        assert await asyncio.wait_for(anext(hints), 10) == WS
+        assert await asyncio.wait_for(anext(hints), PATIENCE_S) == WS
     await client.close()
 
 

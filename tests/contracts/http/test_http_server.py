@@ -21,7 +21,7 @@ from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import CallerGoneError, Incoming, Outgoing
 from tests.fakes.front import Front, echo, listening
 from tests.fakes.path import PathRig
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 REQUEST = HEAD + b"Content-Length: 2\r\n\r\nhi"
@@ -435,7 +435,7 @@ async def test_caller_that_stops_reading_pauses_the_writer_and_is_disconnected()
     async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.3))) as front:
         caller = await front.caller(receive_buffer=4096)
         caller.send(REQUEST)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await outcome.wait()
         assert written < 16_000_000
 
@@ -632,7 +632,7 @@ async def test_drain_cancels_calls_at_its_timeout() -> None:
         busy = await front.caller()
         busy.send(REQUEST)
         await held.entered.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await front.server.drain(0.05)
         assert held.ended == ["cancelled"]
         assert await busy.read_to_end() == b""
@@ -692,7 +692,7 @@ async def test_drain_serves_a_connection_in_the_accept_queue() -> None:
             sock.sendall(REQUEST)
             sock.setblocking(False)
             drain = asyncio.create_task(front.server.drain(5))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 answer = await asyncio.get_running_loop().sock_recv(sock, 65_536)
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
@@ -727,7 +727,7 @@ async def test_drain_serves_a_connection_whose_handshake_has_begun() -> None:
             assert await outcome(slow) == 0
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(slow, REQUEST)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await loop.sock_recv(slow, 65_536)).startswith(b"HTTP/1.1 200 ")
         await drain
 
@@ -789,7 +789,7 @@ async def test_drain_does_not_reset_a_request_that_crosses_its_fin() -> None:
             loop = asyncio.get_running_loop()
             await eventually(lambda: connections_of(front))
             drain = asyncio.create_task(front.server.drain(5))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await loop.sock_recv(sock, 1) == b"", "closed by a FIN"
             for _ in range(3):  # a reset would make the second one fail
                 await loop.sock_sendall(sock, REQUEST)

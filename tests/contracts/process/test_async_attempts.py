@@ -14,7 +14,7 @@ from proxy.async_requests.states import ErrorCode, Status
 from tests.contracts.process.async_world import AsyncWorld, an_async_world, put_workspace_key
 from tests.redis_server import REDIS_BINARIES
 from tests.upstream import Exchange, answer, answer_json, gated, head
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 
@@ -74,7 +74,7 @@ async def test_replica_that_dies_in_mid_attempt_costs_an_attempt(world: AsyncWor
     assert (await world.ended(await world.submit())).status is Status.SUCCEEDED
 
 
-async def test_killed_worker_gives_its_work_back_within_ten_seconds(world: AsyncWorld) -> None:
+async def test_killed_worker_gives_its_work_back_long_before_its_lease_ends(world: AsyncWorld) -> None:
     await world.proxy.start(TOLLGATE_ASYNC_WORKERS="2")
     world.replica.gate.close()
     id = await world.submit()
@@ -82,9 +82,7 @@ async def test_killed_worker_gives_its_work_back_within_ten_seconds(world: Async
     await eventually(lambda: len(world.attempts) == 2)
     for pid in world.async_workers():
         os.kill(pid, signal.SIGKILL)
-    async with asyncio.timeout(10):
-        while (id, "2") not in world.attempts:
-            await asyncio.sleep(0.05)
+    await eventually(lambda: (id, "2") in world.attempts, within_s=LEASE_S / 2)
     world.replica.gate.open()
     assert (await world.ended(id)).status is Status.SUCCEEDED
     state = await world.ended(last)
@@ -108,7 +106,7 @@ async def test_worker_that_hangs_loses_its_work_and_closes_its_connection_when_i
     world.end_leases()
     await eventually(world.another_machine_sweeps, every_s=0.2)
     os.kill(pid, signal.SIGCONT)
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), PATIENCE_S)
     assert (await world.ended(id)).status is Status.SUCCEEDED
 
 
@@ -137,7 +135,7 @@ async def test_attempts_that_outlast_the_drain_are_handed_back_at_once(world: As
     assert [(await world.state(id)).status for id in ids] == [Status.IN_PROGRESS, Status.FAILED]
     world.replica.gate.open()
     await world.proxy.start()
-    async with asyncio.timeout(4):  # less than a lease
+    async with asyncio.timeout(LEASE_S / 2):
         assert (await world.ended(ids[0])).status is Status.SUCCEEDED
     assert world.attempts[2:] == [(ids[0], "2")]
 

@@ -76,7 +76,7 @@ async def test_no_async_worker_outlives_the_supervisor(world: World) -> None:
     async def ended() -> bool:
         return not any(is_running(pid) for pid in workers)
 
-    await eventually(ended, within_s=5)
+    await eventually(ended)
 
 
 async def test_idle_async_worker_ends_at_once_on_sigterm(world: World) -> None:

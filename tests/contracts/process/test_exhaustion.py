@@ -86,7 +86,7 @@ async def test_calls_beyond_the_descriptors_are_shed_and_leave_no_event(world: W
     async def has_recovered() -> bool:
         return not await degraded(world)
 
-    await eventually(has_recovered, within_s=15)
+    await eventually(has_recovered)
     async with aiohttp.ClientSession() as client:
         status, headers, _ = await call(world, client)
     assert status == 200

@@ -21,7 +21,7 @@ from proxy.edges.process.supervisor.worker_processes import ASYNC_WORKER, SlotCa
 from proxy.exchange import PolicyUnavailableError
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 BOTH_LOOPS = True
 A, B = "http://a", "http://b"
@@ -181,7 +181,7 @@ async def test_caller_that_leaves_at_any_moment_gives_his_replica_back(machine: 
     leaver.cancel()
     await asyncio.wait([leaver])
     with worker.call() as call:
-        assert await asyncio.wait_for(call.assigned(), 5) == A
+        assert await asyncio.wait_for(call.assigned(), PATIENCE_S) == A
     await machine.until(0, 0, 0)
     assert worker.capacity.in_flight == 0
 

@@ -17,13 +17,11 @@ import pytest
 
 from tests.contracts.process.test_supervisor import World, a_world
 from tests.redis_server import REDIS_BINARIES, private_redis
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 
 DISK_BYTES = 200 << 20
-WITHIN_S = 5.0
-"""Far less than the disk is frozen for, so that no call can have waited for it."""
 
 
 def run(*words: str | Path) -> None:
@@ -90,14 +88,14 @@ async def test_calls_and_readiness_go_on_while_the_disk_is_frozen(world: World, 
     await proxy.start()
     assert (await proxy.call())[0] == 200
     with frozen(disk):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert [(await proxy.call())[0] for _ in range(20)] == [200] * 20
             assert (await proxy.admin("/readyz"))[0] == 200
 
     async def all_are_shipped() -> bool:
         return len(world.events) == 21
 
-    await eventually(all_are_shipped, within_s=15)
+    await eventually(all_are_shipped)
 
 
 async def test_calls_of_a_frozen_disk_survive_the_death_of_their_worker(world: World, disk: Path) -> None:
@@ -105,7 +103,7 @@ async def test_calls_of_a_frozen_disk_survive_the_death_of_their_worker(world: W
     proxy.log = disk.parent / "proxy.log"
     await proxy.start()
     with frozen(disk):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert [(await proxy.call())[0] for _ in range(5)] == [200] * 5
         (worker,) = proxy.workers()
         os.kill(worker, 9)
@@ -113,6 +111,6 @@ async def test_calls_of_a_frozen_disk_survive_the_death_of_their_worker(world: W
     async def all_are_shipped() -> bool:
         return len(world.events) == 5
 
-    await eventually(all_are_shipped, within_s=15)
+    await eventually(all_are_shipped)
     await proxy.until_ready()
     assert not list(Path("/dev/shm").glob(f"tollgate-journal-*/{worker}")), "nothing is left in memory"

@@ -23,9 +23,8 @@ from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
-PATIENCE_S = 20
 FOREVER_S = 600.0
 MERGED, SINGLE = 9, 2
 """How many requests of one tick; from three on they travel as one command."""

@@ -23,7 +23,6 @@ from tests.redis_server import RedisServer, private_redis
 from tests.stepped_clock import SteppedClock
 from tests.waiting import eventually
 
-PATIENCE_S = 10
 OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, client=RedisClientOptions(deadline_s=0.3))
 
 

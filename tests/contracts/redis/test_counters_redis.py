@@ -18,10 +18,9 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 BOTH_LOOPS = True
-PATIENCE_S = 10
 OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.3))
 """A longer deadline than in production, for a machine that is busy with other tests."""
 

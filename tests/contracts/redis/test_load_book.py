@@ -19,6 +19,7 @@ from policy.deployment_load import DeploymentLoad
 from runtime.redis.routed import RoutedRedis
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.redis_topologies import SEVERAL, Admin, running_redis
+from tests.waiting import PATIENCE_S
 
 DEADLINE_S = load_book._DEADLINE_S
 ONE, TWO = "a" * 16, "b" * 16
@@ -202,8 +203,8 @@ async def test_redis_that_hangs_delays_no_more_than_its_deadline(
         await book.report(ONE, [BUSY])
         server.pause()
         try:
-            async with asyncio.timeout(10):
-                for _ in range(50):  # the first waits, the others do not ask
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(100):  # the first waits, the others do not ask
                     await book.report(ONE, [BUSY])
                 assert (await book.loads(["dep"]))["dep"].parked == 1
         finally:

@@ -107,7 +107,7 @@ async def test_replica_that_is_silent_for_long_is_not_waited_for(pair: Pair, mon
         except UnconfirmedWriteError:
             return False
 
-    await eventually(counts, within_s=20)
+    await eventually(counts)
     pair.replica.resume()
 
 

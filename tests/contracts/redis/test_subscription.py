@@ -8,7 +8,7 @@ import pytest
 from proxy.edges.redis import subscription
 from proxy.edges.redis.subscription import connect, subscribed
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 STEPS = 40
@@ -37,7 +37,7 @@ async def test_cancelled_reader_ends_wherever_it_is(server: RedisServer, steps: 
     for _ in range(steps):
         await asyncio.sleep(0)
     reader.cancel()
-    ended, _ = await asyncio.wait([reader], timeout=5)
+    ended, _ = await asyncio.wait([reader], timeout=PATIENCE_S)
     reader.cancel()
     await asyncio.wait([reader])
     assert ended, "the cancellation was swallowed"

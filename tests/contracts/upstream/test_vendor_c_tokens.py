@@ -23,6 +23,7 @@ from proxy.refusals import TargetCredentialError
 from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.upstream import ScriptedUpstream
+from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -110,7 +111,7 @@ async def test_token_is_renewed_in_the_background_before_it_expires(rig: Rig) ->
     await rig.endpoint.until(lambda: len(rig.endpoint.received) == 2)
     assert await rig.tokens.token(rig.secret) == "token-1"
     gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await rig.tokens.token(rig.secret) != "token-2":
             await asyncio.sleep(0)
     assert len(rig.endpoint.received) == 2
@@ -128,7 +129,7 @@ async def test_failed_renewal_keeps_the_old_token_and_pauses(rig: Rig) -> None:
     assert await rig.tokens.token(rig.secret) == "token-1"
     rig.clock.ahead_s += 3600 - 200
     assert await rig.tokens.token(rig.secret) == "token-1"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(rig.endpoint.received) < 2 or rig.tokens.is_fetching:
             await asyncio.sleep(0)
     for _ in range(5):
@@ -136,7 +137,7 @@ async def test_failed_renewal_keeps_the_old_token_and_pauses(rig: Rig) -> None:
     assert len(rig.endpoint.received) == 2
     rig.clock.ahead_s += 6
     await rig.tokens.token(rig.secret)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await rig.tokens.token(rig.secret) != "token-2":
             await asyncio.sleep(0)
 

@@ -16,6 +16,7 @@ from control.operator.stack import Options, Ports, PortTakenError
 from runtime import child_process
 from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
 from tests.processes import is_running
+from tests.waiting import PATIENCE_S, eventually
 
 SLEEPS = "import time; time.sleep(60)"
 IGNORES_SIGTERM = "import signal, time; signal.signal(15, signal.SIG_IGN); open('deaf', 'w').close(); time.sleep(60)"
@@ -25,9 +26,7 @@ class Lines(list[str]):
     """Printed progress lines, and a way to wait for one."""
 
     async def until(self, words: str) -> None:
-        async with asyncio.timeout(10):
-            while not any(words in line for line in self):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: any(words in line for line in self))
 
 
 def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
@@ -67,7 +66,7 @@ async def test_parts_start_together_once_what_they_need_first_is_ready() -> None
     wanted += [replace(part(SLEEPS), name=name, is_ready=both_begun) for name in ("control", "proxy")]
     runners: list[PartRunner] = []
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await stack._start(wanted, runners, lines.append)
     finally:
         await asyncio.gather(*(runner.stop() for runner in runners))
@@ -109,9 +108,7 @@ async def test_a_dead_part_is_restarted_until_stopped() -> None:
     assert first is not None
     first.kill()
     await progress.until("was killed by SIGKILL; restarting it in")
-    async with asyncio.timeout(10):
-        while runner.child is first:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: runner.child is not first)
     second = runner.child
     assert second is not None
     await runner.stop()
@@ -134,9 +131,7 @@ async def test_a_part_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch
     progress = Lines()
     runner = PartRunner(part(IGNORES_SIGTERM, grace_s=0.3), progress.append)
     await started(runner)
-    async with asyncio.timeout(10):
-        while not (tmp_path / "deaf").exists():
-            await asyncio.sleep(0.01)
+    await eventually((tmp_path / "deaf").exists)
     await runner.stop()
     assert "thing did not stop within 0 s: killed" in progress
 
@@ -189,6 +184,6 @@ async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     assert Path(f"/proc/{child}").exists()
     parent.kill()
     await parent.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while is_running(child):
             await asyncio.sleep(0.01)

@@ -18,6 +18,7 @@ from proxy.stages.admit import BYTES_PER_TOKEN
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeOutgoing, asking
+from tests.waiting import PATIENCE_S
 
 TEN_WORDS = "one two three four five six seven eight nine ten "
 CAP = 32_000
@@ -52,7 +53,7 @@ async def billed_after_disconnect(rig: PathRig, *pieces: bytes) -> Tokens:
     upstream = streamed(*pieces, asyncio.Event())
     rig.upstream.will(upstream)
     call = asyncio.create_task(rig.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
-    await asyncio.wait_for(upstream.waiting.wait(), 5)
+    await asyncio.wait_for(upstream.waiting.wait(), PATIENCE_S)
     call.cancel()
     await asyncio.wait([call])
     return rig.journal.closed[-1].tokens
@@ -143,7 +144,7 @@ async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monk
     rig.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
     call = asyncio.create_task(rig.serve(asking(stream=True)))
     seen = rig.journal.progressed
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(seen) < 1:
             await asyncio.sleep(0.001)
         pause.set()

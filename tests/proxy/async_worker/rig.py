@@ -93,11 +93,11 @@ class Rig:
             await self.sweep()
             return (await self.state(id, workspace_id)).status is status
 
-        await eventually(look, f"{id} is {status}", within_s=10)
+        await eventually(look, f"{id} is {status}")
         return await self.state(id, workspace_id)
 
     async def eventually(self, look: Callable[[], object], what: str = "") -> None:
-        await eventually(look, what, within_s=10, every_s=0.001)
+        await eventually(look, what, every_s=0.001)
 
     def figures(self, deployment_id: str = "d1") -> tuple[int, int, int]:
         """In flight, queued, parked at the switchboard."""

@@ -21,6 +21,7 @@ from tests.control.api.console.browser import Browser, logged_in
 from tests.control.plane import ControlPlane, running_plane
 from tests.ports import own_port
 from tests.upstream import Exchange, ScriptedUpstream, answer, answer_json, chunked, gated, head, held, raw, silent
+from tests.waiting import PATIENCE_S
 
 CALL = "/console/call"
 STREAMED = {"transfer-encoding": "chunked", "content-type": "text/event-stream"}
@@ -232,7 +233,7 @@ async def test_browser_that_leaves_ends_the_call(
     if not sent:
         asking.cancel()
     await asyncio.wait({asking})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await proxy.until(lambda: proxy.open_connections == 0)
     await call(browser, **ASK)
     lines = [getattr(record, FIELDS) for record in caplog.records if hasattr(record, FIELDS)]

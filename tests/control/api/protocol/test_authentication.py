@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from tests.control.plane import TOKEN, ControlPlane
+from tests.waiting import PATIENCE_S
 
 GROUPS = "/v1/gateway/groups"
 BOMB = gzip.compress(bytes(5_000_000))
@@ -169,7 +170,7 @@ async def test_a_malformed_chunk_is_not_quoted(sqlite_plane: ControlPlane, caplo
     assert (await send_and_read_all(sqlite_plane, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
     reader, writer = await asyncio.open_connection(sqlite_plane.client.server.host, sqlite_plane.client.server.port)
     writer.write(head)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
         writer.write(b"tg_quoteme\r\n")
         raw = await reader.read()
@@ -186,7 +187,7 @@ async def send_and_read_all(plane: ControlPlane, message: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(plane.client.server.host, plane.client.server.port)
     writer.write(message)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
     finally:
         writer.close()

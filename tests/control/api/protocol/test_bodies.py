@@ -10,6 +10,7 @@ import pytest
 from control.api.protocol import bodies
 from control.api.protocol.errors import ProblemError
 from tests.control.plane import ControlPlane
+from tests.waiting import PATIENCE_S
 
 PATH = "/v1/secrets"
 JSON = {"Content-Type": "application/json"}
@@ -100,7 +101,7 @@ async def raw_exchange(plane: ControlPlane, head: bytes, body: bytes, disconnect
     writer.write(key + head + b"\r\n" + body)
     if disconnects:
         writer.write_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     return answer

@@ -19,6 +19,7 @@ from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import RefusalError
 from tests.fakes.front import listening
 from tests.proxy.budget.canned_wires import FirstDescriptor
+from tests.waiting import PATIENCE_S
 
 LINE = b"POST /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\n"
 HEAD = LINE + b"Content-Length: 2\r\nX-A: 1\r\n\r\n"
@@ -377,7 +378,7 @@ def test_requests_ahead_of_their_turn_pause_reading() -> None:
         await asyncio.sleep(0)
         return sent
 
-    assert asyncio.run(asyncio.wait_for(sent_ahead(remembering(REQUEST)), 5)) == 1 + MAX_QUEUED
+    assert asyncio.run(asyncio.wait_for(sent_ahead(remembering(REQUEST)), PATIENCE_S)) == 1 + MAX_QUEUED
 
 
 def test_large_body_with_a_known_head_is_recalled_and_bounds_what_is_read_ahead() -> None:

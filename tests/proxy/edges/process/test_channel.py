@@ -11,7 +11,7 @@ import pytest
 from proxy.edges.process import channel as module
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
 from proxy.edges.process.supervisor.worker_processes import ASYNC_WORKER, SlotCallbacks, WorkerSlot
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 class Supervisor:
@@ -28,9 +28,7 @@ class Supervisor:
         self.channel.send({"is": "confirmed", "number": numbers[-1], "ok": ok})
 
     async def until(self, kind: str, count: int = 1) -> None:
-        async with asyncio.timeout(5):
-            while sum(message["is"] == kind for message in self.received) < count:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: sum(message["is"] == kind for message in self.received) >= count)
 
 
 @asynccontextmanager
@@ -225,7 +223,7 @@ async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
     await link.open(theirs)
     link.health = lambda: {"settled": 7}
     link.serving()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while await slot.settled() != 7:
             await asyncio.sleep(0.001)
     slot._serving = False  # as when its process has ended
@@ -247,6 +245,6 @@ async def test_damage_is_reported_once_and_not_for_every_request() -> None:
 async def test_each_end_notices_that_the_other_has_closed() -> None:
     async with connected() as (supervisor, link, lost):
         supervisor.channel.close()
-        await asyncio.wait_for(lost.wait(), 5)
+        await asyncio.wait_for(lost.wait(), PATIENCE_S)
         link.serving()  # no receiver, and no error
-        await asyncio.wait_for(supervisor.lost.wait(), 5)
+        await asyncio.wait_for(supervisor.lost.wait(), PATIENCE_S)

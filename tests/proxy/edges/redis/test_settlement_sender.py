@@ -17,6 +17,7 @@ from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.exchange import CountersUnavailableError
 from tests.proxy.edges.redis.scripted_nodes import ScriptedClient, ScriptedNodes, SentBatch, sent_batch
 
+SKIPS_IDLE_TIME = True
 SCRIPT = Script(b"return 0", b"0" * 40)
 LEASE_MS = 7000
 KEY, OTHER_KEY = "tg:{g|acme/chat}", "tg:{h|acme/chat}"

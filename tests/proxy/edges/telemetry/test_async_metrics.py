@@ -17,6 +17,7 @@ from proxy.async_requests.states import Status
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.async_metrics import QUIET_S
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
+from tests.waiting import PATIENCE_S
 
 D = DeploymentRef("ws", "mdl", "dep")
 WHERE = {"workspace": "ws", "model_id": "mdl", "deployment_id": "dep"}
@@ -117,7 +118,7 @@ async def test_nothing_is_counted_twice_after_a_flush(machine: Machine) -> None:
 async def test_counts_leave_by_the_timer_without_any_call(machine: Machine) -> None:
     metrics = WorkerMetrics(machine)
     metrics.async_requests.delivery("delivered")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not await machine.value("webhook_deliveries_total", outcome="delivered"):
             await asyncio.sleep(0.01)
     metrics.close()

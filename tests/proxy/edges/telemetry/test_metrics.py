@@ -21,6 +21,7 @@ from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.refusals import ShedError
+from tests.waiting import eventually
 
 
 class Line:
@@ -264,9 +265,7 @@ async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None
     assert not looked
     now_s += 300
     totals.add(0, counts(("ws", "acme", "org/kept")))
-    async with asyncio.timeout(5):
-        while set(labels_of(totals, "model_slug")) != {"org/kept", "org/idle"}:
-            await asyncio.sleep(0.005)
+    await eventually(lambda: set(labels_of(totals, "model_slug")) == {"org/kept", "org/idle"})
     task.cancel()
     await asyncio.wait([task])
     assert "org/kept" not in looked[0]
@@ -293,9 +292,7 @@ async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: Metric
     for _ in range(100):
         metrics.finished(call())
     assert sum(sums[0] for sums, _buckets in metrics._calls.values()) + len(metrics._finished_calls) == 100
-    async with asyncio.timeout(5):
-        while not line.sent:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: line.sent)
     assert line.sent == 1
     assert metrics._calls == {}
     assert metrics._finished_calls == []
@@ -305,11 +302,9 @@ async def test_changed_gauge_is_sent_without_a_finished_call(totals: MetricTotal
     line, capacity = Line(totals), Capacity()
     metrics = WorkerMetrics(line)
     metrics.watch(capacity)
-    for level in (1, 0):
+    for sent, level in ((1, 1), (2, 0)):
         capacity.in_flight = level
-        async with asyncio.timeout(5):
-            while line.sent < 2 - level:
-                await asyncio.sleep(0.01)
+        await eventually(lambda sent=sent: line.sent == sent)
         assert value(totals, "tollgate_inflight_requests") == level
     await asyncio.sleep(0.25)
     assert line.sent == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.edges.checkpoints.job import Clock, restore_of
+from tests.waiting import eventually
 from trainer.edges.checkpoints import CheckpointSync, Store
 from trainer.edges.checkpoints.store import MAX_TRANSFERS
 from trainer.settings import CheckpointSizes
@@ -75,9 +76,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 async def test_end_of_a_job_shows_while_another_workspace_holds_all_transfers_that_it_can(world: World) -> None:
     hostile = [world.job(f"hostile{number}", "hostile") for number in range(3 * MAX_TRANSFERS)]
     waiting = [asyncio.create_task(world.ended(sync)) for sync in hostile]
-    async with asyncio.timeout(30):
-        while world.store.held < MAX_TRANSFERS - 1:
-            await asyncio.sleep(0.005)
+    await eventually(lambda: world.store.held >= MAX_TRANSFERS - 1)
     for number in range(3):
         own = world.job(f"own{number}", "other")
         await world.ended(own)
