@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -166,12 +167,14 @@ async def test_calls_that_come_and_go_between_two_posts_wait_for_the_round(
     board.carried["d"] = IDLE
     async with running(loads.run):
         await eventually(lambda: control.taken)
+        began_s = time.monotonic()
         for number in range(20):
             board.carried["d"] = replace(IDLE, last_request_at_ms=number)
             loads.changed("d")
             await asyncio.sleep(0.01)
         await eventually(lambda: control.loads[-1][0]["last_request_at_ms"] == 19)
-    assert len(control.taken) <= 3
+        rounds = (time.monotonic() - began_s) / BUSY_INTERVAL_S
+    assert len(control.taken) <= 3 + rounds
 
 
 async def test_changes_that_come_together_are_sent_together(control: Control, loads: LoadReports, board: Board) -> None:

@@ -15,6 +15,7 @@ from proxy.exchange import UpstreamCall, UpstreamResetError
 from proxy.refusals import MalformedRequestError
 from tests import upstream as script
 from tests.upstream import Exchange, ScriptedUpstream
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 PIECE = b"x" * 100_000
@@ -269,8 +270,7 @@ async def test_lost_connection_stops_the_upload(upstream: ScriptedUpstream, clie
     upstream.plan(behave)
     with pytest.raises(UpstreamResetError):
         await client.send(call(upstream, upload))
-    await asyncio.sleep(0.01)
-    assert upload.cancelled
+    await eventually(lambda: upload.cancelled)
 
 
 async def test_upload_replaces_a_free_connection_by_a_new_one(upstream: ScriptedUpstream, client: HttpUpstream) -> None:

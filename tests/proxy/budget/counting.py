@@ -156,14 +156,23 @@ def _line(calls: float, c_calls: float, bytecodes: float, what: str) -> str:
     return f"{calls:8.1f}{c_calls:8.1f}{bytecodes:10.1f}  {what}"
 
 
-def check(spent: Spent, *, calls: float, c_calls: float, bytecodes: float) -> None:
-    """Assert that what a call takes is within these ceilings.
+def check(
+    count: Callable[[], Spent], report: Callable[[Spent], str], *, calls: float, c_calls: float, bytecodes: float
+) -> None:
+    """Assert that what a call takes is within these ceilings. Prints the report.
 
-    They are of Python 3.11. Later versions make as many calls, and up to a tenth fewer bytecodes.
+    They are of Python 3.11. Later versions make as many calls, and up to a tenth fewer bytecodes. Timers count too, and
+    more of them expire during a count on a busy machine: so one count of three suffices.
     """
-    assert sum(spent.calls.values()) <= calls
-    assert sum(spent.c_calls.values()) <= c_calls
-    assert sum(spent.bytecodes.values()) <= bytecodes
+    counted = []
+    for _ in range(3):
+        spent = count()
+        print(f"\n{report(spent)}")
+        sums = [sum(counter.values()) for counter in (spent.calls, spent.c_calls, spent.bytecodes)]
+        if all(found <= ceiling for found, ceiling in zip(sums, (calls, c_calls, bytecodes), strict=True)):
+            return
+        counted.append(sums)
+    raise AssertionError(f"Python calls, C calls, bytecodes: {counted} in three counts")
 
 
 def main() -> None:
