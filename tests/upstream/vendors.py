@@ -1,6 +1,6 @@
 """All vendors in one behaviour, each with its own dialect and credential. The request's path selects the vendor.
 
-The answer is a tool call if the request has tools, and an error if its text contains `fail <status>`.
+The answer is an error if the text of the request contains `fail <status>`.
 """
 
 import base64
@@ -20,7 +20,6 @@ ACCESS_TOKEN = "ya29.minted-for-this-run"
 MODEL = "the-vendors-own-name"
 WORDS = ("This ", "is ", "the ", "vendor.")
 TEXT = "".join(WORDS)
-TOOL_INPUT = {"city": "Paris"}
 CHAT_USAGE = Usage(20, 10, 5).wire()
 MESSAGES_USAGE = {"input_tokens": 15, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 0}
 
@@ -69,51 +68,40 @@ def _error_with_secrets(exchange: Exchange) -> dict[str, Any]:
 
 
 async def _messages(exchange: Exchange, body: dict[str, Any]) -> None:
-    used = {"type": "tool_use", "id": "t1", "name": "weather", "input": TOOL_INPUT}
-    content = used if body.get("tools") else {"type": "text", "text": TEXT}
-    stop = {"stop_reason": "tool_use" if body.get("tools") else "end_turn", "stop_sequence": None}
+    stop = {"stop_reason": "end_turn", "stop_sequence": None}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}
     if not body.get("stream"):
         usage = MESSAGES_USAGE | {"output_tokens": 10}
-        await answer_json(200, message | stop | {"content": [content], "usage": usage})(exchange)
+        await answer_json(200, message | stop | {"content": [{"type": "text", "text": TEXT}], "usage": usage})(exchange)
         return
     begun = message | {"content": [], "stop_reason": None, "stop_sequence": None}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": begun | {"usage": MESSAGES_USAGE | {"output_tokens": 1}}},
         {"type": "ping"},
-        *_block(content),
+        *_text_block(),
         {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 10}},
         {"type": "message_stop"},
     ]
     await _stream(exchange, [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events])
 
 
-def _block(content: dict[str, Any]) -> list[dict[str, Any]]:
-    if content["type"] == "text":
-        deltas = [{"type": "text_delta", "text": word} for word in WORDS]
-        begun = content | {"text": ""}
-    else:
-        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(TOOL_INPUT)}]
-        begun = content | {"input": {}}
-    start = {"type": "content_block_start", "index": 0, "content_block": begun}
+def _text_block() -> list[dict[str, Any]]:
+    deltas = [{"type": "text_delta", "text": word} for word in WORDS]
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     content_deltas = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
     return [start, *content_deltas, {"type": "content_block_stop", "index": 0}]
 
 
 async def _chat(exchange: Exchange, body: dict[str, Any]) -> None:
-    call = {"index": 0, "id": "t1", "type": "function"}
-    call |= {"function": {"name": "weather", "arguments": json.dumps(TOOL_INPUT)}}
-    said: dict[str, Any] = {"tool_calls": [call]} if body.get("tools") else {"content": TEXT}
-    reason = "tool_calls" if body.get("tools") else "stop"
     if not body.get("stream"):
         answer = {"id": "chatcmpl-1", "created": 1, "model": body["model"]}
-        choice = {"index": 0, "message": {"role": "assistant", "content": None} | said, "finish_reason": reason}
+        choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
         answer |= {"object": "chat.completion", "choices": [choice], "usage": CHAT_USAGE}
         await answer_json(200, answer)(exchange)
         return
-    deltas = [said] if body.get("tools") else [{"content": word} for word in WORDS]
-    choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in [{"role": "assistant"}, *deltas]]
-    choices += [[{"index": 0, "delta": {}, "finish_reason": reason}]]
+    deltas = [{"role": "assistant"}, *({"content": word} for word in WORDS)]
+    choices: list[list[dict[str, Any]]] = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
+    choices.append([{"index": 0, "delta": {}, "finish_reason": "stop"}])
     chunks = [chat_chunk(body["model"], choice) | {"usage": None} for choice in choices]
     chunks += [chat_chunk(body["model"], []) | {"usage": CHAT_USAGE}]
     await _stream(exchange, [*map(event, chunks), DONE])

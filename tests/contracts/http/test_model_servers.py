@@ -38,10 +38,11 @@ async def test_release_with_one_dialect_is_found_and_remembered(server: ModelSer
         assert len(set(paths[:-1])) == len(paths[:-1]), "each path was tried once"
 
 
-@SERVERS
 @CALLER
 @pytest.mark.parametrize("spoken", CALLERS)
-async def test_stated_dialect_is_asked_at_once(server: ModelServer, caller: str, spoken: str) -> None:
+async def test_stated_dialect_is_asked_at_once(caller: str, spoken: str) -> None:
+    """By whatever server: none is asked for what it lacks."""
+    server = MODEL_SERVERS[0]
     async with replica(server.speaking((spoken,)), (spoken,)) as wire:
         status, _, said = await ask(wire, caller)
         assert (status, said.text, said.ended) == (200, "Hello", "complete")

@@ -1,9 +1,9 @@
 """Both stock SDKs against each vendor through the whole product: the SDKs do not notice a translation.
 
-No answer, metric or log line contains a vendor's credential or host.
+One asks for a whole answer, the other for a stream. What else clients ask for is translated in `tests/proxy/dialects/`,
+and `make clients` asks for all of it. No answer, metric or log line contains a vendor's credential or host.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,6 @@ from tests.upstream.vendors import (
     CREDENTIAL,
     MODEL,
     TEXT,
-    TOOL_INPUT,
     answer_as_vendors,
     service_account,
     vendor_settings,
@@ -30,7 +29,6 @@ from tests.upstream.vendors import (
 
 PROVIDERS = ("VENDOR_A", "VENDOR_B", "VENDOR_C")
 BILLED = {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 5}
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @dataclass
@@ -144,49 +142,6 @@ async def test_openai_sdk_reads_the_answer_of_every_vendor(scenario: VendorScena
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_openai_sdk_reads_the_stream_of_every_vendor(scenario: VendorScenario, provider: str) -> None:
-    ask = chat(scenario, provider, stream=True, stream_options={"include_usage": True})
-    async with openai_client(scenario) as client:
-        chunks = [chunk async for chunk in await client.chat.completions.create(**ask)]
-    assert {chunk.model for chunk in chunks} == {scenario.slug(provider)}
-    assert "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices) == TEXT
-    assert chunks[-1].usage.total_tokens == 30
-    check_vendor_call(scenario, provider)
-    scenario.billed_calls.append((scenario.stage.name, scenario.stage.began))
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-async def test_openai_sdk_reads_the_tool_call_of_every_vendor(
-    scenario: VendorScenario, provider: str, stream: bool
-) -> None:
-    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
-    async with openai_client(scenario) as client:
-        answer = await client.chat.completions.create(**chat(scenario, provider, tools=tools, stream=stream))
-        if stream:
-            deltas = [choice.delta async for chunk in answer for choice in chunk.choices]
-            functions = [call.function for delta in deltas for call in delta.tool_calls or ()]
-            named, arguments = functions[0].name, "".join(function.arguments or "" for function in functions)
-        else:
-            [call] = answer.choices[0].message.tool_calls
-            named, arguments = call.function.name, call.function.arguments
-    assert (named, json.loads(arguments)) == ("weather", TOOL_INPUT)
-    scenario.billed_calls.append((scenario.stage.name, scenario.stage.began))
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_anthropic_sdk_reads_the_answer_of_every_vendor(scenario: VendorScenario, provider: str) -> None:
-    async with anthropic_client(scenario) as client:
-        answer = await client.messages.create(**chat(scenario, provider, max_tokens=100))
-    assert answer.content[0].text == TEXT
-    assert (answer.model, answer.stop_reason) == (scenario.slug(provider), "end_turn")
-    usage = answer.usage
-    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (15, 5, 10)
-    check_vendor_call(scenario, provider)
-    scenario.billed_calls.append((scenario.stage.name, scenario.stage.began))
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
 async def test_anthropic_sdk_reads_the_stream_of_every_vendor(scenario: VendorScenario, provider: str) -> None:
     async with (
         anthropic_client(scenario) as client,
@@ -203,25 +158,9 @@ async def test_anthropic_sdk_reads_the_stream_of_every_vendor(scenario: VendorSc
     scenario.billed_calls.append((scenario.stage.name, scenario.stage.began))
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_anthropic_sdk_reads_the_streamed_tool_call_of_every_vendor(
-    scenario: VendorScenario, provider: str
-) -> None:
-    tools = [{"name": "weather", "input_schema": SCHEMA}]
-    async with (
-        anthropic_client(scenario) as client,
-        client.messages.stream(**chat(scenario, provider, max_tokens=100, tools=tools)) as stream,
-    ):
-        message = await stream.get_final_message()
-    [used] = message.content
-    assert used.type == "tool_use"
-    assert (used.name, used.input) == ("weather", TOOL_INPUT)
-    assert message.stop_reason == "tool_use"
-    scenario.billed_calls.append((scenario.stage.name, scenario.stage.began))
-
-
-@pytest.mark.parametrize(("status", "returned"), [(401, 502), (429, 429), (500, 500), (529, 529)])
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("provider", "status", "returned"), [("VENDOR_A", 529, 529), ("VENDOR_B", 401, 502), ("VENDOR_C", 429, 429)]
+)
 async def test_both_sdks_get_a_vendors_error_with_its_status(
     scenario: VendorScenario, provider: str, status: int, returned: int
 ) -> None:
@@ -255,7 +194,7 @@ async def test_each_answer_is_billed_by_the_vendors_usage(scenario: VendorScenar
         scenario.stage.began = began
         [event] = await scenario.stage.events_of(name, 1)
         assert event["tokens"] == BILLED
-    assert len(scenario.billed_calls) >= 20
+    assert len(scenario.billed_calls) == 2 * len(PROVIDERS)
 
 
 async def test_logs_and_metrics_contain_no_credential_and_no_vendor_host(scenario: VendorScenario) -> None:
