@@ -1,52 +1,15 @@
-"""Asynchronous requests when processes die: none is lost, none ends twice."""
+"""Asynchronous requests when processes die: none is lost, none ends twice.
+
+What becomes of those of a killed async worker is in `tests/contracts/process/test_async_attempts.py`.
+"""
 
 import asyncio
 import os
 import signal
 
-import pytest
-
 from tests.journeys.async_requests.conftest import MakeScene
 from tests.journeys.async_requests.scene import AsyncScene
 from tests.journeys.product import kill
-
-ASYNC_WORKER = "proxy.async_worker"
-
-
-@pytest.mark.soak
-async def test_killed_async_worker_gives_its_work_back_within_ten_seconds(scene: AsyncScene) -> None:
-    id = await scene.submit({"wait": True, "answer": "late"}, hook=True)
-    await scene.until_running(1)
-    (pid,) = scene.stage.product.processes(ASYNC_WORKER)
-
-    kill(pid)
-    loop = asyncio.get_running_loop()
-    killed_at = loop.time()
-
-    async def again() -> bool:
-        return scene.model.attempts(id) == [1, 2]
-
-    await scene.stage.until(again, "the request is attempted again")
-    took_s = loop.time() - killed_at
-    scene.model.release()
-    (message,) = await scene.until_received(id)
-
-    assert took_s < 10  # the contract's own bound, no measure of speed
-    assert message.verified(scene.secret)["data"] == "late"
-    assert (await scene.until_ended(id))["status"] == "SUCCEEDED"
-    assert scene.model.attempts(id) == [1, 2]
-
-
-async def test_request_whose_last_attempt_was_killed_has_failed(scene: AsyncScene) -> None:
-    id = await scene.submit({"wait": True}, inference_retry_config={"max_attempts": 1})
-    await scene.until_running(1)
-
-    kill(scene.stage.product.processes(ASYNC_WORKER)[0])
-    state = await scene.until_ended(id)
-
-    assert state["status"] == "FAILED"
-    assert [error["code"] for error in state["errors"]] == ["INTERNAL_SERVER_ERROR"]
-    assert scene.model.attempts(id) == [1]
 
 
 async def test_requests_survive_a_killed_redis(make_scene: MakeScene) -> None:
