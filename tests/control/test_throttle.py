@@ -94,7 +94,7 @@ async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
 
 
 async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> None:
-    a_second = Allowance("some", 5, 1000)
+    a_second = Allowance("some", 2, 1000)  # few: the window must not pass while they are asked for
     for _ in range(a_second.requests):
         assert await windows.admit("k", a_second) == 0
     wait_ms = await windows.admit("k", a_second)
@@ -106,7 +106,7 @@ async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> 
 
 async def test_a_refused_request_does_not_count(windows: Windows) -> None:
     one = Allowance("one", 1, 1000)
-    waits = [await windows.admit("k", one) for _ in range(20)]
+    waits = [await windows.admit("k", one) for _ in range(4)]
     assert waits[0] == 0
     assert all(wait > 0 for wait in waits[1:])
     await asyncio.sleep(1.01)
