@@ -108,7 +108,7 @@ def test_no_request_costs_much_more_than_its_parsing(meter: Meter, name: str) ->
 
 @pytest.mark.parametrize("name", sorted(ANSWERS.keys() - {f"{n}{k}" for n in TEXTS for k in ("", ", and a key")}))
 def test_answer_memory_is_bounded_for_every_content(meter: Meter, name: str) -> None:
-    assert meter.figures(f"answer: {name}", 20, 1)["memory_bytes"] < MAX_RATIO * 20 * MB
+    assert meter.figures(f"answer: {name}", 10, 1)["memory_bytes"] < MAX_RATIO * 10 * MB
 
 
 @pytest.mark.parametrize(
