@@ -107,6 +107,15 @@ def sent_batch(sent: RedisCommand) -> SentBatch:
         admitted_at, reserved, margin, actual, flags, count = itertools.islice(figures, 6)
         buckets = tuple((names[next(figures) - 1].decode(), next(figures)) for _ in range(count))
         local, given_back = bool(flags & WITHOUT_REDIS), bool(flags & GIVEN_BACK)
-        reservation = Reservation(key.decode(), buckets, admitted_at, reserved, local, margin)
-        settlements.append(Settlement(reservation, number, actual, given_back))
+        reservation = Reservation(
+            key=key.decode(),
+            buckets=buckets,
+            admitted_at_ms=admitted_at,
+            reserved_tokens=reserved,
+            local=local,
+            margin_tokens=margin,
+        )
+        settlements.append(
+            Settlement(reservation=reservation, number=number, actual_tokens=actual, given_back=given_back)
+        )
     return SentBatch(command, script, marker, lease_ms, settlements)

@@ -76,8 +76,15 @@ async def world() -> World:
 def settlement(number: int, key: str = KEY, groups: int = 1, given_back: bool = False) -> Settlement:
     """A settlement no two figures of which are the same."""
     buckets = tuple((f"g{group}", 10 + group) for group in range(groups))
-    reservation = Reservation(key, buckets, 1000 + number, 2000 + number, False, 3000 + number)
-    return Settlement(reservation, number, 0 if given_back else 4000 + number, given_back)
+    reservation = Reservation(
+        key=key,
+        buckets=buckets,
+        admitted_at_ms=1000 + number,
+        reserved_tokens=2000 + number,
+        margin_tokens=3000 + number,
+    )
+    actual_tokens = 0 if given_back else 4000 + number
+    return Settlement(reservation=reservation, number=number, actual_tokens=actual_tokens, given_back=given_back)
 
 
 def local(number: int, given_back: bool = False) -> Settlement:
