@@ -1,4 +1,4 @@
-"""What the books cost control: shipping, ingest and listing of each call's event, per call."""
+"""The cost of the books in control: shipping, ingest and listing of each call's event, per call."""
 
 import json
 import time

@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a part of a gateway used per request: CPU µs, those in user mode and in the kernel, context switches."""
+    """The CPU of a part of a gateway per request: CPU µs, those in user mode and in the kernel, context switches."""
 
     cpu_us: float = 0.0
     user_us: float = 0.0

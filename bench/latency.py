@@ -1,4 +1,4 @@
-"""Added latency at a steady rate, in an open loop: bench/programs/open_loop.c, beside calls to the upstream itself."""
+"""The latency that a gateway adds at a steady rate: bench/programs/open_loop.c, beside calls to the upstream itself."""
 
 import json
 import os

@@ -29,7 +29,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What wrk measured."""
+    """The figures of one run of wrk."""
 
     requests: int
     rate_per_s: float

@@ -28,7 +28,7 @@ class BusyError(BenchError):
 
 @dataclass(slots=True)
 class Machine:
-    """What is measured on. `foreign_shares`: of a core, used by other programs during each accepted measurement."""
+    """The machine of the run. `foreign_shares`: of a core, used by other programs during each accepted measurement."""
 
     may_be_shared: bool = False
     foreign_shares: list[float] = field(default_factory=list)

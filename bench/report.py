@@ -77,7 +77,7 @@ def _goals(found: Findings, *, full: bool) -> list[str]:
 
 
 def _spread_and_load(found: Findings) -> list[str]:
-    """How to read the figures, and what else used the machine."""
+    """Explain how to read the figures, and what else used the machine."""
     lines = [
         "Figures are medians of interleaved rounds, in brackets the least and the most; a ratio is taken within each"
         " round. CPU is the scheduler's run time: all threads, the kernel's share included."

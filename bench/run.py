@@ -65,7 +65,7 @@ STEADY_PEERS = ("nginx", ENVOY, "portkey")
 SYSTEM_CALLS = "system calls"
 ROUNDS = 5
 IDLE_S = 90
-"""Longer than any gateway keeps idle upstream connections."""
+"""A time longer than any gateway keeps idle upstream connections."""
 
 
 @dataclass(slots=True)
@@ -379,7 +379,7 @@ PARTS: Mapping[str, Callable[[Run], None]] = {
     "scale of policy": _measure_policy,
     "hostile callers": lambda run: measure_hostile_callers(run.rig, run.found, run.scratch),
 }
-"""What a whole run measures after the calls, in this order; each can be measured alone with `--part`."""
+"""The parts of a whole run after the calls, in this order; each can be measured alone with `--part`."""
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ SLICES = 30
 ROOTS, LEAVES = 50, 20
 """Trees, and groups with a key in each."""
 CONNECTIONS, DELAY_MS = 32, 20
-"""At most 1 600 calls a second: ten minutes at full speed would make 2 GB of events."""
+"""The pace, at most 1 600 calls a second: ten minutes at full speed would make 2 GB of events."""
 CPU_GROWTH, MEMORY_GROWTH, SLACK_MIB = 1.15, 1.05, 2.0
 PROXY = ("worker", "supervisor")
 _HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker, supervisor, Redis, control"

@@ -1,4 +1,4 @@
-"""What processes use: the scheduler's run time, user and system time, and context switches.
+"""The resources that processes use: the scheduler's run time, user and system time, and context switches.
 
 CPU is the run time that the scheduler charged to all threads, in ns and with the kernel's share: the sum of
 /proc/PID/task/*/schedstat, but read from the process's CPU clock, which keeps the time of threads that ended. The time
@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What some processes used in a while. `switches`: context switches, wanted and not; NaN if a thread ended."""
+    """The use of some processes in a while. `switches`: context switches, wanted and not; NaN if a thread ended."""
 
     cpu_s: float
     user_s: float = 0.0
@@ -31,7 +31,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What processes have used since they started. `switches`: by thread, because a thread takes its own along."""
+    """The use of processes since they started. `switches`: by thread, because a thread takes its own along."""
 
     cpu_s: float
     user_s: float
@@ -39,7 +39,7 @@ class Reading:
     switches: Mapping[int, int]
 
     def since(self, before: "Reading") -> Usage:
-        """What was used between both readings. A process in `before` must be in this one too."""
+        """Return what was used between both readings. A process in `before` must be in this one too."""
         switches = sum(count - before.switches.get(thread, 0) for thread, count in self.switches.items())
         have_all = before.switches.keys() <= self.switches.keys()
         return Usage(

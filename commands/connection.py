@@ -1,4 +1,4 @@
-"""How a command reaches the management API: the options `--url`, `--data`, `--workspace`, and the key.
+"""The way of a command to the management API: the options `--url`, `--data`, `--workspace`, and the key.
 
 The key comes from TOLLGATE_API_KEY, because others can read a command line. Without one, `LocalAccess` finds control
 and a key by the data directory of this machine's `tollgate up`.
@@ -29,7 +29,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the management API is, and a key of management scope; where the proxy's two ports are, if that is known."""
+    """The management API's address, and a key of management scope; the addresses of the proxy's two ports, if known."""
 
     url: str
     api_key: str = field(repr=False)

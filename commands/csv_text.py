@@ -17,5 +17,5 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _safe(cell: Any) -> Any:
-    """Only text: a negative number is no formula."""
+    """Escape text only: a negative number is no formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell

@@ -1,4 +1,4 @@
-"""Why a command over the management API failed. Each message says why and what to check."""
+"""Failures of commands over the management API. Each message says why and what to check."""
 
 
 class ManagementError(Exception):

@@ -1,4 +1,4 @@
-"""What commands print: a table for people, or the API's JSON for scripts. Pure."""
+"""The output of commands: a table for people, or the API's JSON for scripts. Pure."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import orjson
 
 Cell = Callable[[Mapping[str, Any]], Any]
 _MAY_NEED_ESCAPE = re.compile("[^\n -~\U00010000-\U0010ffff]")
-"""Not those beyond 16 bits: no terminal obeys them, and JSON escapes them as two surrogates, which YAML cannot read."""
+"""Characters that may need an escape. Beyond 16 bits, no terminal obeys them, and JSON's two surrogates break YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ def cell_text(value: Any) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal the text takes: two for a wide character, none for a combining one."""
+    """Count the columns of a terminal that the text takes: two for a wide character, none for a combining one."""
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
 
 def cut(text: str, width: int) -> str:
-    """As much of the beginning as fits into so many columns."""
+    """Return as much of the beginning as fits into so many columns."""
     taken = 0
     for place, character in enumerate(text):
         taken += _columns_of(character)

@@ -1,4 +1,4 @@
-"""How far a command is, for people who wait: in place on a terminal, as lines elsewhere."""
+"""The progress of a command, for people who wait: in place on a terminal, as lines elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator

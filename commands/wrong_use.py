@@ -1,4 +1,4 @@
-"""How a command says that it was given wrong flags or arguments."""
+"""Refusals of wrong flags or arguments."""
 
 from typing import IO, Any
 

@@ -26,7 +26,7 @@ from runtime.log_lines import cause_of
 TICK_S = 0.25
 ROUTE_INTERVAL_S = 1.0
 GOODBYE_S = 3.0
-"""How long control may take for the last changes and log lines."""
+"""The time that control may take for the last changes and log lines."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Say = Callable[[str], None]
@@ -147,7 +147,7 @@ class Launcher:
         self._change()
 
     async def _say_goodbye(self) -> None:
-        """What control should still know, if it answers in time. A later launcher's entries stay."""
+        """Send what control should still know, if it answers in time. A later launcher's entries stay."""
         try:
             async with asyncio.timeout(GOODBYE_S):
                 await self._log.flush()

@@ -1,4 +1,4 @@
-"""When to start a replica again after one failed, and when to give up. Pure; the caller brings the time."""
+"""The times to start a replica again after one failed, and when to give up. Pure; the caller brings the time."""
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 STEADY_S = 30.0
@@ -21,7 +21,7 @@ class Attempts:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last start failed. Then one replica is tried at a time."""
+        """Return whether the last start failed. Then one replica is tried at a time."""
         return self._failed_starts > 0
 
     def start_failed(self, now: float) -> None:

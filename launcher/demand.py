@@ -1,4 +1,4 @@
-"""How many replicas the load needs, and for how long they stay needed. Pure; the caller brings the time.
+"""The number of replicas that the load needs, and how long they stay needed. Pure; the caller brings the time.
 
 A replica stays needed until the load has done without it for the whole idle timeout. So one rule scales down from many
 to few and from one to zero.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 DEFAULT_CALLS_PER_REPLICA = 8
 """Calls that one replica is expected to run at a time when its deployment has no `max_concurrency`."""
 GAP_S = 10.0
-"""Without news of the load for longer than this, the last known demand is assumed to have lasted until now."""
+"""The time without news of the load after which the last known demand is assumed to have lasted until now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Demand:
         self._last_request_at: str | None = None
 
     def is_needed(self, now: float, replicas: int = 1) -> None:
-        """So many replicas are needed now."""
+        """Note that so many replicas are needed now."""
         while self._needs and self._needs[-1][1] <= replicas:
             self._needs.pop()
         self._needs.append((now, replicas))
@@ -58,5 +58,5 @@ class Demand:
             self._needs.popleft()
 
     def peak(self) -> int:
-        """As of the last look: while control is unreachable, nothing becomes idle."""
+        """Return the peak as of the last look: while control is unreachable, nothing becomes idle."""
         return self._needs[0][1] if self._needs else 0

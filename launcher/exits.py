@@ -1,10 +1,10 @@
-"""How a process ended, in words that say what to look for. Pure."""
+"""Descriptions of how a process ended, in words that say what to look for. Pure."""
 
 import signal
 
 
 def how_it_ended(status: int) -> str:
-    """For an exit status as subprocess has it: a negative one is the signal that ended the process."""
+    """Describe an exit status as subprocess has it: a negative one is the signal that ended the process."""
     if status == -signal.SIGKILL:
         return "was killed (signal 9); possibly out of memory"
     if status < 0:

@@ -18,12 +18,12 @@ SETTLE_S = 2.0
 LONGEST_CALL_S = 1200.0
 """The proxies' request timeout. A replica that left the list this long ago has no call any more."""
 STOP_GRACE_S = 10.0
-"""From SIGTERM to SIGKILL."""
+"""The time from SIGTERM to SIGKILL."""
 MAX_ERROR_CHARS = 1000
 
 
 class Phase(Enum):
-    """Where a replica is in its life."""
+    """The phase of a replica's life."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -79,9 +79,9 @@ class Fleet:
     replicas: dict[int, Replica] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
     error: str = ""
-    """Why no replica could be started, once it was given up."""
+    """The reason why no replica could be started, once it was given up."""
     has_told_failure: bool = False
-    """Whether control shows FAILED because of `error`."""
+    """True if control shows FAILED because of `error`."""
     is_stopping: bool = False
     _demand: Demand = field(init=False)
     _in_flight: int = 0
@@ -103,7 +103,7 @@ class Fleet:
             self.attempts.reset()
 
     def observe(self, now: float, status: str, load: Load, max_concurrency: int | None) -> None:
-        """What control says of the deployment. A status other than FAILED after we set it is a retry."""
+        """Take in what control says of the deployment. A status other than FAILED after we set it is a retry."""
         self._in_flight, self._looked_at = load.in_flight, now
         self._demand.observe(now, load, max_concurrency)
         if self.error and status == FAILED:
@@ -214,7 +214,7 @@ class Fleet:
                     yield Kill(replica.number, f"did not end within {STOP_GRACE_S:.0f} s after SIGTERM")
 
     def _is_drained(self, replica: Replica, now: float) -> bool:
-        """Whether it has left control's list and no call can be running on it any more."""
+        """Return whether it has left control's list and no call can be running on it any more."""
         if now >= self._stop_by:
             return True
         if replica.url in self._listed:

@@ -1,11 +1,11 @@
-"""How replicas are probed: the deployment's own health check, with the path of `--health` if one is given. Pure."""
+"""The probe of replicas: the deployment's own health check, with the path of `--health` if one is given. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 GUESSED_PATH = "/health"
-"""Asked while a replica starts, when nobody has named a path. A server without it is ready when it answers at all."""
+"""The path to ask while a replica starts, if nobody named one. A server without it is ready when it answers at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the operator asked for on the command line. Pure values."""
+"""The operator's flags on the command line. Pure values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a replica prints, as log lines: cut at line ends, bounded in length and rate, with a guessed level. Pure."""
+"""Log lines from what a replica prints: cut at line ends, bounded in length and rate, with a guessed level. Pure."""
 
 import re
 from collections import deque
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MAX_LINE_CHARS = 4000
 LINES_PER_S = 1000
-"""Of each replica. Further lines of the same second are counted, not kept: a flood costs little CPU."""
+"""The lines of each replica. Further lines of the same second are counted, not kept: a flood costs little CPU."""
 MAX_BATCH_LINES = 500
 MAX_BATCH_CHARS = 300_000
 """Control accepts a body of 1 MiB; JSON may need several bytes for a character."""
@@ -38,7 +38,7 @@ class LogLine:
     replica: str | None = None
 
     def to_json(self) -> dict[str, str | None]:
-        """As `POST …/logs/append` expects it."""
+        """Return the line as `POST …/logs/append` expects it."""
         return {
             "timestamp": str(self.timestamp_ns),
             "level": self.level,
@@ -84,7 +84,7 @@ class LineCutter:
         return lines
 
     def flush(self) -> list[str]:
-        """What is left when the output has ended."""
+        """Return what is left when the output has ended."""
         rest, self._open[:] = bytes(self._open), b""
         return [*self._told(), *([text] if (text := _text(rest)) else [])]
 
@@ -100,7 +100,7 @@ class LineCutter:
 
 
 def _text(line: bytes) -> str:
-    """Without what a database or a terminal could stumble over."""
+    """Remove what a database or a terminal could stumble over."""
     text = line.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").rstrip()
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 

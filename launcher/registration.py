@@ -143,7 +143,7 @@ class Registration:
 
 
 def remedy(refused: ControlRefusedError) -> str:
-    """What the operator can do about a refusal."""
+    """Return what the operator can do about a refusal."""
     match refused.status:
         case 401 | 403:
             return "Set TOLLGATE_API_KEY to a key of type WORKSPACE_MANAGE_ALL of the deployment's workspace."

@@ -27,7 +27,7 @@ _SHOWN_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all replicas share. `changed` is called after each event that the fleet was told."""
+    """The values that all replicas share. `changed` is called after each event that the fleet was told."""
 
     options: Options
     fleet: Fleet
@@ -148,5 +148,5 @@ class ReplicaRunner:
 
 
 def next_progress_s(told_s: float) -> float:
-    """When to tell of a slow start again."""
+    """Return when to report a slow start again."""
     return next((at for at in PROGRESS_AFTER_S if at > told_s), told_s + PROGRESS_EVERY_S)

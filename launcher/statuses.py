@@ -1,4 +1,4 @@
-"""Which statuses the launcher sets, in the words of the management API. Pure.
+"""The statuses that the launcher sets, in the words of the management API. Pure.
 
 See docs/reference/management-api.md#deployments.
 """

@@ -9,7 +9,7 @@ from runtime.exhaustion import is_exhausted, shortage_of
 
 PAUSE_S = 1.0
 _AGAIN_S = 1.0
-"""Longer than a task needs to clean up: another cancellation would cut that short."""
+"""The pause before another cancellation: longer than a task needs to clean up, which that would cut short."""
 log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: exponential backoff with jitter, so that processes do not retry in step."""
+"""The wait before the next try: exponential backoff with jitter, so that processes do not retry in step."""
 
 import random
 

@@ -23,7 +23,7 @@ _PORTS_TO_TRY = range(20_000, 30_000)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start one child."""
+    """The launch of one child."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -87,7 +87,7 @@ def tie_to_parent(blocked_signals: frozenset[signal.Signals] = frozenset()) -> C
 
 
 def can_bind(host: str, port: int) -> bool:
-    """Whether the port is free. SO_REUSEADDR ignores connections of an earlier run in TIME_WAIT."""
+    """Return whether the port is free. SO_REUSEADDR ignores connections of an earlier run in TIME_WAIT."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -108,7 +108,7 @@ def free_ports(host: str, count: int, excluded: Collection[int] = ()) -> list[in
 
 
 async def accepts(host: str, port: int) -> bool:
-    """Whether a TCP connection is accepted within a second."""
+    """Return whether a TCP connection is accepted within a second."""
     try:
         async with asyncio.timeout(1):
             _, writer = await asyncio.open_connection(host, port)
@@ -119,7 +119,7 @@ async def accepts(host: str, port: int) -> bool:
 
 
 async def replies_with(path: Path, command: bytes, reply: bytes) -> bool:
-    """Whether a unix socket replies to `command` with `reply`. An empty `reply` means that the peer closes."""
+    """Return whether a unix socket replies to `command` with `reply`. An empty `reply` means that the peer closes."""
     try:
         async with asyncio.timeout(1):
             reader, writer = await asyncio.open_unix_connection(str(path))

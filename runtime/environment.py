@@ -35,7 +35,7 @@ class Environment:
         return value
 
     def parsed(self, name: str, parse: Callable[[str], Parsed], default: str | None = None) -> Parsed:
-        """What `parse` makes of the value; its ValueError becomes a `SettingsError`."""
+        """Return what `parse` makes of the value; its ValueError becomes a `SettingsError`."""
         text = self.text(name, default)
         try:
             return parse(text)
@@ -60,7 +60,7 @@ def number(kind: Callable[[str], Any], text: str, expected: str) -> Any:
 
 
 def http_url(text: str) -> str:
-    """Without its last slash."""
+    """Return the URL without its last slash."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
         raise ValueError("expected an http(s)://host[:port] URL without credentials")

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 SPARE_DESCRIPTORS = 32
-"""Kept from connections of calls: for journals, the policy replica, name look-ups and new connections to Redis."""
+"""Descriptors kept from calls' connections: for journals, the policy replica, name look-ups, connections to Redis."""
 REFUSING_DESCRIPTORS = 32
-"""Kept besides for callers who are only told that there is no room."""
+"""Descriptors kept besides for callers who are only told that there is no room."""
 LOG_INTERVAL_S = 1.0
 LASTS_S = 6.0
-"""How long a shortage is told after it was met last: the supervisor looks every 5 s."""
+"""The time that a shortage is shown after it was met last: the supervisor looks every 5 s."""
 _LEAST_PARTS = 8
 """The part of a low limit that each of the two keeps at most."""
 _NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
@@ -32,17 +32,17 @@ class NoLocalPortError(OSError):
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether the process, or the machine, has run out of something: nobody else is at fault."""
+    """Return whether the process, or the machine, has run out of something: nobody else is at fault."""
     return is_out_of_descriptors(error) or is_out_of_memory(error) or isinstance(error, NoLocalPortError)
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Whether the process, or the machine, had no file descriptor left."""
+    """Return whether the process, or the machine, had no file descriptor left."""
     return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the process may take no more memory. A thread's stack is memory, too."""
+    """Return whether the process may take no more memory. A thread's stack is memory, too."""
     if isinstance(error, OSError):
         return error.errno in _NO_MEMORY
     return isinstance(error, MemoryError) or _is_out_of_threads(error)
@@ -53,7 +53,7 @@ def _is_out_of_threads(error: BaseException) -> bool:
 
 
 def lacks_local_port(error: OSError, family: socket.AddressFamily, address: tuple[str, int]) -> bool:
-    """Whether a connection could not be made because no local port was left for it.
+    """Return whether a connection could not be made because no local port was left for it.
 
     The error is the same where this machine has no address of the family, as without IPv6. Then the destination is at
     fault. A datagram socket tells: it has ports of its own, and to connect it sends nothing.
@@ -83,7 +83,7 @@ def out_of_descriptors() -> OSError:
 
 
 def descriptor_limit() -> int:
-    """How many file descriptors this process may have (`ulimit -n`)."""
+    """Return how many file descriptors this process may have (`ulimit -n`)."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -100,13 +100,13 @@ def raise_descriptor_limit() -> None:
 
 
 def memory_limit() -> int | None:
-    """How many bytes of address space this process may have (`ulimit -v`); None if that is not limited."""
+    """Return how many bytes of address space this process may have (`ulimit -v`); None if that is not limited."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 class Exhaustion:
-    """Told of everything that is not done because the process or the machine has run out of something.
+    """Records everything that is not done because the process or the machine has run out of something.
 
     Logs it once a second with the limit and the remedy; `/readyz` shows it. `consequence`: what becomes of it, for the
     log.

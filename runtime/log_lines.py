@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from runtime.log_schema import log_line
 
 START_S = 10.0
-"""How long parts of the product that start at the same time are silent about each other."""
+"""The time that parts of the product which start at the same time are silent about each other."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -32,7 +32,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def log_uncaught() -> None:
-    """From now on, write what nothing catches as log lines too: exceptions of threads and finalizers, and warnings.
+    """Write what nothing catches as log lines too: exceptions of threads and finalizers, and warnings.
 
     Straight to standard error: the handlers may be closed by then.
     """

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 ALL_WORKSPACES = "*"
-"""Instead of a workspace's id: every series, those without a `workspace` label included."""
+"""The id in place of a workspace's for every series, those without a `workspace` label included."""
 OPEN_METRICS = "application/openmetrics-text"
 _TEXTS = ("text/plain", "text/*", "*/*")
 

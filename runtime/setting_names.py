@@ -91,7 +91,7 @@ NAMES = frozenset(
 
 
 def is_unknown(name: str) -> bool:
-    """Whether a name has the TOLLGATE_ prefix but is not a setting."""
+    """Return whether a name has the TOLLGATE_ prefix but is not a setting."""
     return name.startswith(PREFIX) and name not in NAMES
 
 

@@ -31,7 +31,7 @@ class UnusableBackendError(Exception):
 
 
 class BackendClass(Protocol):
-    """What makes a backend."""
+    """The class of a backend: settings, environment source and store make one."""
 
     def __call__(
         self, settings: Settings, environment: EnvironmentSource, checkpoints: CheckpointSource

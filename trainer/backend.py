@@ -1,4 +1,4 @@
-"""What every training backend does: runs the nodes of jobs, keeps what they print, puts checkpoints into the store.
+"""The protocol of training backends: they run jobs' nodes, keep what these print, and put checkpoints into the store.
 
 `trainer/app.py` builds one with the settings, an `EnvironmentSource` and the store of `trainer/edges/checkpoints`. A
 fake and the real ones pass the same suite (`tests/contracts/training`).
@@ -27,7 +27,7 @@ class RestoreError(Exception):
 
 
 class NoTerminalError(Exception):
-    """There is no shell on this node: it has ended, or the backend has no sessions."""
+    """This node has no shell: it has ended, or the backend has no sessions."""
 
 
 class EnvironmentRefusedError(Exception):
@@ -55,12 +55,12 @@ class JobCheckpoints(Protocol):
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a checkpoint that is complete on disk is not in the store yet."""
+        """Return whether a checkpoint that is complete on disk is not in the store yet."""
         ...
 
     @property
     def refusal(self) -> str | None:
-        """Which checkpoint is not stored as it is, and why, for people. None if there is none."""
+        """Return which checkpoint is not stored as it is, and why, for people. None if there is none."""
         ...
 
     async def run_once(self) -> Sequence[CheckpointReport]:
@@ -72,7 +72,7 @@ class JobCheckpoints(Protocol):
         ...
 
     async def finish(self) -> None:
-        """After the job's end: send what is left, however long the store is away. Until then `is_syncing`."""
+        """Send what is left once the job has ended, however long the store is away. Until then `is_syncing`."""
         ...
 
     async def remove(self) -> None:
@@ -105,7 +105,7 @@ class Terminal(Protocol):
     """A shell in a pseudo-terminal on a node, in the job's working directory and environment."""
 
     async def read(self) -> bytes:
-        """What the shell wrote; empty at its end."""
+        """Return what the shell wrote; empty at its end."""
         ...
 
     async def write(self, typed: bytes) -> None: ...
@@ -151,7 +151,7 @@ class Backend(Protocol):
         ...
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
-        """What a node printed from `offset` on, a bounded part of it."""
+        """Return a bounded part of what a node printed, from `offset` on."""
         ...
 
     async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:

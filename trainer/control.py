@@ -1,4 +1,4 @@
-"""What a trainer asks of control, and how control may fail to answer. `edges/control_client.py` does it over HTTP.
+"""The requests of a trainer to control, and how these may fail. `edges/control_client.py` sends them over HTTP.
 
 See docs/reference/training.md#internal-api.
 """

@@ -13,9 +13,9 @@ from trainer.control import Control, ControlAwayError
 from trainer.reconciler import Action, Forget, Start, Stop
 
 UNCLAIMABLE_S = 2.0
-"""How long a job that control did not let start leaves its room to others."""
+"""The time that a job which control did not let start leaves its room to others."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
-"""Between tries to remove what a deleted job left."""
+"""The interval between tries to remove what a deleted job left."""
 log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""What a trainer tells control about its jobs. Pure.
+"""The reports of a trainer to control about its jobs. Pure.
 
 The end of an attempt is reported once control has its output: who sees that a job has ended finds the whole log.
 See docs/reference/training.md#internal-api.
@@ -36,7 +36,7 @@ def _of_seen(jobs: Mapping[str, WantedJob], seen: JobReport, view: View, is_firs
 
 
 def _concerns(seen: JobReport, job: WantedJob) -> bool:
-    """Whether control asks about this attempt."""
+    """Return whether control asks about this attempt."""
     is_present = seen.attempt == job.attempt or _was_claimed_since(seen, job)
     return is_present and job.wanted is not Wanted.FORGET
 
@@ -46,13 +46,13 @@ def _was_claimed_since(seen: JobReport, job: WantedJob) -> bool:
 
 
 def _withheld(report: JobReport) -> JobReport:
-    """As if it had not ended. Without the message, which would mean that a session keeps it."""
+    """Report an ended attempt as running. Without the message, which would mean that a session keeps it."""
     phase = Phase.RUNNING if report.outcome in _RAN else Phase.STARTING
     return replace(report, phase=phase, outcome=None, error_message=None)
 
 
 def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport]:
-    """Of jobs that control knows and the backend does not have, or has another attempt of."""
+    """Report the jobs that control knows and the backend does not have, or has another attempt of."""
     for job in jobs.values():
         if job.job_id in view.busy:
             continue

@@ -18,7 +18,7 @@ _NS_PER_MS = 1_000_000
 
 
 def batch(attempt: int, rank: int, offset: int, chunk: OutputChunk) -> OutputBatch:
-    """What control gets of a chunk that begins at `offset`."""
+    """Return what control gets of a chunk that begins at `offset`."""
     return OutputBatch(
         attempt=attempt,
         rank=rank,
@@ -52,7 +52,7 @@ def metric(at_ns: int, text: str) -> MetricPoint | None:
 
 
 def _is_metric_name(name: str) -> bool:
-    """Whether every database can hold it."""
+    """Return whether every database can hold it."""
     return 1 <= len(name) <= MAX_METRIC_CHARS and name.isprintable()
 
 

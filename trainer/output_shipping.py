@@ -19,7 +19,7 @@ PAUSE_S = 0.5
 AWAY_PAUSE_S = 1.0
 FAILURE_PAUSE_S = 10.0
 MAX_CHUNKS = 16
-"""Of one node, before it is the next one's turn: a node may print faster than control takes it."""
+"""The chunks of one node before it is the next one's turn: a node may print faster than control takes it."""
 OVERDUE_S = 60.0
 """An end is withheld for so long: while control answers and takes no output, and in all."""
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Shipping:
         return self._seen.phase is Phase.ENDED
 
     def saw(self, report: JobReport) -> None:
-        """What is observed of the attempt now."""
+        """Take in what is observed of the attempt now."""
         if report != self._seen:
             if report.phase is Phase.ENDED and self._ended_since is None:
                 self._ended_since = self._clock()
@@ -64,7 +64,7 @@ class Shipping:
             self._has_news.set()
 
     def control_is_away(self) -> None:
-        """It answers nothing, not even reports: nobody waits for this end."""
+        """Note that control answers nothing, not even reports: nobody waits for this end."""
         self._stalled_since = None
         if self._ended_since is not None:
             self._ended_since = self._clock()

@@ -1,4 +1,4 @@
-"""What a trainer does about the difference between what control wants and what its backend has. Pure.
+"""The difference between what control wants and what the backend has, and what to do about it. Pure.
 
 The answer depends on nothing but the arguments: after a crash, a lost message or an outage the next sync decides anew.
 See docs/reference/training.md#queue.
@@ -45,15 +45,15 @@ Action = Start | Stop | Forget
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a trainer knows at one sync: both what it reports and what it does follow from it."""
+    """The knowledge of a trainer at one sync: both what it reports and what it does follow from it."""
 
     hosts: Sequence[Host] = ()
     seen: Mapping[str, JobReport] = field(default_factory=dict)
-    """What the backend has of each job."""
+    """The backend's observation of each job."""
     busy: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Jobs that an action is under way for, and the hosts that a start takes. Nothing is concluded about them."""
     covered: Mapping[str, JobReport] = field(default_factory=dict)
-    """What `seen` was when control last got all output and checkpoints of a job."""
+    """The observation at which control last got all output and checkpoints of a job."""
     overdue: frozenset[str] = frozenset()
     """Jobs whose end is reported although control does not have all their output."""
     asked: Mapping[tuple[str, int], Outcome] = field(default_factory=dict)
@@ -61,27 +61,27 @@ class View:
     unclaimable: frozenset[str] = frozenset()
     """Jobs that control did not let start a moment ago."""
     failed_starts: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """Why the backend could not start an attempt."""
+    """The reasons why the backend could not start an attempt."""
     forgotten: frozenset[str] = frozenset()
-    """Deleted jobs of which nothing is left."""
+    """The deleted jobs of which nothing is left."""
 
     def is_delivered(self, seen: JobReport) -> bool:
-        """Whether control has all output of an ended attempt."""
+        """Return whether control has all output of an ended attempt."""
         covered = self.covered.get(seen.job_id)
         return covered is not None and covered.attempt == seen.attempt and covered.phase is Phase.ENDED
 
     def is_syncing(self, seen: JobReport) -> bool:
-        """Whether there may be checkpoints that are not in the store, or of which control does not know it."""
+        """Return whether there may be checkpoints that are not in the store, or of which control does not know it."""
         covered = self.covered.get(seen.job_id)
         return seen.is_syncing or (covered is not None and covered.attempt == seen.attempt and covered.is_syncing)
 
 
 Known = Mapping[str, WantedJob]
-"""What control last said of each job, also of those that it does not mention any more."""
+"""The last word of control on each job, also on those that it does not mention any more."""
 
 
 def actions(wanted: WantedState, view: View, known: Known) -> list[Action]:
-    """What to do now: ends first, then starts in their order."""
+    """Return what to do now: ends first, then starts in their order."""
     jobs = {job.job_id: job for job in wanted.jobs}
     ids = [*jobs, *(job_id for job_id in sorted(view.seen) if job_id not in jobs)]
     found = [_action(jobs.get(job_id), view.seen.get(job_id), view) for job_id in ids if job_id not in view.busy]

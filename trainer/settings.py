@@ -19,7 +19,7 @@ _MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What `local` may use of this machine. None: what the machine has."""
+    """The part of this machine that `local` may use. None: what the machine has."""
 
     cpu: int | None = None
     memory_mib: int | None = None
@@ -28,7 +28,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSizes:
-    """How large one checkpoint may be: of a workspace that is named, and of every other."""
+    """The bounds of one checkpoint's size: of a workspace that is named, and of every other."""
 
     others_bytes: int = 1024**4
     named_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Settings:
     control_url: str
     internal_token: str = field(repr=False)
     directory: Path
-    """Where the nodes' files are, and by default the checkpoint store."""
+    """The directory of the nodes' files and, by default, of the checkpoint store."""
     backend: str = LOCAL
     ray_address: str | None = None
     checkpoint_store: str = ""
@@ -54,7 +54,7 @@ class Settings:
     checkpoint_sizes: CheckpointSizes = CheckpointSizes()
     capacity: Capacity = Capacity()
     stop_grace_s: float = DEFAULT_STOP_GRACE_S
-    """From SIGTERM to SIGKILL."""
+    """The time from SIGTERM to SIGKILL."""
     user: str | None = None
     """The user that the nodes of `local` run as; None: the trainer's."""
     log_level: str = DEFAULT_LEVEL

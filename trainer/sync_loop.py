@@ -25,7 +25,7 @@ OBSERVE_S = 10.0
 """A backend that does not answer for so long is away."""
 ACTIONS_END_S = 5.0
 CLOSE_S = 10.0
-"""How long the last reports and output may take once the backend is closed."""
+"""The time that the last reports and output may take once the backend is closed."""
 log = logging.getLogger(__name__)
 
 
@@ -213,7 +213,7 @@ class SyncLoop:
             log.warning("The training backend could not be closed: %s. Its jobs go on", error)
 
     def _owes(self) -> bool:
-        """Whether control does not know everything about a job that has ended."""
+        """Return whether control does not know everything about a job that has ended."""
         ended = [job_id for job_id, (shipping, _) in self._shippings.items() if shipping.has_ended]
         return not all(self._is_told_all(job_id) for job_id in ended)
 

@@ -18,7 +18,7 @@ from runtime.shares.places import NoPlaceError, Places
 from trainer.backend import Backend, BackendAwayError, NoTerminalError, Terminal
 
 MAX_TYPED_BYTES = 2_097_152
-"""What was typed and the shell has not read. Control bounds it, too."""
+"""The bytes that were typed and that the shell has not read. Control bounds them, too."""
 MAX_OPEN = 64
 _MAX_MESSAGE_BYTES = 65_536
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class ControlLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a terminal, in characters."""
+    """The size of a terminal, in characters."""
 
     columns: int
     rows: int
@@ -40,7 +40,7 @@ class ControlSocket(Protocol):
     """The connection of one terminal to control."""
 
     async def receive(self) -> bytes | Size | None:
-        """What was typed, or the terminal's new size. None: control closed the connection."""
+        """Return what was typed, or the terminal's new size. None: control closed the connection."""
         ...
 
     async def send(self, written: bytes) -> None:
@@ -120,7 +120,7 @@ class Terminals:
 
 
 async def _carry(shell: Terminal, control: ControlSocket) -> None:
-    """Until one side ends. Closes control's connection; the caller closes the shell."""
+    """Carry until one side ends. Closes control's connection; the caller closes the shell."""
     typed = _Typed()
     tasks = [
         asyncio.create_task(part) for part in (_show(shell, control), _receive(control, typed), _type(shell, typed))
@@ -136,14 +136,14 @@ async def _carry(shell: Terminal, control: ControlSocket) -> None:
 
 
 class _Typed:
-    """What was typed and waits for the shell. Reading from control goes on meanwhile, to notice its end."""
+    """The typed input that waits for the shell. Reading from control goes on meanwhile, to notice its end."""
 
     def __init__(self) -> None:
         self.waiting: asyncio.Queue[bytes | Size] = asyncio.Queue()
         self.bytes = 0
 
     def add(self, one: bytes | Size) -> bool:
-        """Whether there was room."""
+        """Add input; return whether there was room."""
         self.bytes += _size_of(one)
         self.waiting.put_nowait(one)
         return self.bytes <= MAX_TYPED_BYTES

@@ -126,7 +126,7 @@ async def fill(database: str, rows: Iterable[Row]) -> int:
 
 
 async def size_mib(database: str) -> float:
-    """Of the table `published` with its indexes; of the whole file with SQLite."""
+    """Measure the table `published` with its indexes; with SQLite the whole file."""
     store = Store.at(database)
     try:
         async with store.read() as conn:

@@ -110,7 +110,7 @@ def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = 120, eve
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Return whether something accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

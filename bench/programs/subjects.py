@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def is_python_or_node(self) -> bool:
-        """Whether the peer is too slow for large loads."""
+        """Return whether the peer is too slow for large loads."""
         return self.name in ("litellm", "portkey")
 
 
@@ -46,7 +46,7 @@ def proxy_cpu_s(used: Mapping[str, Usage]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What every subject is measured with: the upstream and the machine. `direct`: a call without a gateway."""
+    """The upstream and the machine, which every subject is measured with. `direct`: a call without a gateway."""
 
     upstream: Program
     direct: Call

@@ -1,4 +1,4 @@
-"""What an asynchronous request costs, beside a plain arq queue: `python -m bench.studies.async_requests`.
+"""The cost of an asynchronous request, beside a plain arq queue: `python -m bench.studies.async_requests`.
 
 Both accept by HTTP, keep the request in Redis (append-only file, a sync each second), post it to the same mock replica,
 keep its status for an hour and post the result to the same webhook over TLS, signed by Tollgate alone. CPU of all
@@ -150,7 +150,7 @@ def measure_cost(mock: Mock, subject: Subject, figures: Figures, bytes_: int) ->
 
 
 def measure_flood(mock: Mock, subject: Subject, figures: Figures, bytes_: int) -> None:
-    """How many a second are accepted, and done, when callers ask as fast as they can."""
+    """Measure how many a second are accepted, and done, when callers ask as fast as they can."""
     mock.take()
     count, began = 2 * REQUESTS, time.monotonic()
     accepted_s = asyncio.run(submit(subject, count, 1e9, bytes_, FLOOD_CONNECTIONS))

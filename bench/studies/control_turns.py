@@ -1,4 +1,4 @@
-"""How long other callers of control wait while one caller asks for the largest groups allowed (decision 0018).
+"""Measures how long other callers of control wait while one asks for the largest groups allowed (decision 0018).
 
 `python -m bench.studies.control_turns [--rounds N] [--postgres]`. Runs a real `tollgate control`, on SQLite by default,
 with groups of 1000 models with four limits each on five CASCADING levels, bodies at the bounds, and a proxy's largest

@@ -1,4 +1,4 @@
-"""What a billing event costs behind the worker: `python -m bench.studies.event_path [--seconds N] [--postgres]`.
+"""The cost of a billing event behind the worker: `python -m bench.studies.event_path [--seconds N] [--postgres]`.
 
 Writes journals as a worker does, at several paces, below a real `tollgate up`, whose supervisor ships them to its
 control. Then lists all events through the management API, and checks that each is there once. CPU is the scheduler's,

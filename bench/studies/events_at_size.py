@@ -1,4 +1,4 @@
-"""What pages of billing events read, however many there are: `python -m bench.studies.events_at_size`.
+"""The reads of pages of billing events, however many there are: `python -m bench.studies.events_at_size`.
 
 Generates events of 92 days inside the databases, 1 and 10 million in PostgreSQL and 1 million in SQLite, and reads
 pages in the middle of them. PostgreSQL needs 10 GB of disk and a quarter of an hour for 10 million.
@@ -131,7 +131,7 @@ async def fetched_blocks(store: Store, window: Window, after: EventPosition) -> 
 
 
 async def on_postgresql(server: PostgresServer, count: int, first_ms: int) -> None:
-    """In a database of its own: events that are inserted out of their order in time lie apart, and cost more blocks."""
+    """Measure in a database of its own: events inserted out of their order in time lie apart, and cost more blocks."""
     async with opened(await server.create_database("bench")) as store:
         await add_days(store, DAYS)
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a new proxy's first fetch of all policy takes: time, memory of supervisor and control, bytes.
+"""The cost of a new proxy's first fetch of all policy: time, memory of supervisor and control, bytes.
 
 `python -m bench.studies.first_fetch [--keys N] [--postgres]`. A real `tollgate control` on a database of 10 000
 endpoints, 100 000 groups and N keys, and of a tenth of N keys, for each a real proxy without a replica. Control and
@@ -29,7 +29,7 @@ TIMEOUT_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Of one fetch: seconds, CPU seconds, and the high-water marks in MiB."""
+    """The cost of one fetch: seconds, CPU seconds, and the high-water marks in MiB."""
 
     took_s: float
     proxy_cpu_s: float
@@ -88,7 +88,7 @@ def wait_for_policy(admin_port: int) -> None:
 
 
 def policy_check(admin_port: int) -> str:
-    """What `/readyz` says of policy; "" before it answers."""
+    """Return what `/readyz` says of policy; "" before it answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/readyz", timeout=10) as answer:
             report = json.load(answer)

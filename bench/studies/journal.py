@@ -1,4 +1,4 @@
-"""What billing costs: the journal on the hot path, the shipper, ingest and pages on both databases.
+"""The cost of billing: the journal on the hot path, the shipper, ingest and pages on both databases.
 
 `python -m bench.studies.journal [--calls N] [--events N] [--page-events N]`. Figures are CPU of this process unless
 they say otherwise.
@@ -185,7 +185,7 @@ def server_cpu_s(server: PostgresServer | None) -> float:
 
 
 async def bench_pages(name: str, url: str, page_events: int) -> None:
-    """On PostgreSQL all of one partition, as before decision 0045; by days: `bench.studies.events_at_size`."""
+    """Read pages, on PostgreSQL all of one partition, as before decision 0045; by days: `events_at_size`."""
     have = 0
     async with opened(url) as store:
         for wanted in (page_events // 10, page_events):

@@ -1,4 +1,4 @@
-"""What limits cost: Redis' CPU per call and Python's CPU per take, each beside the usual alternatives, in one run.
+"""The cost of limits: Redis' CPU per call and Python's CPU per take, each beside the usual alternatives, in one run.
 
 `python -m bench.studies.limits`. Redis, as it counts itself (`commandstats`): an empty script, `take.lua`, plain fixed
 windows (a counter per limit and minute) and `settle.lua`, for 2, 4, 10 and 20 limits; settlements alone and, per

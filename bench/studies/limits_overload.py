@@ -25,7 +25,7 @@ from proxy.accounting.output_estimates import OutputEstimates
 OVERLOAD = 3.0
 MEAN_INPUT, MEAN_OUTPUT = 600, 400
 TOKENS_PER_S = 60
-"""How fast an answer is generated, and so how long a call holds its reservation."""
+"""The pace of an answer, and so the time that a call holds its reservation."""
 WARM_UP_MS = 120_000
 LEASE_MS = 1_240_000
 

@@ -192,7 +192,7 @@ def _hostile_key(gateway: Gateway) -> str:
 
 
 def _send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: Mapping[str, str]) -> float:
-    """How long a call takes, in milliseconds."""
+    """Send a call; return how long it takes, in milliseconds."""
     began = time.perf_counter()
     connection.request("POST", path, body, {**headers, "content-type": "application/json"})
     connection.getresponse().read()
@@ -239,7 +239,7 @@ def _flood(gateway: Gateway, key: str, body: Body, callers: int) -> None:
 
 
 def _waits(gateway: Gateway, seconds: float) -> list[float]:
-    """How long small governed calls take meanwhile, one after the other."""
+    """Return how long small governed calls take meanwhile, one after the other."""
     call = gateway.governed
     connection = http.client.HTTPConnection("127.0.0.1", call.port, timeout=60)
     ends, waits = time.monotonic() + seconds, list[float]()

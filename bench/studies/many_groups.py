@@ -35,7 +35,7 @@ _DAYS = (Limit(LimitType.REQUEST, Unit.DAY, 100_000), Limit(LimitType.TOKEN, Uni
 
 
 def parent_of(number: int) -> int | None:
-    """In trees of a hundred: 1 root, 9 groups below it, 90 leaves."""
+    """Return the parent in trees of a hundred: 1 root, 9 groups below it, 90 leaves."""
     place = number % 100
     return None if place == 0 else number - place + (0 if place < 10 else place % 9 + 1)
 

@@ -1,4 +1,4 @@
-"""What many proxies cost one control: at rest, with a change a second, with events and reports, and after its death.
+"""The cost of many proxies to one control: at rest, with a change a second, events and reports, and after its death.
 
 `python -m bench.studies.many_proxies [--proxies N] [--keys N] [--postgres]`. A real `tollgate control` on a database of
 10 000 endpoints, 100 000 groups and N keys, a real Redis, and in this process what the supervisors of all proxies do
@@ -29,7 +29,7 @@ from tests.redis_server import RedisServer, private_redis
 
 CHANGES = 20
 DOWN_S = 20.0
-"""How long control is away: long enough for every proxy to fail several times."""
+"""The time that control is away: long enough for every proxy to fail several times."""
 RETURN_S = 10.0
 
 
@@ -62,7 +62,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class Delays:
-    """How long things took to reach the proxies, change by change."""
+    """The delays until things reached the proxies, change by change."""
 
     median_s: list[float] = field(default_factory=list)
     last_s: list[float] = field(default_factory=list)
@@ -119,7 +119,7 @@ def summary(sent: Counter[str]) -> str:
 
 
 def tenths(times_s: list[float], from_s: float) -> list[int]:
-    """How many of these times are in each tenth of the second that begins at `from_s`."""
+    """Count the times in each tenth of the second that begins at `from_s`."""
     counts = Counter(int((at_s - from_s) * 10) for at_s in times_s if from_s <= at_s < from_s + 1)
     return [counts[tenth] for tenth in range(10)]
 

@@ -1,4 +1,4 @@
-"""What metrics cost: CPU per call in a worker and in the supervisor, and per scrape, by number of entities.
+"""The cost of metrics: CPU per call in a worker and in the supervisor, and per scrape, by number of entities.
 
 `python -m bench.studies.meters_cost`. Prints prometheus-client's multiprocess mode for comparison.
 """
@@ -25,7 +25,7 @@ FLUSH_EVERY = 1000
 
 
 class Line:
-    """In place of the socketpair: encodes, decodes, adds up, and times the supervisor's part."""
+    """A line in place of the socketpair: encodes, decodes, adds up, and times the supervisor's part."""
 
     congested = False
 

@@ -1,4 +1,4 @@
-"""What policy costs at scale: 10 000 endpoints, 100 000 groups, 1 000 000 keys.
+"""The cost of policy at scale: 10 000 endpoints, 100 000 groups, 1 000 000 keys.
 
 `python -m bench.studies.policy_scale [--keys N] [--folder DIR] [--facts FILE]`, a part of `make bench`. Prints:
 the time to build the replica, the memory of a reader after many keys, cold look-ups, the cost of a refresh with 100

@@ -95,7 +95,7 @@ async def measure(subject: Subject, plans: list[Plan]) -> None:
 
 
 def evenly_spread() -> Iterator[Plan]:
-    """As many plans for each third of the slots: for each of three nodes."""
+    """Yield as many plans for each third of the slots: for each of three nodes."""
     left = [GROUPS // 3] * 3
     for one in map(plan, itertools.count()):
         third = 3 * slot_of(one.key.encode()) // SLOTS
@@ -139,7 +139,7 @@ async def report_scaling() -> None:
 
 @dataclass
 class Death:
-    """What one dead primary cost."""
+    """The cost of one dead primary."""
 
     refused_s: float
     lost: int

@@ -1,4 +1,4 @@
-"""What a fail-over to a lagging Redis admits twice, and what a limit that is divided between two regions leaves unused.
+"""The admissions that a fail-over to a lagging Redis repeats, and the part of a limit that two regions leave unused.
 
 `python -m bench.studies.regions`, a part of `make bench-limits`: docs/regions.md in simulated time, under a minute. The
 rules are `policy/limits/admission.py`, which the tests hold to the scripts. The replica has every write of the primary
@@ -22,7 +22,7 @@ LAGS_MS = (0, 10, 100, 1000, 5000)
 THRESHOLDS = (60, 600)
 LOADS = (1.0, 3.0)
 BURSTS = (1, 0.5)
-"""How many calls come at once: one, or so large a part of the threshold."""
+"""The number of calls that come at once: one, or so large a part of the threshold."""
 FAIL_OVERS = 10
 WARM_UP_MS, FALL_WITHIN_MS = 60_000, 60_000
 SHARES = (0.5, 0.8)
@@ -32,7 +32,7 @@ DIVIDED_THRESHOLD, DIVIDED_MS = 600, 600_000
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """How callers come: `load` times the threshold a minute on average, `burst` at once (below 1: of the threshold)."""
+    """The arrival of calls: `load` times the threshold a minute on average, `burst` at once (below 1: its part)."""
 
     threshold: int
     load: float
@@ -58,11 +58,11 @@ class Counters:
         self._held = held or CounterHash(lease_ms=0)
 
     def copied(self) -> CounterHash:
-        """Its counters as they are now: values that nothing changes afterwards."""
+        """Copy its counters as they are now: values that nothing changes afterwards."""
         return CounterHash(self._held.lease_ms, dict(self._held.groups))
 
     def admitted(self, times_ms: Sequence[int]) -> list[int]:
-        """Those of the calls that were admitted."""
+        """Return the calls that were admitted."""
         return [at_ms for at_ms in times_ms if admit(self._held, self._bounds, (NO_TOKENS,), at_ms).admitted]
 
 

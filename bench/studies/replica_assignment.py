@@ -1,4 +1,4 @@
-"""What it costs that the supervisor assigns replicas: `python -m bench.studies.replica_assignment`.
+"""The cost of the supervisor's assignment of replicas: `python -m bench.studies.replica_assignment`.
 
 The same call to the same upstream, through one gateway with one worker, to a platform model and to another target, in
 turn. CPU of worker and supervisor per call, kernel time included. The difference is one question with its answer, one

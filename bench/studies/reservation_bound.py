@@ -33,7 +33,7 @@ SEEDS = range(1, 6)
 LOADS = (0.8, 1.5, 3.0)
 """Offered tokens, as multiples of the threshold."""
 REPEATS = 2
-"""How often a stock SDK repeats a refused call."""
+"""The number of times that a stock SDK repeats a refused call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ UNCAPPED = tuple(
     Workload(f"chats without caps, {input} + {output}", input, output, None, 300)
     for input, output in ((150, 150), (300, 200), (400, 300), (500, 500))
 )
-"""Where `CALLS` of them cost little more than one of them may cost, they pass nearly one by one."""
+"""Chats without caps. Where `CALLS` of them cost little more than one of them may, they pass nearly one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Traffic:
         self.admitted = 0
 
     def offer_all(self, calls: Iterator[Call]) -> int:
-        """How many of the calls are admitted."""
+        """Return how many of the calls are admitted."""
         for call in calls:
             self._do_what_is_due(call.at_ms)
             self._offer(call)

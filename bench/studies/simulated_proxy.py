@@ -1,4 +1,4 @@
-"""What one proxy's supervisor asks of control and Redis, with its own classes: all but the workers and the disk."""
+"""The requests of a proxy's supervisor to control and Redis, with its own classes: all but the workers and the disk."""
 
 import asyncio
 import secrets
@@ -26,11 +26,11 @@ from runtime.backoff import pause_s
 
 INTERVAL_S = 60.0
 EVENTS = 10
-"""In a batch."""
+"""The events in a batch."""
 
 
 class Log:
-    """What all proxies did: how often each kind of request was sent, when, how many failed, and when hints and policy
+    """A log of all proxies: how often each kind of request was sent, when, how many failed, and when hints and policy
     arrived."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ async def current_version(database: str) -> ReplicaVersion:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What a proxy of the fleet has: the policy of this version, and calls of this deployment (ids of model and it)."""
+    """The reader of a proxy: the policy of this version, and calls of this deployment (ids of model and it)."""
 
     version: ReplicaVersion
     deployment: tuple[str, str]
@@ -89,7 +89,7 @@ class SimulatedProxy:
         self._refresher.hint(revision)
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
-        """As a `Feed`, to the refresher."""
+        """Read a page, as a `Feed` for the refresher."""
         page: SnapshotPage = await self._log.note("polls", self._feed.page(since, after))
         return page
 

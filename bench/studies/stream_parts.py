@@ -1,4 +1,4 @@
-"""What streams cost a gateway: CPU per chunk, memory while thousands are open, and the delay of the first byte."""
+"""The cost of streams in a gateway: CPU per chunk, memory while thousands are open, and the delay of the first byte."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ FRAMES, INTERVAL_MS = 100, 100
 """Ten seconds, so that all streams are open at once."""
 CHUNK_STREAMS, CHUNK_FRAMES = 1000, 50
 ENDING = 2
-"""Further chunks that the upstream sends: the finish reason, and the usage, which not every caller is passed."""
+"""The chunks that the upstream adds: the finish reason, and the usage, which not every caller is passed."""
 STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS = 5000, 30, 500
 """Fifteen seconds: opening 5 000 streams takes six."""
 ROUNDS = 5

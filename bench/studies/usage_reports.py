@@ -1,4 +1,4 @@
-"""How long a page of a usage report takes at 10 million events: `python -m bench.studies.usage_reports`.
+"""Measures pages of a usage report at 10 million events: `python -m bench.studies.usage_reports`.
 
 Generates events of 92 days inside both databases, which add up to 198 720 hourly sums, and three workspaces whose
 reports have a line for nearly each of as many sums; makes the sums as control does; and reads pages of every grouping
@@ -156,7 +156,7 @@ async def measure(store: Store, name: str, shape: Shape, window: Window) -> bool
 
 
 async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: bool) -> tuple[list[float], int]:
-    """How long each page takes, and the calls of all."""
+    """Return how long each page takes, and the calls of all."""
     took: list[float] = []
     calls = 0
     page = None

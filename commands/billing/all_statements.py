@@ -25,12 +25,12 @@ _HEADERS = ("entity", "file", "month", "status", "calls", "unpriced_calls", "cur
 
 
 class Directory(Protocol):
-    """Where statements go. A file has its old content or its new one, whenever the command ends."""
+    """The directory of statements. A file has its old content or its new one, whenever the command ends."""
 
     def read(self, name: str) -> str | None: ...
 
     def write(self, name: str, text: str) -> bool:
-        """Does nothing if the file has this text already. Whether it had another one."""
+        """Write the file, unless it has this text already. Returns whether it had another one."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -38,7 +38,7 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run wrote. `changed`: files that were there and said something else."""
+    """The statements that a run wrote. `changed`: files that were there and said something else."""
 
     statements: int
     unpriced_calls: int

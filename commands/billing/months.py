@@ -27,12 +27,12 @@ class StatementRequest:
         return cls(month, *month_window(month), form, draft)
 
     def query(self, entity: str | None = None) -> dict[str, Any]:
-        """Of the usage report, for one entity or for all."""
+        """Return the query of the usage report, for one entity or for all."""
         query = {"start": self.start, "end": self.end, "group_by": "entity", "lines": "true"}
         return query if entity is None else {**query, "external_entity_id": entity}
 
     def is_final(self, window: Mapping[str, str]) -> bool:
-        """Whether the report's window is the whole month. ManagementError if it is not and drafts are not wanted."""
+        """Return whether the report's window is the whole month. ManagementError if not, and no draft is wanted."""
         if (is_final := window["end_time"] == self.end) or self.draft:
             return is_final
         raise ManagementError(

@@ -45,7 +45,7 @@ class PriceLine:
         return self.body["slug"], self.body["valid_from"]
 
     def is_as(self, stored: Mapping[str, Any]) -> bool:
-        """Whether the API shows the same price."""
+        """Return whether the API shows the same price."""
         wanted = {"cached_input_per_million": self.body["input_per_million"], "per_call": "0", **self.body}
         amounts = (Decimal(wanted[name]) == Decimal(stored[name]) for name in _AMOUNTS)
         return wanted["currency"] == stored["currency"] and all(amounts)

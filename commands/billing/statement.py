@@ -98,7 +98,7 @@ def _notes(statement: Statement) -> list[str]:
 
 
 def _cells(line: Mapping[str, Any]) -> Sequence[Any]:
-    """In the order of `_HEADERS`."""
+    """Return the cells in the order of `_HEADERS`."""
     cached = line["cached_input_tokens"]
     price = line["price"]
     counts = (line["calls"], line["input_tokens"] - cached, cached, line["output_tokens"])

@@ -25,12 +25,12 @@ class ExportFileError(ManagementError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the state says: what was asked for, and the position behind the file's last event."""
+    """The content of the state: what was asked for, and the position behind the file's last event."""
 
     asked: Mapping[str, Any]
     position: Mapping[str, Any]
     length: int
-    """Of the file, in bytes."""
+    """The length of the file, in bytes."""
 
 
 class ExportFile:

@@ -10,7 +10,7 @@ from commands.reconcile.invoice_check import InvoiceError
 
 @contextmanager
 def opened_invoice(path: Path) -> Iterator["csv.DictReader[str]"]:
-    """Its rows, with `fieldnames` and `line_num`. Raises InvoiceError, also while it is read."""
+    """Open the invoice's rows, with `fieldnames` and `line_num`. Raises InvoiceError, also while it is read."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield csv.DictReader(file, strict=True)

@@ -11,7 +11,7 @@ TIMEOUT_S = 30.0
 _RETRIES = 3
 _MAX_DETAILS = 2
 _SUCCESS = (200, 202)
-"""Of the management API, and of the proxy when it wakes a deployment."""
+"""The bound for the management API, and for the proxy when it wakes a deployment."""
 
 
 class ManagementClient:
@@ -65,7 +65,7 @@ def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _message(status: int, answer: dict[str, Any]) -> str:
-    """At most three lines: the error, and the first fields that it names."""
+    """Return at most three lines: the error, and the first fields that it names."""
     error = str(answer.get("error", "no reason given"))
     named = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
     lines = [f"{status}: {error}"]

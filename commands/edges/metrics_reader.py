@@ -11,7 +11,7 @@ from commands.errors import AwayError, RefusedError
 from commands.top.rates import IN_FLIGHT, READ, Sample
 
 _TIMEOUT_S = 5.0
-"""Of one look: a proxy that hangs holds up the others' figures for so long."""
+"""The bound for one look: a proxy that hangs holds up the others' figures for so long."""
 
 
 class MetricsReader:
@@ -45,7 +45,7 @@ class MetricsReader:
 
 
 def sample_of(body: bytes, at_s: float) -> Sample:
-    """What is read of Prometheus text. ValueError if it is not a proxy's. The other lines are not parsed: many."""
+    """Read Prometheus text. ValueError if it is not a proxy's. The other lines are not parsed: they are many."""
     wanted = [line for line in body.decode().split("\n") if line.startswith(READ)]
     families = text_string_to_metric_families("\n".join(wanted) + "\n")
     samples = [sample for family in families for sample in family.samples if sample.name in READ]

@@ -1,1 +1,1 @@
-"""What get, create, set and delete of every resource share: bodies, names, deletion, one thing shown."""
+"""The common part of get, create, set and delete of every resource: bodies, names, deletion, one thing shown."""

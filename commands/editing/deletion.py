@@ -16,5 +16,5 @@ def ask_before(what: str, is_sure: bool) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there to answer."""
+    """Return whether somebody is there to answer."""
     return sys.stdin.isatty()

@@ -1,1 +1,1 @@
-"""What `tollgate events export` and `tollgate audit export` share: a list of the API into a file, each item once."""
+"""The common part of `tollgate events export` and `tollgate audit export`: a list into a file, each item once."""

@@ -1,4 +1,4 @@
-"""What the commands `export` share: their flags, the file or standard output, and what they say at the end."""
+"""The common part of the commands `export`: flags, the file or standard output, and the report at the end."""
 
 from collections.abc import Mapping
 from pathlib import Path

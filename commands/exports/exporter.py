@@ -18,7 +18,7 @@ PAGE_ITEMS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which items, and how they are written. `filters`: members of the API's query."""
+    """The wanted items and their format. `filters`: members of the API's query."""
 
     filters: Mapping[str, Any]
     format: str
@@ -28,13 +28,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What comes next: the page of `cursor` in the window that ends at `until`, or a window that begins at `start`."""
+    """The next step: the page of `cursor` in the window that ends at `until`, or a window that begins at `start`."""
 
     start: str
     until: str | None = None
     cursor: str | None = None
     count: int = 0
-    """How many items have been written."""
+    """The number of items that have been written."""
     has_head: bool = False
 
     def state(self, noun: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Position:
 
 
 class Sink(Protocol):
-    """Where the items go."""
+    """The destination of the items."""
 
     def append(self, text: str, position: Mapping[str, Any]) -> None:
         """Keep the text and the position, both or neither over a crash."""

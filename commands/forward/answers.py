@@ -1,4 +1,4 @@
-"""What an HTTP answer of a receiver means for the events that were sent. Pure."""
+"""The meaning of a receiver's HTTP answer for the events that were sent. Pure."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Sender(Protocol):
 
 
 class Verdict(Enum):
-    """What happened to the events of one request."""
+    """The outcome of one request for its events."""
 
     TAKEN = "taken"
     REFUSED = "refused"
@@ -52,7 +52,7 @@ def verdict(answer: Answer) -> Verdict:
 
 
 def reason(answer: Answer) -> str:
-    """Why the receiver refused, in one line, as far as it said so."""
+    """Return why the receiver refused, in one line, as far as it said so."""
     text = _message(answer.body) or answer.body.decode(errors="replace")
     return f"{answer.status} {cell_text(' '.join(text.split())[:_LONGEST_REASON])}"
 

@@ -20,7 +20,7 @@ Data = Callable[[Event], Any]
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What all events share: `source` and `type`, and how the data is made."""
+    """The members that all events share: `source` and `type`, and how the data is made."""
 
     source: str
     type: str

@@ -34,7 +34,7 @@ class EventList:
         self._end = end
 
     def is_over(self, position: Position) -> bool:
-        """Whether everything up to `end` was read."""
+        """Return whether everything up to `end` was read."""
         return self._end is not None and position.timestamp >= self._end
 
     async def batches(self, position: Position, size: int) -> AsyncIterator[Batch]:

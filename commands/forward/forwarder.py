@@ -27,7 +27,7 @@ class InDoubtError(ManagementError):
 
 
 class State(Protocol):
-    """What was delivered, durably: `commands/edges/forwarding/forwarder_state.py`."""
+    """The durable record of deliveries: `commands/edges/forwarding/forwarder_state.py`."""
 
     @property
     def progress(self) -> Progress: ...
@@ -134,7 +134,7 @@ class Forwarder:
         return await self._options.retries.until_done(attempt)
 
     def _doubt(self, events: Sequence[Event]) -> float | None:
-        """Since when it is unknown whether the receiver has some of these events; from now on it is unknown."""
+        """Return since when it is unknown whether the receiver has some of these events; from now on it is unknown."""
         since_s, remembers_s = self._state.progress.in_doubt_since_s, self._receiver.remembers_s
         if remembers_s is None:
             return None

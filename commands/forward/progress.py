@@ -1,4 +1,4 @@
-"""How far a forwarder has come, and how that is told. Pure."""
+"""A forwarder's progress, and how it is told. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from commands.forward.billing_events import Position, epoch_s
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a forwarder has come. `mark` is the receiver's, such as the length of its file; None before its start."""
+    """A forwarder's progress. `mark` is the receiver's, such as the length of its file; None before its start."""
 
     position: Position
     forwarded: int = 0
@@ -20,7 +20,7 @@ class Progress:
     """The length of the file of refused events; None before there was one."""
     mark: int | None = None
     in_doubt_since_s: float | None = None
-    """When events were first sent of which it is unknown whether the receiver took them, since the epoch."""
+    """The first time that events were sent of which it is unknown whether the receiver took them, since the epoch."""
 
 
 def lag_s(progress: Progress, now_s: float) -> float:
@@ -38,7 +38,7 @@ def progress_line(progress: Progress, now_s: float) -> str:
 
 
 def status(purpose: Mapping[str, Any], progress: Progress, now_s: float) -> dict[str, Any]:
-    """What `--status` prints."""
+    """Return what `--status` prints."""
     return {
         **purpose,
         "forwarded_up_to": progress.position.timestamp,

@@ -1,4 +1,4 @@
-"""What a receiver of billing events does for the forwarder, and how it fails."""
+"""The protocol of receivers of billing events for the forwarder, and their failures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RefusedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a receiver has taken that the state does not know: the forwarder died in between."""
+    """Events that a receiver has taken and the state does not know: the forwarder died in between."""
 
     position: Position
     keys: tuple[str, ...]
@@ -51,12 +51,12 @@ class Receiver(Protocol):
     """Takes events, in order. A receiver over HTTP drops an event that it has already; a file is put back instead."""
 
     batch_events: int
-    """How many events `deliver` gets at most."""
+    """The most events that `deliver` gets."""
     remembers_s: float | None
-    """How long the receiver surely drops a repeated event. None: for as long as it matters."""
+    """The time for which the receiver surely drops a repeated event. None: for as long as it matters."""
 
     def recover(self, mark: int | None) -> Written | None:
-        """Called once before `deliver`, with the mark that was saved last; None at the first start. ReceiverError if
+        """Recover, once before `deliver`, from the mark that was saved last; None at the first start. ReceiverError if
         the receiver cannot go on from there."""
         ...
 

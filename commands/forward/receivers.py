@@ -24,7 +24,7 @@ _ENTITY = "{external_entity_id}"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where events go, as flags and environment say."""
+    """The destination of events, as flags and environment say."""
 
     kind: str
     batch_events: int
@@ -56,7 +56,7 @@ class Destination:
         return cls(kind, batch_events, url, key, source=given["source"], event_type=given["event_type"])
 
     def purpose(self) -> dict[str, Any]:
-        """What the state file is for: another purpose needs another state."""
+        """Return what the state file is for: another purpose needs another state."""
         if self.output is not None:
             return {"to": self.kind, "output": str(self.output.resolve())}
         if self.kind == "stripe":
@@ -66,7 +66,7 @@ class Destination:
 
 
 def receiver_for(destination: Destination) -> Receiver:
-    """Within a running event loop. Raises ReceiverError."""
+    """Make the receiver, within a running event loop. Raises ReceiverError."""
     if destination.output is not None:
         return _files(destination, destination.output)
     from commands.edges.forwarding.http_sender import HttpSender
@@ -124,7 +124,7 @@ def _url(kind: str, text: str | None) -> str:
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody on the way can read a key: TLS, or this machine."""
+    """Return whether nobody on the way can read a key: TLS, or this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:

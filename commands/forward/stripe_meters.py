@@ -55,7 +55,7 @@ class MeterEvent:
 
 
 def read_meter(text: str) -> Meter:
-    """From `NAME=FIGURE`. Raises ValueError."""
+    """Read `NAME=FIGURE`. Raises ValueError."""
     event_name, _, figure = text.partition("=")
     if not event_name or len(event_name) > 100 or figure not in FIGURES:
         raise ValueError(f"{text!r} is not NAME=FIGURE; FIGURE is one of {', '.join(FIGURES)}")
@@ -63,7 +63,7 @@ def read_meter(text: str) -> Meter:
 
 
 def meter_events(event: Event, meters: Sequence[Meter], customer: str) -> list[MeterEvent]:
-    """What is sent for one event. A figure of 0 is not sent: it would change no sum."""
+    """Return what is sent for one event. A figure of 0 is not sent: it would change no sum."""
     made = []
     for meter in meters:
         if value := FIGURES[meter.figure](event):
@@ -134,7 +134,7 @@ class StripeReceiver:
             raise error
 
     async def _send(self, one: MeterEvent) -> str | None:
-        """Why Stripe refuses it for good, or None."""
+        """Send one event. Returns why Stripe refuses it for good, or None."""
         answer = await self._sender.post(PATH, one.body, "application/x-www-form-urlencoded")
         if answer.status == _CONFLICT:  # another request about this customer is under way
             raise ReceiverAwayError(f"Stripe answers {answer.status}", False, answer.retry_after_s)
@@ -147,6 +147,6 @@ class StripeReceiver:
 
 
 def is_duplicate(answer: Answer) -> bool:
-    """Whether Stripe has an event with this identifier already."""
+    """Return whether Stripe has an event with this identifier already."""
     error = error_of(answer.body) if answer.status == 400 else {}
     return error.get("code") == _DUPLICATE_CODE or str(error.get("message", "")).startswith(_DUPLICATE_MESSAGE)

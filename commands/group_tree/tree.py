@@ -36,7 +36,7 @@ def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
 
 
 def has_daily_limit(group: Group) -> bool:
-    """Whether its usage has entries."""
+    """Return whether its usage has entries."""
     return any(model["usage_limits"] for model in group["effective_models"])
 
 

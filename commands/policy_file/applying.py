@@ -31,7 +31,7 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Told of each step before it is taken, and of each webhook that was created."""
+    """Hears of each step before it is taken, and of each webhook that was created."""
 
     step: Callable[[int, int, Step], None]
     webhook: Callable[[NewWebhook], None]

@@ -67,7 +67,7 @@ def _lowered(slug: str, limits: Sequence[Limit], ceilings: Mapping[ThresholdKey,
 
 
 def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
-    """What is wrong with the limits of these groups: each threshold that exceeds an ancestor's in a CASCADING tree."""
+    """Return the faults in these groups' limits: each threshold that exceeds an ancestor's in a CASCADING tree."""
     own = {key: thresholds(group.models) for key, group in groups.items()}
     found: list[str] = []
     for key, group in groups.items():

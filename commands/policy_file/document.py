@@ -1,4 +1,4 @@
-"""From the text of a policy file to its values. Every problem names its line and field.
+"""Reads the text of a policy file into its values. Every problem names its line and field.
 
 See docs/reference/policy-files.md#the-file.
 """

@@ -1,4 +1,4 @@
-"""Why a policy file cannot be used. The message names the line, the field and what is allowed there."""
+"""Faults of a policy file. The message names the line, the field and what is allowed there."""
 
 from collections.abc import Sequence
 

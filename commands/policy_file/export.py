@@ -62,7 +62,7 @@ def _variables(names: Iterable[str]) -> dict[str, str]:
 
 
 def _endpoints(endpoints: Iterable[Endpoint], models: Mapping[str, str]) -> list[dict[str, Any]]:
-    """With the names of models that are unambiguous instead of their ids."""
+    """Write endpoints with the names of models that are unambiguous instead of their ids."""
     named = Counter(models.values())
     shown: list[dict[str, Any]] = []
     for endpoint in endpoints:

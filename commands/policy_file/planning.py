@@ -18,7 +18,7 @@ Value = Secret | Endpoint | Group | Webhook
 
 
 class Action(StrEnum):
-    """What happens to a resource. ADOPT: only its owner changes."""
+    """The fate of a resource. ADOPT: only its owner changes."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What the operator allows besides creating and changing the file's own resources."""
+    """The operator's consent to more than creating and changing the file's own resources."""
 
     prune: bool = False
     adopt: bool = False
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy file would change. With `refusals`, nothing is done. `notes`: what the operator should know."""
+    """The changes of a policy file. With `refusals`, nothing is done. `notes`: what the operator should know."""
 
     owner: str
     changes: tuple[Change, ...]
@@ -144,7 +144,7 @@ class _Planner:
         return replace(group, enforcement=parent.enforcement)
 
     def _is_in_place(self, wanted: Group, found: Group) -> bool:
-        """Whether parent and enforcement, which cannot change, are as wanted."""
+        """Return whether parent and enforcement, which cannot change, are as wanted."""
         key, remedy = wanted.external_entity_id, "cannot change; delete the group and create it again"
         if wanted.parent != found.parent:
             self.refusals.append(f"group {key}: its parent is {found.parent or 'none'} and {remedy}")
@@ -155,7 +155,7 @@ class _Planner:
         return False
 
     def webhooks(self, wanted: Sequence[Webhook], existing: Sequence[Found[Webhook]]) -> None:
-        """Those with the same URL and description are interchangeable: first the file's own, then those of nobody."""
+        """Pair webhooks of the same URL and description: first the file's own, then those of nobody."""
         rest = sorted(existing, key=lambda found: (found.owner != self._owner, found.owner is not None))
         chosen: dict[str, Found[Webhook]] = {}
         for is_enough in (_is_same_webhook, _has_same_receiver):
@@ -216,7 +216,7 @@ class _Planner:
             self.changes.append(Change(Action.DELETE, kind, key, found, None))
 
     def check_deleted(self, workspace: Workspace) -> None:
-        """Nothing that stays may need, or be deleted with, what goes."""
+        """Check that nothing which stays needs, or would be deleted with, what goes."""
         going = {(change.kind, change.key) for change in self.changes if change.action is Action.DELETE}
         targets = {found.value.slug: found.value.target for found in workspace.endpoints.values()}
         targets |= {change.key: change.after.target for change in self.changes if isinstance(change.after, Endpoint)}
@@ -231,7 +231,7 @@ class _Planner:
                 self.refusals.append(f"group {parent}: group {key} below it stays; it cannot be deleted without it")
 
     def check_cascade(self, existing: Mapping[str, Found[Group]]) -> None:
-        """In CASCADING trees, no limit may exceed an ancestor's when all is done."""
+        """Check that in CASCADING trees no limit exceeds an ancestor's when all is done."""
         changed = {change.key: change for change in self.changes if change.kind is Kind.GROUP}
         final = {key: found.value for key, found in existing.items()}
         final |= {key: change.after for key, change in changed.items() if change.after is not None}
@@ -258,5 +258,5 @@ def _group_identity(group: Group) -> tuple[str | None, frozenset[Any]]:
 
 
 def entries(models: Sequence[SlugLimits]) -> frozenset[Any]:
-    """What a list of models says, whatever its order."""
+    """Return what a list of models says, whatever its order."""
     return frozenset((entry.slug, frozenset(entry.limits)) for entry in models)

@@ -66,7 +66,7 @@ def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
 
 
 def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, Found[Group]]:
-    """By external id, parents first: lists are ordered by the clocks of several control processes."""
+    """Read groups by external id, parents first: lists are ordered by the clocks of several control processes."""
     external = {item["id"]: item["metadata"]["external_entity_id"] for item in items}
     found = {external[item["id"]]: _found(item, _group(item, external)) for item in items}
     ordered = parents_first([group.value for group in found.values()])

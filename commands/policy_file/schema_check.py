@@ -18,7 +18,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What breaks the schema, and where."""
+    """A breach of the schema, and its place."""
 
     place: Place
     message: str
@@ -44,7 +44,7 @@ def _check(schema: Schema, value: Any, place: Place, found: list[Problem]) -> No
 
 
 def _scalar_problem(schema: Schema, value: Any) -> str | None:
-    """What is wrong with the value itself, whatever is inside."""
+    """Return what is wrong with the value itself, whatever is inside."""
     if "const" in schema and (value != schema["const"] or isinstance(value, bool)):
         return f"must be {schema['const']}"
     if "enum" in schema and value not in schema["enum"]:

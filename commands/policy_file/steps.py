@@ -1,4 +1,4 @@
-"""From changes to the API calls that make them, in an order in which control allows each. Pure.
+"""The API calls that make changes, in an order in which control allows each. Pure.
 
 See docs/reference/policy-files.md#the-order-of-changes.
 """
@@ -17,13 +17,13 @@ from policy.limits.limit import SlugLimits
 from policy.snapshot import models_entry_to_wire
 
 MAX_WEBHOOKS = 20
-"""Of a workspace, by control's rules: deletions come first if the new ones would be more meanwhile."""
+"""The bound of a workspace, by control's rules: deletions come first if the new ones would be more meanwhile."""
 _FIELDS = {"secret": "secret_id", "model": "model_id"}
 
 
 @dataclass(frozen=True, slots=True)
 class IdOf:
-    """In a step's path or body: the id of a resource, which an earlier step may have created."""
+    """A resource's id in a step's path or body, which an earlier step may have created."""
 
     kind: Kind
     key: str
@@ -31,7 +31,7 @@ class IdOf:
 
 @dataclass(frozen=True, slots=True)
 class ValueOf:
-    """In a step's body: the value of a secret."""
+    """A secret's value in a step's body."""
 
     name: str
 
@@ -129,7 +129,7 @@ def _groups(
 
 
 def _intermediate(kept: Sequence[Change], existing: Mapping[str, Found[Group]]) -> dict[str, tuple[SlugLimits, ...]]:
-    """Of the groups that change, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
+    """Return limits on the way, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
     after = {change.key: change.after for change in kept if change.before is not None}
     parents = {found.value.parent for found in existing.values()}
     transitions = {

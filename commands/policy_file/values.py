@@ -1,4 +1,4 @@
-"""What a policy file says and what a workspace has, in the same terms, so that they can be compared. Frozen values.
+"""A policy file and a workspace in the same terms, so that they can be compared. Frozen values.
 
 Secrets, models and parents are referred to by name, as people do; ids are those of the API.
 """
@@ -15,7 +15,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Kind(StrEnum):
-    """What a policy file describes."""
+    """The kinds of resources that a policy file describes."""
 
     SECRET = "secret"  # noqa: S105 (a kind, no secret)
     ENDPOINT = "endpoint"
@@ -88,7 +88,7 @@ class Found(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What a workspace has, by identity: secret name, slug, external id. Groups: parents before children.
+    """A workspace's resources by identity: secret name, slug, external id. Groups: parents before children.
 
     `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one.
     """

@@ -31,7 +31,7 @@ _OTHER_THAN_ASCII = re.compile("[^ -~]")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})")
 
 Place = tuple[str | int, ...]
-"""Where a value stands in the document: the keys and list indices that lead to it."""
+"""The place of a value in the document: the keys and list indices that lead to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,14 @@ class InvoiceError(ManagementError):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column of the CSV file is what. `by`: what a line is about; `figures`: what it sums."""
+    """The columns of the CSV file. `by`: what a line is about; `figures`: what it sums."""
 
     by: Mapping[str, str]
     figures: Mapping[str, str]
 
     @classmethod
     def of(cls, given: str | None, header: Sequence[str]) -> "Columns":
-        """From `day=Date,model=Model,input=Tokens In`, or by the columns' own names. Raises InvoiceError."""
+        """Read `day=Date,model=Model,input=Tokens In`, or the columns' own names. Raises InvoiceError."""
         named = _pairs(given) if given else {name: name for name in header}
         known = {name: column for name, column in named.items() if name in (*IDENTITIES, *FIGURES)}
         if given and (wrong := [*(set(named) - set(known)), *(set(named.values()) - set(header))]):
@@ -70,7 +70,7 @@ class InvoiceCheck:
     models: Mapping[str, str]
     days: tuple[str, str]
     tolerance: Fraction = Fraction(0)
-    """Which part of the larger figure two figures may differ by."""
+    """The part of the larger figure by which two figures may differ."""
     theirs: Sums = field(default_factory=dict)
     ours: Sums = field(default_factory=dict)
     rows_outside: int = 0
@@ -127,7 +127,7 @@ class InvoiceCheck:
 
 
 def models_of(endpoints: Iterable[Mapping[str, Sequence[Mapping[str, str]]]], provider: str | None) -> dict[str, str]:
-    """What an upstream calls the model of each slug, by the endpoints as they are now; only the provider's."""
+    """Return an upstream's name of each slug's model, by the endpoints as they are now; only the provider's."""
     targets = [(str(endpoint["slug"]), endpoint["targets"][0]) for endpoint in endpoints]
     return {
         slug: target.get("target_model") or slug

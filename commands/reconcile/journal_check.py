@@ -52,7 +52,7 @@ class JournalCheck:
     start_s: float
     end_s: float
     is_complete: bool = False
-    """Whether the journals are those of all machines."""
+    """True if the journals are those of all machines."""
     compared: int = 0
     not_journaled: int = 0
     """Events of the window without a call in the journals: older than what they keep, or of other machines."""
@@ -60,7 +60,7 @@ class JournalCheck:
     different: list[Difference] = field(default_factory=list)
     found: set[str] = field(default_factory=set)
     kept_from_s: float = field(init=False)
-    """From when on the journals surely have every call: the end of the oldest committed one that they keep."""
+    """The time from which on journals surely have every call: the end of the oldest committed one that they keep."""
 
     def __post_init__(self) -> None:
         # An open call has no end yet, and calls that were rejected or wait are kept for longer than the others.
@@ -90,7 +90,8 @@ class JournalCheck:
         return [call for call in ended if call.key not in self.found]
 
     def differences(self) -> list[Difference]:
-        """What is wrong. A call that waits in the journal is not: it is shipped in a moment, and counted as waiting.
+        """Return what is wrong. A call that waits in the journal is not: it is shipped in a moment, and counted as
+        waiting.
 
         JournalError if it is unknown which workspace's calls to look for.
         """
@@ -119,7 +120,7 @@ class JournalCheck:
 
 
 def read_calls(lines: Iterable[Mapping[str, Any]]) -> dict[str, JournaledCall]:
-    """From the lines of `journal dump`, by key. Raises JournalError."""
+    """Read the lines of `journal dump`, by key. Raises JournalError."""
     calls: dict[str, JournaledCall] = {}
     for line in lines:
         call = _call(line)

@@ -15,14 +15,14 @@ from commands.times import time_from
 
 PATH = "/v1/audit_events"
 SETTLED = "1m"
-"""Older changes have committed."""
+"""The age from which on changes have committed."""
 _MOST_PER_PAGE = 1000
 _actor_option = click.option("--actor", help="Only by the key with this prefix, or by `cli`.")
 
 
 @click.group()
 def audit() -> None:
-    """Who changed what, when."""
+    """List and export who changed what, when."""
 
 
 @audit.command("list")

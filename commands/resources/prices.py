@@ -15,7 +15,7 @@ _PATH = "/v1/gateway/prices"
 
 @click.group()
 def prices() -> None:
-    """What calls through a slug cost, from a date on."""
+    """Prices of calls through a slug, from a date on."""
 
 
 @prices.command("list")

@@ -21,7 +21,7 @@ from commands.times import time_from
 
 @click.group()
 def usage() -> None:
-    """What calls used and what that costs."""
+    """Reports of what calls used and what that costs."""
 
 
 @usage.command("list")

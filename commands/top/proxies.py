@@ -18,13 +18,13 @@ Read = Callable[[str], Awaitable[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """How one proxy was found. `state`: `up`, `restarted` or `away`, which has a `reason`."""
+    """The state of one proxy. `state`: `up`, `restarted` or `away`, which has a `reason`."""
 
     url: str
     state: str
     reason: str | None = None
     seconds: float | None = None
-    """Since the look that it is compared with."""
+    """The time since the look that it is compared with."""
 
     def to_json(self) -> dict[str, str | float | None]:
         seconds = None if self.seconds is None else round(self.seconds, 3)
@@ -33,7 +33,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one look at all proxies showed."""
+    """The result of one look at all proxies."""
 
     rates: Rates
     proxies: Sequence[Proxy]

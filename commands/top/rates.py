@@ -1,4 +1,4 @@
-"""What happened between two looks at the proxies' metrics: calls, errors, refusals and tokens per second. Pure.
+"""Rates between two looks at the proxies' metrics: calls, errors, refusals and tokens per second. Pure.
 
 See docs/reference/metrics.md#proxy-metrics.
 """
@@ -27,19 +27,19 @@ class Sample:
     values: Mapping[tuple[str, Labels], float]
 
     def value(self, metric: str) -> float:
-        """Of a metric without labels."""
+        """Return the value of a metric without labels."""
         return self.values.get((metric, ()), 0.0)
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Of the whole, of a group or of a slug, per second. Every call counts as one, also one whose caller left."""
+    """The traffic of the whole, of a group or of a slug, per second. Every call counts, also one whose caller left."""
 
     calls: float = 0.0
     errors: float = 0.0
-    """Answered 5xx, but for 529."""
+    """Calls answered 5xx, but for 529."""
     refused: float = 0.0
-    """Answered 429 by a limit, or 529 for want of capacity."""
+    """Calls answered 429 by a limit, or 529 for want of capacity."""
     tokens: float = 0.0
 
     def count(self, status: str, calls: float) -> None:
@@ -60,13 +60,13 @@ def _by_name() -> dict[tuple[str, str], Traffic]:
 
 @dataclass(slots=True)
 class Rates:
-    """Between two looks, over all proxies."""
+    """The rates between two looks, over all proxies."""
 
     whole: Traffic = field(default_factory=Traffic)
     groups: dict[tuple[str, str], Traffic] = field(default_factory=_by_name)
-    """By workspace id and external id; the latter is empty where no group is known."""
+    """Traffic by workspace id and external id; the latter is empty where no group is known."""
     slugs: dict[tuple[str, str], Traffic] = field(default_factory=_by_name)
-    """By workspace id and slug."""
+    """Traffic by workspace id and slug."""
     statuses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     in_flight: int = 0
     parked: int = 0
@@ -106,7 +106,7 @@ def busiest(traffic: Mapping[tuple[str, str], Traffic]) -> list[tuple[tuple[str,
 
 
 def has_restarted(before: Sample, after: Sample) -> bool:
-    """Whether the proxy began to count anew. Only a counter that is never dropped tells."""
+    """Return whether the proxy began to count anew. Only a counter that is never dropped tells."""
     return after.value(ENDED) < before.value(ENDED)
 
 
@@ -122,7 +122,7 @@ def rates_of(pairs: Iterable[tuple[Sample | None, Sample]]) -> Rates:
 
 
 def _growth(before: Sample, after: Sample) -> Iterator[tuple[str, Labels, float]]:
-    """By how much each counter grew. After a restart all began at 0; alone, one that was dropped and came back."""
+    """Return how much each counter grew. After a restart all began at 0; alone, one that was dropped and came back."""
     known = {} if has_restarted(before, after) else before.values
     for (metric, labels), value in after.values.items():
         earlier = known.get((metric, labels), 0.0)

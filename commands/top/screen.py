@@ -1,4 +1,4 @@
-"""What `tollgate top` shows: a screen for a terminal, a line for a log, or JSON. Pure."""
+"""The screen of `tollgate top`: for a terminal, as a line for a log, or as JSON. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from commands.top.proxies import View
 from commands.top.rates import Traffic, busiest
 
 _CLEAR = "\x1b[H\x1b[J"
-"""To the upper left corner, and clear from there."""
+"""The escape sequence that goes to the upper left corner and clears from there."""
 _AROUND_TABLES = 5
 """Lines beside head and rows: two headers, two blank lines, and the cursor's."""
 

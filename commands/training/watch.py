@@ -23,13 +23,13 @@ _METRICS_SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one look at a job showed."""
+    """The result of one look at a job."""
 
     job: Mapping[str, Any]
     latest: Mapping[str, Mapping[str, Any]]
     """The last point of each metric."""
     checkpoints: tuple[str, ...]
-    """Their `sync_status`."""
+    """Checkpoints' `sync_status`."""
 
     @property
     def has_ended(self) -> bool:

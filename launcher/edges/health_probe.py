@@ -9,7 +9,7 @@ _NO_SUCH_PATH = frozenset((404, 405, 501))
 
 
 class Health(Enum):
-    """What a probe found. NO_PATH: the server answers, and has no such path."""
+    """The outcome of a probe. NO_PATH: the server answers, and has no such path."""
 
     GOOD = "good"
     NO_PATH = "no path"
@@ -18,7 +18,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a probe found, and in words what the replica did."""
+    """The outcome of a probe, and in words what the replica did."""
 
     health: Health
     what: str

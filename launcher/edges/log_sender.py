@@ -8,7 +8,7 @@ from launcher.edges.control_client import ControlAwayError, ControlClient, Contr
 from launcher.output_lines import LineBuffer, LogLine, guess_level
 
 GATHER_S = 0.5
-"""How long the first line of a batch waits for others."""
+"""The time that the first line of a batch waits for others."""
 LONGEST_PAUSE_S = 15.0
 Say = Callable[[str], None]
 

@@ -21,7 +21,7 @@ class ProcessGuard:
 
     @classmethod
     async def start(cls) -> "ProcessGuard":
-        """In a session of its own: no signal for the launcher's group reaches it. `-P` as in `tollgate up`."""
+        """Start it in a session of its own: no signal for the launcher's group reaches it. `-P` as in `tollgate up`."""
         read_end, write_end = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(

@@ -13,7 +13,7 @@ from runtime.child_process import tie_to_parent
 from runtime.setting_names import PREFIX
 
 OUTPUT_PATIENCE_S = 1.0
-"""How long output is read after the process has ended, in case another process holds its pipe."""
+"""The time that output is read after the process has ended, in case another process holds its pipe."""
 
 Receive = Callable[[bytes], None]
 
@@ -95,6 +95,6 @@ class _Output(asyncio.Protocol):
 
 
 def environment_for(environment: Mapping[str, str], port: int) -> dict[str, str]:
-    """What a replica gets: our environment without any setting of Tollgate, which may be secret, and its port."""
+    """Return a replica's environment: ours without any setting of Tollgate, which may be secret, and its port."""
     inherited = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
     return {"PYTHONUNBUFFERED": "1"} | inherited | {"PORT": str(port)}

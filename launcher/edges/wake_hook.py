@@ -35,7 +35,7 @@ class WakeHook:
 
     @property
     def shown_url(self) -> str:
-        """Where it listens, without the secret."""
+        """The address that it listens at, without the secret."""
         return self._base_url
 
     @property

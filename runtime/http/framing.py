@@ -21,7 +21,7 @@ class Framing:
 
     @property
     def requests(self) -> int:
-        """How many heads are complete, as far as it parses."""
+        """The number of complete heads, as far as it parses."""
         return self._place.request
 
     def read(self, data: bytes) -> None:
@@ -54,7 +54,7 @@ class _Place:
 
 
 def says_http(head: bytes, method: str, target: str) -> bool:
-    """Whether the request line that `head` begins with names HTTP, or is not this request's.
+    """Return whether the request line that `head` begins with names HTTP, or is not this request's.
 
     The parsers accept `RTSP` and `ICE` as HTTP without a sign. A pipelined request has no `head`, as the offset at
     which it began is unknown.
@@ -67,7 +67,7 @@ def says_http(head: bytes, method: str, target: str) -> bool:
 
 
 def framing_fault(request: web.BaseRequest, is_http: bool) -> str:
-    """Why a request that the parser accepts is ambiguous to other parsers; "" if it is not (RFC 9112 6.1).
+    """Return why a request that the parser accepts is ambiguous to others; "" if it is not (RFC 9112 6.1).
 
     `is_http`: whether its request line names HTTP.
     """

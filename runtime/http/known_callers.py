@@ -16,12 +16,12 @@ from aiohttp import web
 MOST = 10_000
 """Credentials that are remembered."""
 LOOK_UP_S = 1.0
-"""How long a request waits for the look-up of another one, whose handler may not look anything up."""
+"""The time that a request waits for the look-up of another one, whose handler may not look anything up."""
 _FIELDS = ("Authorization", "x-api-key", "Cookie")
 
 
 class KnownCallers:
-    """Whose each credential was when it was last accepted. Keeps digests, no credentials."""
+    """The owners of credentials when these were last accepted. Keeps digests, no credentials."""
 
     def __init__(self) -> None:
         self._workspaces: dict[bytes, str | None] = {}

@@ -95,7 +95,7 @@ class _Front:
         return _Connection(self, self._server)
 
     def has_room(self) -> bool:
-        """Whether one more connection may open; at the limit, close the one that has waited longest for its caller."""
+        """Return whether a connection may open; at the limit, close the one that waited longest for its caller."""
         connections = self._connections()
         most = self.limits.max_connections
         if len(connections) < most:
@@ -199,16 +199,16 @@ class _Connection(web.RequestHandler):
         self.is_http = True
         self.head_since = 0.0
         self.waiting_since = 0.0
-        """When it came so far as it is: opened, began or ended a head, or ended an answer."""
+        """The time at which it came so far as it is: opened, began or ended a head, or ended an answer."""
         self._is_kept = False
         self._is_refused = False
         self._workspace: str | None = None
         self.was_known = False
-        """Whether it has carried a request of a known caller."""
+        """True once it has carried a request of a known caller."""
 
     @property
     def waits_for_caller(self) -> bool:
-        """Whether it waits for a request, the rest of one, or a reader, and is not kept."""
+        """Return whether it waits for a request, the rest of one, or a reader, and is not kept."""
         request = self._in_flight
         is_served = request is not None and request.content.is_eof() and not self._stalled_since
         has_head = self._framing.requests > self._begun  # which the event loop has not come to yet
@@ -216,7 +216,7 @@ class _Connection(web.RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next byte begins a request. After an answer an unread body may still be arriving."""
+        """Return whether the next byte begins a request. After an answer an unread body may still be arriving."""
         return self._in_flight is None and not self.head_since and (self._payload is None or self._payload.is_eof())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

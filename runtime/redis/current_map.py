@@ -32,7 +32,7 @@ class CurrentMap:
         self._primaries = frozenset(found.primaries if found is not None else ())
 
     async def get(self) -> SlotMap:
-        """At once, unless none was found yet. Raises redis-py's error if none can be found."""
+        """Return the map at once, unless none was found yet. Raises redis-py's error if none can be found."""
         if time.monotonic() - self._asked_at_s > MAX_AGE_S:
             self.doubt()
         while self._map is None:
@@ -44,7 +44,7 @@ class CurrentMap:
         return self._map
 
     def has_primary(self, host: Place) -> bool:
-        """Whether the server holds data, as far as is known."""
+        """Return whether the server holds data, as far as is known."""
         return host in self._primaries
 
     async def find_anew(self) -> None:
@@ -80,7 +80,7 @@ class CurrentMap:
             await self._discovery.close()
 
     async def _find(self, discovery: Discovery) -> None:
-        """Never raises."""
+        """Find the map. Never raises."""
         await asyncio.sleep(self._asked_at_s + PAUSE_S - time.monotonic())
         self._asked_at_s = time.monotonic()
         if self._map is not None:  # by now, commands to servers that the last map left out have ended

@@ -19,7 +19,7 @@ from runtime.redis.url import RedisUrl
 from runtime.redis.votes import most_named
 
 ASK_S = 1.0
-"""How long one server may take to answer."""
+"""The time that one server may take to answer."""
 
 
 class Discovery(Protocol):
@@ -50,7 +50,7 @@ class ClusterDiscovery:
         return found
 
     async def close(self) -> None:
-        """There are none."""
+        """Do nothing: there are no connections."""
 
 
 class SentinelDiscovery:

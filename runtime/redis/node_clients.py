@@ -16,12 +16,12 @@ from runtime.redis.url import RedisAddress, TlsOptions
 
 _RETRY_AFTER_S = 0.05
 _CONNECTING_S = 10.0
-"""Longer than a command may take to connect."""
+"""A time longer than a command may take to connect."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """How a part of the product uses Redis.
+    """The ways in which a part of the product uses Redis.
 
     `socket_timeout_s`: of each read and write. With one, redis-py sends in `asyncio.wait_for`, which before Python 3.12
     may swallow a cancellation: who cancels the sender would wait for ever. None: the user has deadlines.
@@ -36,7 +36,7 @@ class RedisOptions:
     wait_s: float = 5.0
 
     def client(self, url: str) -> Redis:
-        """Of the one server of the URL. Raises ValueError."""
+        """Make the client of the one server of the URL. Raises ValueError."""
         pool, options = self._pool()
         return Redis.from_pool(pool.from_url(url, **options))
 
@@ -49,7 +49,7 @@ class RedisOptions:
         return Redis.from_pool(pool(**options))
 
     def _pool(self) -> tuple[type[ConnectionPool], dict[str, Any]]:
-        """Its class, and its options and those of its connections."""
+        """Return the pool's class, and its options and those of its connections."""
         options: dict[str, Any] = {"retry": Retry(ConstantBackoff(_RETRY_AFTER_S), self.retries), "protocol": 2}
         options |= {"socket_timeout": self.socket_timeout_s, "socket_connect_timeout": self.connect_timeout_s}
         if self.connections is None:
@@ -68,7 +68,7 @@ class NodeClients:
         self._options = options
         self._clients = {ONLY: options.client(url)} if url else {}
         self._left: list[tuple[float, Redis]] = []
-        """Closed ones, with the time. A command that was connecting then gives them an open connection afterwards."""
+        """The closed clients, with the time. A command that was connecting then gives them an open connection later."""
 
     def at(self, host: Place) -> Redis:
         if host not in self._clients:

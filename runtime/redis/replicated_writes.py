@@ -19,11 +19,11 @@ from runtime.redis.script import Argument, RedisScript
 from runtime.redis.slots import Place
 
 WAIT_MS = 400
-"""How long a replica may take."""
+"""The time that a replica may take."""
 ALONE_S = 1.0
-"""How long a primary counts as one without a replica, before it is asked again."""
+"""The time that a primary counts as one without a replica, before it is asked again."""
 LOOK_S = 3.0
-"""How long it may take to find out whether a primary has a replica, and is one."""
+"""The time that it may take to find out whether a primary has a replica, and is one."""
 SILENT_S = 10
 """A replica that its primary has not heard of for so long is not online, though its connection is open."""
 _REPLACED = "the primary was replaced while it wrote"
@@ -85,7 +85,7 @@ class ReplicatedWrites:
             look.exception()  # told to those that still wait
 
     async def _look(self, node: RedisNode) -> None:
-        """In a task of its own: callers with short deadlines would never see its end."""
+        """Look in a task of its own: callers with short deadlines would never see its end."""
         async with asyncio.timeout(LOOK_S):
             replication = await node.redis.info("replication")
             if _has_replica_online(replication):

@@ -41,7 +41,7 @@ _DOUBTFUL = (RedisConnectionError, RedisTimeoutError, ClusterDownError, ReadOnly
 Command = Callable[[Redis], Awaitable[Any]]
 """Sends one command by redis-py's method of its name."""
 Keyed = tuple[str, Command]
-"""With the command's key."""
+"""A command with its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class RoutedRedis:
         return RedisNode(host, self._clients.at(host))
 
     def has_primary(self, node: RedisNode) -> bool:
-        """Whether the server holds data, as far as is known."""
+        """Return whether the server holds data, as far as is known."""
         return self._map.has_primary(node.host)
 
     async def find_primaries(self) -> None:
@@ -198,7 +198,7 @@ async def _send(command: Command, node: RedisNode, is_asking: bool) -> Any:
 
 
 async def _send_write(command: Command, wait_ms: int | None, node: RedisNode, is_asking: bool) -> Written:
-    """In one round trip and on one connection: WAIT counts what its own connection wrote."""
+    """Write in one round trip and on one connection: WAIT counts what its own connection wrote."""
     if wait_ms is None:
         return Written(await _send(command, node, is_asking), node, None)
     pipeline = node.redis.pipeline(transaction=False)

@@ -1,4 +1,4 @@
-"""Which server of a Redis serves which hash slot. No I/O.
+"""The map from the hash slots of a Redis to the servers that own them. No I/O.
 
 A primary that sentinels watch is a map with one owner.
 """
@@ -38,7 +38,7 @@ class SlotMap:
 
     @property
     def primaries(self) -> list[Place]:
-        """In the order of their slots."""
+        """Return the primaries in the order of their slots."""
         return list(dict.fromkeys(owner for owner in self.owners if owner is not None))
 
     @property

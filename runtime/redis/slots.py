@@ -11,7 +11,7 @@ SLOTS = 16_384
 
 
 class Place(NamedTuple):
-    """Where a node listens."""
+    """The address at which a node listens."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Redirect(NamedTuple):
 
 
 def slot_of(key: bytes) -> int:
-    """By the part in the first braces if there is one and it is not empty, else by the whole key."""
+    """Return the slot by the part in the first braces, if there is one and it is not empty, else by the whole key."""
     opened = key.find(b"{")
     if opened >= 0:
         closed = key.find(b"}", opened + 1)

@@ -36,7 +36,7 @@ class Topology(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How a server proves who it is, and which certificate we show it."""
+    """The options of TLS: how a server proves who it is, and which certificate we show it."""
 
     ca_file: str | None = None
     verifies: bool = True
@@ -157,7 +157,7 @@ def _sentinels(split: SplitResult, options: dict[str, str]) -> RedisUrl:
 
 
 def _login(split: SplitResult, options: dict[str, str]) -> RedisAddress:
-    """What is true of every server of the URL."""
+    """Return what is true of every server of the URL."""
     username, _, password = split.netloc.rpartition("@")[0].partition(":")
     tls = TlsOptions.of(options) if split.scheme.startswith("rediss") else None
     return RedisAddress(username=unquote(username), password=unquote(password), tls=tls)

@@ -1,4 +1,4 @@
-"""What most sentinels say counts: one may be cut off from the others, and name a primary that they have replaced."""
+"""The majority among sentinels: one may be cut off from the others, and name a primary that they have replaced."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 from runtime.redis.slots import Place
 
 OTHER_ANSWERS_S = 0.3
-"""How long the others may take after the first one that names a primary, when they disagree or are silent."""
+"""The time that the others may take after the first one that names a primary, when they disagree or are silent."""
 
 
 async def most_named(asked: Sequence[Coroutine[Any, Any, Place | None]], within_s: float) -> Place | None:

@@ -15,11 +15,11 @@ from typing import TypeVar
 from runtime.shares.places import Places
 
 SLICE_S = 0.001
-"""How long a thread works before it rests."""
+"""The time that a thread works before it rests."""
 PROBE_S = 0.0001
 """A rest for as long as the loop has nothing to do."""
 REST_RATIO = 2.0
-"""How long a thread rests after a slice while the loop is busy, in slices."""
+"""The time that a thread rests after a slice while the loop is busy, in slices."""
 
 Result = TypeVar("Result")
 

@@ -46,7 +46,7 @@ class Places:
         self._last = ""
         """The workspace that got the last place."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """Waiting workspaces; the next one first."""
+        """The workspaces that wait; the next one first."""
         self._log = PacedLog(log)
 
     def take(self, workspace: str) -> None:

@@ -1,4 +1,4 @@
-"""Which span a task works for: log lines and exemplars ask."""
+"""The span that a task works for: log lines and exemplars ask."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Work:
 
     @property
     def is_of_this_task(self) -> bool:
-        """Whether the running code works for this request.
+        """Return whether the running code works for this request.
 
         A context outlives its request: connections, timers and background tasks that a request created keep it.
         """
@@ -62,7 +62,7 @@ class _AddIds(logging.Filter):
 
 
 def add_ids_to_log_lines() -> None:
-    """From now on, this process's log lines about a request have its `trace_id` and `span_id`."""
+    """Add `trace_id` and `span_id` to this process's log lines about a request."""
     for handler in logging.getLogger().handlers:
         handler.addFilter(_AddIds())
 

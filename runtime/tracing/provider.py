@@ -26,7 +26,7 @@ from runtime.log_lines import OutageLog
 from runtime.tracing.settings import TraceSettings
 
 FLUSH_S = 1.0
-"""How long a process that ends waits for the collector to take the last spans."""
+"""The time that a process which ends waits for the collector to take the last spans."""
 OUTCOMES = ("exported", "failed", "dropped")
 _LOGGED_BY_US = ("opentelemetry.exporter", "opentelemetry.trace")
 """Loggers of the library that would write a line per failed batch, or per caller's malformed header field."""
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class SpanCounts:
-    """What became of ended spans: `exported`, `failed` (the collector did not take them), `dropped` (queue full)."""
+    """Counts of ended spans: `exported`, `failed` (the collector did not take them), `dropped` (queue full)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,12 +57,12 @@ class SpanCounts:
             self._counts[outcome] += spans
 
     def totals(self) -> dict[str, int]:
-        """By outcome, since the process began."""
+        """Return the counts by outcome, since the process began."""
         with self._lock:
             return dict(self._counts)
 
     def take(self) -> dict[str, int]:
-        """By outcome, since this was last called."""
+        """Return the counts by outcome, since this was last called."""
         before, self._taken = self._taken, self.totals()
         return {outcome: count - before[outcome] for outcome, count in self._taken.items()}
 

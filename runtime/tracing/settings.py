@@ -19,13 +19,13 @@ _COMPRESSION_NAMES = ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OT
 _ENDPOINT_NAMES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADERS_NAMES = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _HEADER = re.compile(r"[ \t]*[!#-'*+.0-9A-Z^-z|~\-]+[ \t]*=[ !#-+\--:<-\[\]-~]*|[ \t]*")
-"""Of others the SDK logs the text, which is a credential, and leaves them out."""
+"""The form of headers that the SDK takes. Of others it logs the text, which is a credential, and leaves them out."""
 _COMPRESSIONS = ("none", "gzip", "deflate")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """How spans wait for the collector. The defaults are the SDK's."""
+    """The settings of the queue in which spans wait for the collector. The defaults are the SDK's."""
 
     max_queue_spans: int = 2048
     """`OTEL_BSP_MAX_QUEUE_SIZE`: spans that wait, those being sent included. Further ones are dropped."""

@@ -29,7 +29,7 @@ class TerminalSocket:
         self._socket = socket
 
     async def receive(self) -> bytes | Size | None:
-        """What was typed, or the terminal's new size. None: control closed the connection."""
+        """Return what was typed, or the terminal's new size. None: control closed the connection."""
         message = await self._socket.receive()
         if message.type is aiohttp.WSMsgType.BINARY:
             typed: bytes = message.data

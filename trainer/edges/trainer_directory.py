@@ -21,7 +21,7 @@ class DirectoryUnusableError(Exception):
 
 
 class TrainerDirectory:
-    """Locked from `take` on, until `release` or the end of the process. Children do not inherit the lock."""
+    """A directory that is locked from `take` until `release` or the process's end. Children do not inherit the lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -70,7 +70,7 @@ def _fill_exit(result: Result, is_kept: bool) -> None:
 
 
 def _detach_input() -> None:
-    """Nothing below may read standard input, and its number may not become another file's."""
+    """Replace standard input: nothing below may read it, and its number may not become another file's."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -68,7 +68,7 @@ class Cgroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no process is in it; also if it is gone."""
+        """Return whether no process is in it; also if it is gone."""
         try:
             with open(os.path.join(self.path, "cgroup.events"), encoding="ascii") as file:
                 return "populated 0\n" in file
@@ -87,7 +87,7 @@ class Cgroup:
 
 
 def _parents() -> list[str]:
-    """Where a group may be made: at the root if this process may write there, else below its own."""
+    """Return where a group may be made: at the root if this process may write there, else below its own."""
     try:
         with open("/proc/self/mounts", encoding="utf-8") as mounts:
             root = next((line.split()[1] for line in mounts if line.split()[2] == "cgroup2"), None)

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _SHELL = "/bin/sh"
 _UMASK = 0o022
 _OOM_SCORE = "500"
-"""If the machine runs out of memory, the kernel ends jobs before anything of Tollgate."""
+"""The score by which the kernel, out of memory, ends jobs before anything of Tollgate."""
 
 
 class StartError(Exception):
@@ -31,7 +31,7 @@ def die_with_parent() -> None:
 
 
 class Preparation:
-    """What a new process does before it runs something of the job's. Looked up before the fork."""
+    """The steps of a new process before it runs something of the job's. Looked up before the fork."""
 
     def __init__(self, launch: Launch, cgroup: Cgroup | None) -> None:
         self._owner = launch.owner
@@ -81,7 +81,7 @@ def start(command: str, launch: Launch, prepare: Preparation, output: tuple[int,
 
 
 def _run(command: str, launch: Launch, prepare: Preparation, files: tuple[int, int, int]) -> NoReturn:
-    """In the new process: become the command."""
+    """Become the command, in the new process."""
     stdout, stderr, report = files
     try:
         os.setsid()

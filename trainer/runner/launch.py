@@ -1,4 +1,4 @@
-"""What a runner is told on standard input: one JSON object with the members of `Launch`. How to start a runner.
+"""The input of a runner: one JSON object with the members of `Launch`. Starts runners.
 
 See docs/reference/training.md#what-a-job-sees.
 """
@@ -13,7 +13,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class Launch(NamedTuple):
-    """How to run one node. The directories exist. `control_directory` is the runner's own; jobs may not read it."""
+    """The settings of a node. The directories exist. `control_directory` is the runner's own; jobs may not read it."""
 
     name: str
     """Unique among the nodes of this machine; names its cgroup."""
@@ -23,17 +23,17 @@ class Launch(NamedTuple):
     environment: dict[str, str]
     """All of it: nothing is added."""
     secrets: list[str]
-    """What to mask in the output."""
+    """The secrets to mask in the output."""
     memory_mib: int
     millicpu: int
     grace_s: float
-    """From SIGTERM to SIGKILL."""
+    """The time from SIGTERM to SIGKILL."""
     cpus: list[int] | None = None
     """The processors to run on where there is no cgroup to limit the CPU; None: any."""
     owner: list[int] | None = None
     """The user and group that the commands run as; None: the runner's."""
     keep_s: float | None = None
-    """How long a failed node is kept for an interactive session; None: not at all."""
+    """The time that a failed node is kept for an interactive session; None: not at all."""
 
     def __repr__(self) -> str:
         return f"Launch({self.name!r})"

@@ -1,4 +1,4 @@
-"""What a node may use of the machine: by a cgroup, else by processor affinity and a watch over the node's memory.
+"""The limits of a node: by a cgroup, else by processor affinity and a watch over the node's memory.
 
 See docs/reference/training.md#limits.
 """
@@ -32,12 +32,12 @@ class Limits:
 
     @property
     def reason(self) -> str | None:
-        """Why the node was killed; None if no limit did that."""
+        """The reason why the node was killed; None if no limit did that."""
         was_exceeded = self._is_exceeded or (self.cgroup is not None and self.cgroup.was_out_of_memory)
         return f"memory limit {self._memory_mib} MiB" if was_exceeded else None
 
     def next_look_s(self, now: float) -> float | None:
-        """In how many seconds `look` is due; None: never."""
+        """Return in how many seconds `look` is due; None: never."""
         return max(0.0, self._look_at - now) if self._is_watching and not self._is_exceeded else None
 
     def is_exceeded(self) -> bool:

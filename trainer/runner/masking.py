@@ -8,13 +8,13 @@ import re
 
 MASK = b"***"
 MIN_CHARS = 4
-"""Shorter secrets are not masked: they occur in ordinary words, and masking those would show what they are."""
+"""The length below which secrets are not masked: they occur in ordinary words, so masks would show what they are."""
 MIN_LINE_CHARS = 8
-"""Of a secret of several lines, each line of this length is masked on its own as well."""
+"""The length from which a line of a secret of several lines is masked on its own as well."""
 
 
 def masked_forms(secrets: list[str]) -> list[bytes]:
-    """What to look for, longest first: each secret as it is, without surrounding white space, and its long lines; all
+    """Return what to look for, longest first: each secret as it is, without white space around it, its long lines; all
     of them also as JSON shows them."""
     plain = set[str]()
     for secret in secrets:
@@ -35,7 +35,7 @@ class Masker:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be shown now."""
+        """Return what may be shown now."""
         if self._pattern is None:
             return data
         text = self._held + data
@@ -48,12 +48,12 @@ class Masker:
         return self._pattern.sub(MASK, text[:end])
 
     def flush(self) -> bytes:
-        """What is left at the end of the stream."""
+        """Return what is left at the end of the stream."""
         held, self._held = self._held, b""
         return held if self._pattern is None else self._pattern.sub(MASK, held)
 
     def _safe_end(self, text: bytes) -> int:
-        """Where the first secret may begin that does not end in this text."""
+        """Return where the first secret may begin that does not end in this text."""
         end = len(text)
         for form in self._forms:
             at = text.find(form[:1], max(0, len(text) - len(form) + 1))

@@ -20,13 +20,13 @@ from trainer.runner.terminal_server import TerminalServer, shell_server
 
 _READ_BYTES = 65_536
 _READS_AT_ONCE = 16
-"""Of one stream, before signals and limits are looked at again."""
+"""The bytes of one stream before signals and limits are looked at again."""
 _LOOK_AT_GROUPS_S = 0.05
 _LOOK_AT_REST_S = 0.01
 
 
 class Result:
-    """How a node ended. `status`: of the command that ended last; negative: the signal that ended it."""
+    """The end of a node. `status`: of the command that ended last; negative: the signal that ended it."""
 
     def __init__(self, status: int = 0, reason: str | None = None, did_run: bool = True) -> None:
         self.status = status
@@ -114,7 +114,7 @@ class Node:
             self._serve(lambda: False, min(_LOOK_AT_GROUPS_S, left))
 
     def _live_groups(self) -> set[int]:
-        """Only groups in which a descendant lives: another process may have got the number of an empty group."""
+        """Return the groups in which a descendant lives: another process may have got the number of an empty group."""
         return {one.group for one in descendants(os.getpid()) if one.is_alive} & self._groups
 
     def _kill_rest(self) -> None:

@@ -12,9 +12,9 @@ from trainer.runner.masking import Masker, masked_forms
 STDOUT, STDERR = 1, 2
 FILE_NAME = "output.log"
 MAX_LINE_BYTES = 65_536
-"""Longer lines are divided."""
+"""The length above which lines are divided."""
 MAX_LOG_BYTES = 256 * 1024 * 1024
-"""Of one node. The rest of its output is dropped."""
+"""The bound for one node. The rest of its output is dropped."""
 _LINE_END = re.compile(rb"\r?\n|\r(?=[^\n])")  # a progress bar ends its lines with a carriage return
 _CONTINUATION = 0b1100_0000, 0b1000_0000
 
@@ -35,7 +35,7 @@ class OutputLog:
 
     @property
     def loss(self) -> str | None:
-        """What of the output was lost just now, and why; None if nothing was."""
+        """Return what of the output was lost just now, and why; None if nothing was."""
         return f"{self._lost} lines of output were lost: {self._why_lost}" if self._lost else None
 
     def feed(self, stream: int, data: bytes) -> None:

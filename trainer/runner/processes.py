@@ -1,4 +1,4 @@
-"""What /proc says of processes: who descends from whom, how much memory they hold, whether a pid is still the same."""
+"""Reads /proc: who descends from whom, how much memory processes hold, whether a pid is still the same."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a runner leaves in its control directory for a trainer that comes later: who it is, and how the node ended.
+"""The files of a runner for a trainer that comes later: who it is, and how the node ended.
 
 See docs/reference/training.md#after-a-crash.
 """
@@ -23,24 +23,24 @@ class RunnerState(NamedTuple):
 
     @classmethod
     def own(cls, cgroup: str | None) -> "RunnerState":
-        """Of this process."""
+        """Return the identity of this process."""
         own = process(os.getpid())
         return cls(os.getpid(), own.start_ticks if own else 0, boot_id(), cgroup)
 
     @property
     def is_present(self) -> bool:
-        """Whether the process with this pid is that runner, be it as a zombie."""
+        """Return whether the process with this pid is that runner, be it as a zombie."""
         found = process(self.pid) if self.pid and self.boot_id == boot_id() else None
         return found is not None and found.start_ticks == self.start_ticks
 
 
 NO_RUNNER = RunnerState(0, 0, "", None)
 LOST_RUNNER = RunnerState(0, 0, "unknown", None)
-"""There was one, but its file is damaged."""
+"""A state that is there, but damaged."""
 
 
 class Exit(NamedTuple):
-    """How a node ended. `is_kept`: it has failed, but stays for interactive sessions."""
+    """The end of a node. `is_kept`: it has failed, but stays for interactive sessions."""
 
     status: int
     reason: str | None
@@ -65,7 +65,7 @@ def claim(state: RunnerState, directory: str = ".") -> bool:
 
 
 def read_state(directory: str) -> RunnerState | None:
-    """Who has this node; None if nobody yet."""
+    """Return who has this node; None if nobody yet."""
     path = os.path.join(directory, STATE_FILE)
     value = read(path)
     if value is None and not os.path.exists(path):
@@ -79,7 +79,7 @@ def read_state(directory: str) -> RunnerState | None:
 
 
 def read_exit(directory: str) -> Exit | None:
-    """How the node ended; None if it has not, or nobody could write it down."""
+    """Return how the node ended; None if it has not, or nobody could write it down."""
     value = read(os.path.join(directory, EXIT_FILE))
     try:
         found = None if value is None else Exit(**value)

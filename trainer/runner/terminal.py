@@ -26,9 +26,9 @@ _HEAD = struct.Struct(">cI")
 _SIZE = struct.Struct(">HH")
 _CHUNK_BYTES = 32_768
 _HELD_BYTES = 65_536
-"""How much of either direction is held here. Who sends more has to wait."""
+"""The bytes of either direction that are held here. A faster sender has to wait."""
 _LOOK_MS = 200
-"""How often to look whether the shell has exited: a process in its background may keep the terminal open."""
+"""The interval of looks whether the shell has exited: a process in its background may keep the terminal open."""
 _HANGUP_GRACE_S = 1.0
 _LAST_WORDS_S = 1.0
 _OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -42,7 +42,7 @@ class FrameError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ShellSettings:
-    """How to start the shell. `prepare` runs in the new process before the shell does: limits, cgroup, user.
+    """The settings of a shell. `prepare` runs in the new process before the shell does: limits, cgroup, user.
 
     `owner`: the user and group that the terminal belongs to; None: those of this process.
     """
@@ -164,7 +164,7 @@ class _Relay:
         self._has_hung_up = False
         """No process has the terminal open any more, and all that they wrote is read."""
         self._give_up_at = float("inf")
-        """When not to wait any longer for what processes in the background of an ended shell write."""
+        """The time at which to stop waiting for what processes in the background of an ended shell write."""
         connection.setblocking(False)
         os.set_blocking(master, False)
 
@@ -206,7 +206,7 @@ class _Relay:
             self._is_open = False
 
     def _take(self, kind: bytes, payload: bytes) -> bool:
-        """Whether the terminal goes on."""
+        """Take input; return whether the terminal goes on."""
         if kind == RESIZE:
             columns, rows = _SIZE.unpack(payload)
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -223,7 +223,7 @@ class _Relay:
                 self._typed.clear()
 
     def _read(self, happened: int) -> bool:
-        """Whether there was something to read."""
+        """Read output; return whether there was some."""
         if happened & select.POLLIN:
             with suppress(OSError):
                 self._written += frames_of(os.read(self._master, _CHUNK_BYTES))

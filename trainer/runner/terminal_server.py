@@ -72,7 +72,7 @@ def shell_server(launch: Launch, prepare: Preparation) -> Callable[[socket.socke
 
 
 def _serve(connection: socket.socket, serve: Callable[[socket.socket], None]) -> None:
-    """In the new process: read the request, then serve."""
+    """Read the request, then serve, in the new process."""
     die_with_parent()
     reset_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""What `tollgate events forward` keeps and writes: its state, its files, its HTTP client."""
+"""The edges of `tollgate events forward`: its state, its files, its HTTP client."""

@@ -1,4 +1,4 @@
-"""Which Stripe customer an external entity id is, by a CSV file."""
+"""Stripe customers by external entity id, from a CSV file."""
 
 import csv
 from pathlib import Path
@@ -9,7 +9,7 @@ _ENTITY, _CUSTOMER = "external_entity_id", "stripe_customer_id"
 
 
 def read_customers(path: Path) -> dict[str, str]:
-    """From a CSV file with the columns `external_entity_id` and `stripe_customer_id`. Raises ReceiverError."""
+    """Read a CSV file with the columns `external_entity_id` and `stripe_customer_id`. Raises ReceiverError."""
     found: dict[str, str] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

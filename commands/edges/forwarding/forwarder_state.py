@@ -1,4 +1,4 @@
-"""What a forwarder has delivered: an SQLite file, so that position and delivered keys change together or not at all.
+"""A forwarder's deliveries: an SQLite file, so that position and delivered keys change together or not at all.
 
 The keys of three days are kept besides the position, because the list shows an event again, with a later timestamp,
 when control's database was restored from a backup (decision 0019) and the receiver may have forgotten it by then.
@@ -39,7 +39,7 @@ class ForwarderState:
         self.progress = progress
 
     def known(self, keys: Sequence[str]) -> set[str]:
-        """Those of `keys` that were delivered before."""
+        """Return those of `keys` that were delivered before."""
         found: set[str] = set()
         for start in range(0, len(keys), _ASKED_AT_ONCE):
             asked = keys[start : start + _ASKED_AT_ONCE]
@@ -91,7 +91,7 @@ def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterato
 
 
 def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
-    """What the forwarder with this state delivers, and how far it is; also while it runs. Raises StateError.
+    """Read what the forwarder with this state delivers, and how far it is; also while it runs. Raises StateError.
 
     Open for writing, because SQLite may have to undo the save of a forwarder that died.
     """

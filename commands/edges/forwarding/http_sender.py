@@ -58,7 +58,7 @@ async def _start_of(content: aiohttp.StreamReader) -> bytes:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """How long `Retry-After` asks to wait (RFC 9110 10.2.3), at most an hour; 0 without it."""
+    """Return how long `Retry-After` asks to wait (RFC 9110 10.2.3), at most an hour; 0 without it."""
     text = headers.get("Retry-After", "")
     wait_s = 0.0
     if text.isascii() and text.isdecimal():

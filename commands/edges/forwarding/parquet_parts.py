@@ -53,7 +53,7 @@ class ParquetParts:
         return [], self._parts
 
     async def close(self) -> None:
-        """Nothing stays open between parts."""
+        """Do nothing: no file stays open between parts."""
 
     def _unrecorded(self) -> Written | None:
         """The parts that the state lacks: one after a crash, more if the state was restored from a backup."""

@@ -1,4 +1,4 @@
-"""What a checkpoint is: full or LoRA, and of which model, by its `adapter_config.json`. The file is the job's.
+"""A checkpoint's kind: full or LoRA, and of which model, by its `adapter_config.json`. The file is the job's.
 
 See docs/reference/training.md#checkpoints.
 """
@@ -36,7 +36,7 @@ def described(adapter_config: bytes | None) -> Description:
 
 
 def _json_object(content: bytes) -> dict[str, Any] | None:
-    """Only what every parser and database takes: no NaN, no half of a surrogate pair, bounded numbers and nesting."""
+    """Parse what every parser and database takes: no NaN, no half of a surrogate pair, bounded numbers and nesting."""
     if len(content) > MAX_CONFIG_BYTES:
         return None
     try:
@@ -48,7 +48,7 @@ def _json_object(content: bytes) -> dict[str, Any] | None:
 
 
 def _levels(value: Any) -> int:
-    """How deeply objects and arrays are nested."""
+    """Return how deeply objects and arrays are nested."""
     count, level = 0, [value]
     while level := [inner for inner in level if isinstance(inner, (dict, list))]:
         count += 1

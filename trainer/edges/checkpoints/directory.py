@@ -20,7 +20,7 @@ MAX_DEPTH = 32
 MAX_PATH_BYTES = 400
 MAX_CHECKPOINTS = 1000
 MAX_FILES_IN_ALL = 20_000
-"""Of one job. Control takes a report of them in one message."""
+"""The bound for one job. Control takes a report of its checkpoints in one message."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK_BYTES = 1024 * 1024
 
@@ -41,7 +41,7 @@ class FileState:
     size_bytes: int
     mtime_ns: int
     ctime_ns: int
-    """When the kernel last saw a change. A job cannot set it."""
+    """The time of the last change that the kernel saw. A job cannot set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Snapshot:
 
     @property
     def is_marked(self) -> bool:
-        """Whether the job says that it is complete, and has changed nothing since it said so."""
+        """Return whether the job says that it is complete, and has changed nothing since it said so."""
         return any(file.path == COMPLETE_MARKER and file.ctime_ns >= self.changed_ns for file in self.files)
 
 
@@ -100,7 +100,7 @@ def opened_below(directory: int, path: str, flags: int) -> Iterator[int]:
 
 
 def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointError]:
-    """What is in a checkpoint directory now, by name; empty if there is no such directory. OSError."""
+    """Return the content of a checkpoint directory now, by name; empty if there is no such directory. OSError."""
     found = dict[str, Snapshot | UnusableCheckpointError]()
     with contextlib.ExitStack() as opened:
         try:

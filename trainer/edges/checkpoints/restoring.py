@@ -62,7 +62,7 @@ def _make_parents(root: int, path: str) -> None:
 
 
 def _make_directory(directory: int, name: str) -> bool:
-    """Whether it is new."""
+    """Make the directory; return whether it is new."""
     try:
         os.mkdir(name, 0o700, dir_fd=directory)
     except FileExistsError:

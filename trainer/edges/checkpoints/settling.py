@@ -1,4 +1,4 @@
-"""Which checkpoints are complete: those in which nothing changed for a while, and those that the job marked. Pure.
+"""The rule of complete checkpoints: nothing changed in them for a while, or the job marked them. Pure.
 
 See docs/reference/training.md#checkpoints.
 """
@@ -20,7 +20,7 @@ class _Seen:
 
 
 class Settling:
-    """Told of all checkpoints at each look, it says which are complete. Both clocks are the caller's."""
+    """Hears of all checkpoints at each look, and says which are complete. Both clocks are the caller's."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}

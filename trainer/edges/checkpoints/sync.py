@@ -26,12 +26,12 @@ from trainer.edges.checkpoints.store import Store
 from trainer.edges.checkpoints.transfer import Transfer
 
 KEEP_OLD_S = 30.0
-"""How long an earlier content stays in the store once a newer one is reported: control may be away for a moment."""
+"""The time that an earlier content stays in the store once a newer one is reported: control may be away meanwhile."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 MAX_REMOVED = 20
-"""How many checkpoints that are in the store, and that the job has removed, are still reported."""
+"""The number of checkpoints in the store, removed by the job, that are still reported."""
 MAX_UNREADABLE = 5
-"""How often a checkpoint is tried whose files the trainer cannot read."""
+"""The number of tries of a checkpoint whose files the trainer cannot read."""
 _FINISH_PAUSE_S = 0.1
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class CheckpointSync:
         self._synced: dict[str, _Complete] = {}
         self._reports: dict[str, CheckpointReport] = {}
         self._outdated_at: dict[str, float] = {}
-        """When the earlier contents of a checkpoint are removed from the store."""
+        """The time at which the earlier contents of a checkpoint are removed from the store."""
         self._ignored: set[str] = set()
         """Versions that are not sent: what was restored, and what cannot be read."""
         self._unreadable: Counter[str] = Counter()
@@ -87,20 +87,20 @@ class CheckpointSync:
         self._has_open = False
         self._is_finishing = False
         self._refusals: dict[str, str] = {}
-        """Why checkpoints are not stored, by name; "" is the directory."""
+        """The reasons why checkpoints are not stored, by name; "" is the directory."""
         self._warned: set[tuple[str, str]] = set()
         self._pause_s = 0.0
         self._retry_at = clock()
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a checkpoint that is complete on disk is not in the store yet, or `finish` has not ended."""
+        """Return whether a checkpoint that is complete on disk is not in the store yet, or `finish` has not ended."""
         is_due = any(not self._may_be_restored(name) for name in self._due)
         return self._is_finishing or is_due or any(report.files is None for report in self._visible())
 
     @property
     def refusal(self) -> str | None:
-        """Which checkpoint is not stored as it is, and why, for people. None if there is none."""
+        """Return which checkpoint is not stored as it is, and why, for people. None if there is none."""
         if not self._refusals:
             return None
         name, reason = next(iter(self._refusals.items()))
@@ -127,7 +127,7 @@ class CheckpointSync:
         self._ignored.add(snapshot.version)
 
     async def finish(self) -> None:
-        """After the job's end: returns once all that is complete or stays unchanged is in the store."""
+        """Finish the sync of an ended job: returns once all that is complete or stays unchanged is in the store."""
         self._is_finishing = True
         await self.run_once()
         while not self._is_done():
@@ -159,7 +159,7 @@ class CheckpointSync:
         return [report for name, report in self._reports.items() if not self._may_be_restored(name)]
 
     def _may_be_restored(self, name: str) -> bool:
-        """Whether its content may be what it was restored with."""
+        """Return whether its content may be what it was restored with."""
         return self._restored is not None and self._restored.name == name
 
     # --- looking ---

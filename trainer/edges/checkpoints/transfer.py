@@ -34,7 +34,7 @@ class StoppedError(Exception):
 
 
 class Transfer:
-    """Between one job's checkpoint directory and the store. What fails there is a StoreError, here an OSError."""
+    """Copies between a job's checkpoint directory and the store. What fails there is a StoreError, here an OSError."""
 
     def __init__(self, directory: Path, store: Store, job_id: str) -> None:
         self._directory = directory
@@ -84,7 +84,7 @@ class Transfer:
             return described(b"".join(pieces_of(root, snapshot.name, config)))
 
     def restored(self) -> Restore | None:
-        """What the job's present attempt, or an earlier one, was restored from."""
+        """Return what the job's present attempt, or an earlier one, was restored from."""
         with contextlib.suppress(NotInStoreError, ValueError, KeyError, TypeError):
             return Restore.from_wire(self._read_json(restored_key(self._job_id)))
         return None
@@ -94,7 +94,7 @@ class Transfer:
         self._write_json(restored_key(self._job_id), restore.to_wire())
 
     def has_content(self, snapshot: Snapshot, files: tuple[CheckpointFile, ...]) -> bool:
-        """Whether a checkpoint on disk has exactly this content. ChangedError; OSError."""
+        """Return whether a checkpoint on disk has exactly this content. ChangedError; OSError."""
         digests = {file.path: file for file in files}
         if _sizes(snapshot.files) != _sizes(files):
             return False

@@ -49,12 +49,12 @@ class _StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all attempts have in common."""
+    """The values that all attempts have in common."""
 
     environment: EnvironmentSource
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
-    """Of the machine."""
+    """The GPUs of the machine."""
 
 
 class LocalAttempt:
@@ -275,7 +275,7 @@ class LocalAttempt:
                 node.terminate(self._terms.grace_s)
 
     async def _note(self, name: str, end: End) -> None:
-        """What is not on disk is asked for or found out again by the next trainer, if this one is killed."""
+        """Keep how it ended on disk. If that fails and this trainer is killed, the next one asks or finds out again."""
         try:
             await asyncio.to_thread(self.directory.note, name, end.to_json())
         except (OSError, ValueError) as error:

@@ -30,7 +30,7 @@ class CheckpointLoop:
 
     @property
     def is_syncing(self) -> bool:
-        """After the end of the attempt: until everything is in the store."""
+        """Return whether, after the end of the attempt, something is not in the store yet."""
         return self._checkpoints.is_syncing or (self._ended.is_set() and not self._is_finished)
 
     @property

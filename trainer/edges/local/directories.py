@@ -1,4 +1,4 @@
-"""Where an attempt at a job has its files: the job's own directory, and beside it what jobs may not touch.
+"""The directories of an attempt at a job: the job's own, and beside it what jobs may not touch.
 
 `<training directory>/jobs/<job id>/<attempt>/files` is the job's. `control` beside it belongs to trainer and runners.
 See docs/reference/training.md#files-of-local.

@@ -43,5 +43,5 @@ def free_gpus(gpus: Iterable[Gpu], type: str | None, count: int, used: Collectio
 
 
 def gpu_variables(gpus: Sequence[Gpu], own: Sequence[str]) -> dict[str, str]:
-    """What shows a node its own GPUs and hides the others. Nothing on a machine without GPUs."""
+    """Return the variables that show a node its own GPUs and hide the others; none on a machine without GPUs."""
     return {VISIBLE_DEVICES: ",".join(own)} if gpus else {}

@@ -52,7 +52,7 @@ def _marked(job_id: str, rank: int) -> list[Process]:
 
 
 def _environment(pid: int) -> set[bytes]:
-    """What the process was started with; empty if it may not be known."""
+    """Return what the process was started with; empty if it may not be known."""
     try:
         return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     except OSError:

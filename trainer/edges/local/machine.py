@@ -1,4 +1,4 @@
-"""What this machine has for jobs, as one host, and which processors each node gets.
+"""The room that this machine has for jobs, as one host, and the processors that each node gets.
 
 See docs/reference/training.md#backends.
 """
@@ -14,14 +14,14 @@ from trainer.edges.local.gpus import Gpu
 from trainer.settings import Capacity
 
 ADDRESS = "127.0.0.1"
-"""Of every node, for the other nodes of its job."""
+"""The address of every node, for the other nodes of its job."""
 _MIN_NODES = 8
 _CGROUPS = Path("/sys/fs/cgroup")
 _KIB_PER_MIB, _BYTES_PER_MIB = 1024, 1024 * 1024
 
 
 def this_host(capacity: Capacity, gpus: Sequence[Gpu] = ()) -> Host:
-    """This machine. `capacity` wins over what it has, upwards too."""
+    """Describe this machine. `capacity` wins over what it has, upwards too."""
     cpus = capacity.cpu or _processors()
     return Host(
         name=platform.node() or "localhost",
@@ -40,7 +40,7 @@ def least_used(count: int, used: Iterable[int]) -> tuple[int, ...]:
 
 
 def _processors() -> int:
-    """Those that this process may use; fewer where its container has a quota."""
+    """Return the processors that this process may use; fewer where its container has a quota."""
     quota, _, period = _limit("cpu.max").partition(" ")
     own = len(os.sched_getaffinity(0))
     return max(1, min(own, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else own

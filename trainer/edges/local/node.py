@@ -15,7 +15,7 @@ from trainer.runner.state import Exit, RunnerState, read_exit
 
 _KILLED = -signal.SIGKILL
 _SLACK_S = 5.0
-"""How long after its own grace a runner that still runs is killed: it was stopped itself, or the disk hangs."""
+"""The time after its own grace until a runner that still runs is killed: it was stopped itself, or the disk hangs."""
 log = logging.getLogger(__name__)
 
 
@@ -86,7 +86,7 @@ class LocalNode:
                 await asyncio.sleep(_SLACK_S)
 
     async def kept(self) -> Exit | None:
-        """How it failed, if it is kept for a session now."""
+        """Return how it failed, if it is kept for a session now."""
         found = await self._read_exit()
         return found if found is not None and found.is_kept and not self.has_ended else None
 

@@ -14,7 +14,7 @@ from trainer.runner.state import LOST_RUNNER, NO_RUNNER, RunnerState, claim, rea
 
 _LOG = "runner.log"
 _START_S = 30.0
-"""How long a runner may take to say that its first command has started. A job may have stopped it before it could."""
+"""The time until a runner must say that its first command has started. A job may have stopped it before it could."""
 
 
 class RunnerNotStartedError(Exception):

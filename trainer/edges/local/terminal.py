@@ -70,7 +70,7 @@ class LocalTerminal:
             return  # the runner was faster
 
     async def _send(self, frame: bytes) -> None:
-        """Nothing if the shell has ended: `read` tells."""
+        """Send the request. Does nothing if the shell has ended: `read` says so."""
         try:
             self._writer.write(frame)
             await self._writer.drain()

@@ -1,4 +1,4 @@
-"""How an attempt ended, from how its nodes ended. Pure.
+"""The end of an attempt, by the ends of its nodes. Pure.
 
 See docs/reference/training.md#how-a-job-ends.
 """
@@ -14,7 +14,7 @@ from trainer.runner.state import Exit
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an attempt ended, for control."""
+    """The end of an attempt, for control."""
 
     outcome: Outcome
     error_message: str | None = None
@@ -50,12 +50,12 @@ def verdict(exits: Sequence[Exit | None], stop: End | None) -> End:
 
 
 def has_failed(exit: Exit) -> bool:
-    """Whether the node ended badly, and not because it was asked to end."""
+    """Return whether the node ended badly, and not because it was asked to end."""
     return exit.status != 0 and not exit.was_stopped
 
 
 def describe(rank: int, exit: Exit) -> str:
-    """For people: `node 1 exited with status 3`."""
+    """Say for people how a node ended: `node 1 exited with status 3`."""
     if not exit.did_run:
         return f"node {rank} could not start: {exit.reason}"
     how = f"exited with status {exit.status}" if exit.status >= 0 else f"was killed by {_signal_name(-exit.status)}"

@@ -38,7 +38,7 @@ from trainer.edges.ray.submissions import (
 from trainer.settings import RAY, Settings
 
 _DRIVER_END_S = 10.0
-"""How long `forget` waits for a driver that has told of its end."""
+"""The time that `forget` waits for a driver that has reported its end."""
 
 
 class RayBackend:

@@ -23,7 +23,7 @@ from trainer.edges.ray.machines import Machine
 CALL_TIMEOUT_S = 10.0
 DRIVER = "exec python -m trainer.edges.ray.driver"
 _STOP_WAIT_S = 86_400
-"""How long Ray lets a stopped driver run before it kills it. The driver itself ends its nodes within their grace; what
+"""The time that Ray lets a stopped driver run before it kills it. The driver ends its nodes within their grace; what
 may take longer is the checkpoints' way into a store that is away."""
 _MAX_HANGING = 8
 _MAX_MACHINES = 10_000

@@ -14,7 +14,7 @@ from trainer.edges.ray.spool import Spool
 
 _PAUSE_S = 1.0
 _MAX_FAILURES_AFTER_END = 15
-"""Then the end is reported without what is missing of the log."""
+"""The time after which the end is reported without what is missing of the log."""
 _STOP_FILE = "stop"
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Follower:
         return True
 
     async def _is_over(self, was_read: bool) -> bool:
-        """Whether there is no more to read. Counts the failures to read the log of a driver that has ended."""
+        """Return whether there is no more to read. Counts the failures to read the log of a driver that has ended."""
         try:
             jobs = await self._cluster.jobs()
         except BackendAwayError:

@@ -1,4 +1,4 @@
-"""What the trainer gives to the driver of one attempt, as a file in the job's `working_dir`.
+"""The file that the trainer gives to the driver of one attempt, in the job's `working_dir`.
 
 It holds no secrets: the driver spends the environment token at control, and a token can be spent once.
 See docs/reference/training.md#ray.
@@ -24,14 +24,14 @@ class RayLaunch:
     ray_nodes: tuple[str, ...]
     control_url: str
     directory: str
-    """On each Ray machine: where nodes have their files."""
+    """The directory of the nodes' files on each Ray machine."""
     checkpoint_store: str
     checkpoint_max_bytes: int
     stop_grace_s: float
     version: str
 
     def to_wire(self) -> dict[str, Any]:
-        """Without the environment: the driver gets all of it from control."""
+        """Write the launch without the environment: the driver gets all of it from control."""
         job = replace(self.job, spec=replace(self.job.spec, environment={}))
         return {
             "job": job.to_wire(),

@@ -27,7 +27,7 @@ class Machine:
 
     @property
     def host_name(self) -> str:
-        """Its address, and the start of its id: two Ray nodes may share an address."""
+        """Return its address and the start of its id: two Ray nodes may share an address."""
         return f"{self.address}-{self.ray_node[:8]}"
 
     def host(self) -> Host:
@@ -51,7 +51,7 @@ def by_host_name(machines: Sequence[Machine]) -> dict[str, Machine]:
 
 
 def bundle(resources: NodeResources) -> dict[str, float]:
-    """What a node reserves on its machine."""
+    """Return what a node reserves on its machine."""
     reserved: dict[str, float] = {"CPU": resources.millicpu / 1000, "memory": float(resources.memory_mib * _MIB)}
     if resources.gpu_type is not None:
         reserved["GPU"] = float(resources.gpu_count)

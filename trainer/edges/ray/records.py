@@ -1,4 +1,4 @@
-"""What a driver tells the trainer: lines of JSON on its standard output, which Ray keeps as the job's log.
+"""The records of a driver for the trainer: lines of JSON on its standard output, which Ray keeps as the job's log.
 
 A record starts with the separator of RFC 7464, so that text which Ray itself writes into the log, even half a line,
 spoils no record. What a node printed is inside of JSON strings: it cannot forge a record.

@@ -1,4 +1,4 @@
-"""What a driver told of one attempt, on the trainer's side: the newest report and checkpoints, and the output on disk.
+"""The trainer's copy of a driver's records of one attempt: the newest report and checkpoints, and the output on disk.
 
 The output files equal those on the Ray machines byte by byte, so offsets mean the same after a restart, and also when
 the files were lost and the log was read again.

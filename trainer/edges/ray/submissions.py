@@ -1,4 +1,4 @@
-"""How an attempt is written down in Ray, so that a restarted trainer finds it in Ray's list of jobs.
+"""The record of an attempt in Ray, so that a restarted trainer finds it in Ray's list of jobs.
 
 See docs/reference/training.md#ray.
 """
@@ -100,7 +100,7 @@ def _unexpected_end(job: RayJob, phase: Phase) -> tuple[Outcome, str | None]:
 
 
 def _cause(message: str) -> str:
-    """What Ray says of the driver's end, and the last line of its log that is neither a record nor Ray's heading."""
+    """Return what Ray says of the driver's end, and the last line of its log that is no record or heading of Ray."""
     heading, *log = message.split("\n")
     words = [line.strip() for line in log if line.strip() and SEPARATOR not in line and not line.startswith(_HEADING)]
     parts = [heading.partition(", last available")[0].strip(), *words[-1:]]

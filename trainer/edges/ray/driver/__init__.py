@@ -1,1 +1,1 @@
-"""What runs on the Ray cluster: the driver of an attempt, on the head, and its actors on the machines of the nodes."""
+"""The programs on the Ray cluster: an attempt's driver, on the head, and its actors on the machines of the nodes."""

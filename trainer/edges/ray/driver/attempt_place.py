@@ -62,7 +62,7 @@ class AttemptPlace:
 
 
 def _remove(path: Path) -> None:
-    """What cannot be removed now is tried again before the next attempt on this machine."""
+    """Remove the directory. What cannot be removed now is tried again before the next attempt on this machine."""
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -40,7 +40,7 @@ def _tied(number: signal.Signals, parent: int) -> Callable[[], None]:
 
 
 def _close_output() -> None:
-    """Only the runner says that it has started."""
+    """Close the guard's output, so that only the runner says that it has started."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

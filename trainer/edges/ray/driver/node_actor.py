@@ -25,7 +25,7 @@ from trainer.runner.output_log import FILE_NAME as OUTPUT_FILE
 from trainer.runner.state import read_exit, read_state
 
 _CHUNK_BYTES = 128 * 1024
-"""Larger than the longest line of output."""
+"""The size of a read: more than the longest line of output."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 """Ray sets it for actors that have GPUs."""
 

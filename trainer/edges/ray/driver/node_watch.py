@@ -13,7 +13,7 @@ from trainer.runner.state import Exit
 
 _LOOK_EVERY_S = 0.25
 _STOP_MARGIN_S = 30.0
-"""How much longer than the grace period a node may take to end. Then it counts as lost."""
+"""The time beyond the grace period that a node may take to end. Then it counts as lost."""
 
 
 class NodeWatch:
@@ -43,7 +43,7 @@ class NodeWatch:
         return self._end()
 
     def _end(self) -> End:
-        """As for local jobs; but where a runner is missing because its machine was lost, that is the reason."""
+        """Return the end as for local jobs; if a runner is missing because its machine was lost, that is the reason."""
         end = verdict(self._exits, End(Outcome.STOPPED) if self._was_stopped else None)
         has_cause = any(exit is not None and has_failed(exit) for exit in self._exits)
         if end.outcome is Outcome.FAILED and self._first_loss is not None and not has_cause:

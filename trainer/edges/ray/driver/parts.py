@@ -1,4 +1,4 @@
-"""What an attempt is made of, as its driver sees it: nodes, checkpoints and the room that Ray reserved for them.
+"""The parts of an attempt, as its driver sees it: nodes, checkpoints and the room that Ray reserved for them.
 
 `trainer/edges/ray/driver/placement.py` has the real ones, which are actors on the machines of the cluster.
 See docs/reference/training.md#ray.
@@ -22,7 +22,7 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """What a node needs that is known only when all nodes have their machines."""
+    """The values that a node needs and that are known only when all nodes have their machines."""
 
     environment: JobEnvironment
     leader_address: str
@@ -35,7 +35,7 @@ class Progress:
     content: bytes
     is_end: bool = False
     exit: Exit | None = None
-    """How the node ended; None at its end: its runner was killed."""
+    """The end of the node; None at its end: its runner was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Synced:
     reports: tuple[CheckpointReport, ...]
     is_syncing: bool
     refusal: str | None = None
-    """Which checkpoint is not stored, and why."""
+    """The checkpoint that is not stored, and why."""
 
 
 class Node(Protocol):
@@ -78,7 +78,7 @@ class Checkpoints(Protocol):
         ...
 
     async def finish(self) -> Synced:
-        """After the end of the nodes: send what is left."""
+        """Send what is left after the end of the nodes."""
         ...
 
     async def clean(self) -> None:

@@ -22,11 +22,11 @@ from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.machines import NODE_ID_LABEL, bundle
 
 ROOM_TIMEOUT_S = 60.0
-"""How long the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
+"""The time that the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
 _CALL_TIMEOUT_S = 60.0
-"""For all but the moving of files. The first call of an actor waits for its worker process, too."""
+"""The bound for all calls but the moving of files. The first call of an actor waits for its worker process, too."""
 _VERDICT_TIMEOUT_S = 60.0
-"""How long Ray may take to notice that a machine is gone whose nodes do not answer."""
+"""The time that Ray may take to notice that a machine is gone whose nodes do not answer."""
 _VERDICT_LOOK_S = 0.5
 _ROOM_LOOK_S = 1.0
 _MAX_CAUSE_CHARS = 300
@@ -66,7 +66,7 @@ class RayPlacement:
         return RayNode(ray.remote(NodeActor).options(**options).remote(self._launch, rank), self._whereabouts(rank))
 
     def checkpoints(self) -> "RayCheckpoints":
-        """On the machine of node 0, outside of the reserved room: a long upload holds up no other job."""
+        """Make the actor of uploads on the machine of node 0, outside of the reserved room: it delays no other job."""
         strategy = NodeAffinitySchedulingStrategy(self._launch.ray_nodes[0], soft=False)
         options = {"num_cpus": 0, "scheduling_strategy": strategy}
         actor = ray.remote(CheckpointActor).options(**options).remote(self._launch)
@@ -82,7 +82,7 @@ class RayPlacement:
 
 
 class Whereabouts:
-    """Where a node is, for messages about its loss."""
+    """The machine of a node, for messages about its loss."""
 
     def __init__(self, rank: int, host: str, ray_node: str) -> None:
         self._rank = rank
@@ -169,7 +169,7 @@ class RayCheckpoints:
 
 
 def _cause(error: RayError) -> str:
-    """What the actor raised, without Ray's traceback."""
+    """Return what the actor raised, without Ray's traceback."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     lines = str(cause).strip().splitlines() or [type(cause).__name__]
     return lines[-1].strip()[:_MAX_CAUSE_CHARS]
