@@ -47,11 +47,11 @@ $(BENCH_STAMP): $(STAMP)
 	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, paths and citations in documents
+check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, paths and citations in documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py
 
 check-python: $(STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module

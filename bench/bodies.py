@@ -14,7 +14,8 @@ from bench.programs.subjects import Rig, Subject, proxy_cpu_s
 
 PROMPT_BYTES = 400_000
 HUGE_BYTES = 99_000_000
-SECONDS, ROUNDS = 3, 5
+SECONDS = 3
+ROUNDS = 5
 
 
 def measure_prompts(subjects: Sequence[Subject], rig: Rig, found: Findings, scratch: Path) -> None:

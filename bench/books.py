@@ -14,7 +14,8 @@ from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.processes import BenchError
 from bench.programs.subjects import Rig
 
-SECONDS, ROUNDS = 4, 5
+SECONDS = 4
+ROUNDS = 5
 HOLDBACK_S = 2
 """Events younger than this are not listed yet."""
 PAGE = 1000
@@ -53,7 +54,8 @@ class Books:
 
     def load_and_list(self, seconds: int, scratch: Path) -> int:
         """Make calls, and list events until all of them were seen. Returns how many were."""
-        load, listed = run_wrk(self._gateway.governed, COMPARED_AT, seconds, scratch), 0
+        load = run_wrk(self._gateway.governed, COMPARED_AT, seconds, scratch)
+        listed = 0
         give_up_at = time.monotonic() + PATIENCE_S
         while listed < load.requests:
             if time.monotonic() > give_up_at:
@@ -64,7 +66,8 @@ class Books:
 
     def _list_window(self) -> int:
         page = self._get(start_time=self._end, limit=PAGE)
-        listed, self._end = len(page["items"]), page["window"]["end_time"]
+        listed = len(page["items"])
+        self._end = page["window"]["end_time"]
         while page["pagination"]["has_more"]:
             page = self._get(cursor=page["pagination"]["cursor"])
             listed += len(page["items"])

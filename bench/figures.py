@@ -8,7 +8,9 @@ from math import isnan, nan
 from bench.load import Load
 from bench.usage import Usage
 
-GOVERNED, OPEN, BARE = "tollgate_governed", "tollgate_open", "tollgate_bare"
+GOVERNED = "tollgate_governed"
+OPEN = "tollgate_open"
+BARE = "tollgate_bare"
 OURS = (GOVERNED, OPEN, BARE)
 COMPARED_AT = 64
 """Connections at which the goals are evaluated."""

@@ -43,9 +43,11 @@ class Goal:
         if measured.least < 0:
             return "undecided (a cost below 0 is lost in the noise)"
         if self.at_least:
-            holds, fails = measured.least >= self.limit, measured.most < self.limit
+            holds = measured.least >= self.limit
+            fails = measured.most < self.limit
         else:
-            holds, fails = measured.most <= self.limit, measured.least > self.limit
+            holds = measured.most <= self.limit
+            fails = measured.least > self.limit
         return "held" if holds else "NOT HELD" if fails else "undecided (the limit is within the spread)"
 
 

@@ -14,7 +14,9 @@ from bench.programs.processes import OTHER_CORE, BenchError
 from bench.programs.subjects import Rig, Subject
 from bench.quiet import Watched
 
-RATE_PER_S, SECONDS, ROUNDS = 500, 8, 5
+RATE_PER_S = 500
+SECONDS = 8
+ROUNDS = 5
 DIRECT = "direct"
 QUANTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
 

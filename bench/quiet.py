@@ -54,12 +54,15 @@ class Machine:
 
 def _measure(act: Callable[[], Result], watched: Watched) -> tuple[Result | BenchError, dict[str, Usage], float]:
     """The outcome, the usage by part, and the share of a core that other programs used."""
-    ours_s, machine_s, started = cpu_s([os.getpid()]), machine_cpu_s(), time.monotonic()
+    ours_s = cpu_s([os.getpid()])
+    machine_s = machine_cpu_s()
+    started = time.monotonic()
     parts = {name: PartUsage(find) for name, find in watched.items()}
     outcome = _try(act)
     used = {name: part.end() for name, part in parts.items()}
     took_s = time.monotonic() - started
-    machine_s, ours_s = machine_cpu_s() - machine_s, cpu_s([os.getpid()]) - ours_s
+    machine_s = machine_cpu_s() - machine_s
+    ours_s = cpu_s([os.getpid()]) - ours_s
     foreign_s = machine_s - ours_s - sum(usage.cpu_s for usage in used.values())
     return outcome, used, foreign_s / took_s
 

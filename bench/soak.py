@@ -23,11 +23,16 @@ from bench.programs.subjects import Rig, Subject, own, start_rig
 
 SOAK_S = 600
 SLICES = 30
-ROOTS, LEAVES = 50, 20
-"""Trees, and groups with a key in each."""
-CONNECTIONS, DELAY_MS = 32, 20
-"""The pace, at most 1 600 calls a second: ten minutes at full speed would make 2 GB of events."""
-CPU_GROWTH, MEMORY_GROWTH, SLACK_MIB = 1.15, 1.05, 2.0
+ROOTS = 50
+"""Trees of groups."""
+LEAVES = 20
+"""Groups with a key, in each tree."""
+CONNECTIONS = 32
+DELAY_MS = 20
+"""The pause of each answer: at most 1 600 calls a second: ten minutes at full speed would make 2 GB of events."""
+CPU_GROWTH = 1.15
+MEMORY_GROWTH = 1.05
+SLACK_MIB = 2.0
 PROXY = ("worker", "supervisor")
 _HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker, supervisor, Redis, control"
 
@@ -89,7 +94,8 @@ def every_key(keys: Sequence[str]) -> list[str]:
 
 def make_groups(gateway: Gateway) -> list[str]:
     """Create trees of two levels with four limits on each path. Returns the keys, one of each tree in turn."""
-    api, keys = gateway.api, []
+    api = gateway.api
+    keys = []
     roots = [api.group(f"soak-{tree}", [("REQUEST", "MINUTE")], None) for tree in range(ROOTS)]
     kinds = [("TOKEN", "MINUTE"), ("REQUEST", "SECOND"), ("REQUEST", "DAY")]
     for leaf in range(LEAVES):
@@ -129,7 +135,9 @@ def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
     `PLANS_KEPT`, `_LANES_KEPT` in proxy/edges); control caches none.
     """
     third = len(slices) // 3
-    early, middle, late = slices[:third], slices[third : 2 * third], slices[-third:]
+    early = slices[:third]
+    middle = slices[third : 2 * third]
+    late = slices[-third:]
     costs: dict[str, Callable[[Slice], float]] = {
         "the proxy's CPU of a call, many keys": lambda taken: proxy_us(taken.many_us),
         "the proxy's CPU of a call, the one key": lambda taken: proxy_us(taken.one_us),

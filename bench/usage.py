@@ -58,7 +58,8 @@ class PartUsage:
     """
 
     def __init__(self, find: Callable[[], list[int]]) -> None:
-        self._find, self._pids = find, find()
+        self._find = find
+        self._pids = find()
         self._before = read(self._pids)
 
     def end(self) -> Usage:

@@ -92,7 +92,8 @@ class Launcher:
             has_begun = await _unless(stop_requested, self._registration.begin(self._options.health))
         except ControlRefusedError as refused:
             raise LauncherError(f"control refused: {refused}. {remedy(refused)}") from None
-        health, log = self._registration.health, self._log
+        health = self._registration.health
+        log = self._log
         self._around = Surroundings(
             self._options, self._fleet, self._probe, self._guard, health, log, self._say, self._change
         )
@@ -168,7 +169,8 @@ class Launcher:
 
     def _act(self) -> None:
         """Do what the fleet decides, and let control know of what changed."""
-        listed, status = set(self._fleet.wanted_list), self._fleet.wanted_status
+        listed = set(self._fleet.wanted_list)
+        status = self._fleet.wanted_status
         for action in self._fleet.actions(time.monotonic()):
             self._perform(action)
         for url in listed.difference(self._fleet.wanted_list):
@@ -188,7 +190,8 @@ class Launcher:
     def _start(self, number: int) -> None:
         port = free_ports(self._host, 1, excluded=self._fleet.ports)[0]
         replica = self._fleet.replicas[number]
-        replica.url, replica.port = base_url(self._host, port), port
+        replica.url = base_url(self._host, port)
+        replica.port = port
         runner = self._runners[number] = ReplicaRunner(self._around, number, replica.url)
         task = self._tasks.create_task(runner.run(port))
         task.add_done_callback(lambda _: self._runners.pop(number))
@@ -217,7 +220,8 @@ def _stop_event() -> asyncio.Event:
 
 async def _unless(stop_requested: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Do the work. False if the event came first; the work is then cancelled."""
-    doing, stopping = asyncio.create_task(work), asyncio.create_task(stop_requested.wait())
+    doing = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop_requested.wait())
     await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
     is_done = doing.done()
     for task in (doing, stopping):

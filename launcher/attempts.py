@@ -1,6 +1,7 @@
 """The times to start a replica again after one failed, and when to give up. Pure; the caller brings the time."""
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
 STEADY_S = 30.0
 """A replica that served this long before it failed: the next failure is the first again."""
 MAX_FAILED_STARTS = 5

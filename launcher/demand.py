@@ -52,7 +52,8 @@ class Demand:
         if self._told_at is not None and now - self._told_at > GAP_S:
             self.is_needed(now, self.peak())
         had_call = self._told_at is not None and load.last_request_at != self._last_request_at
-        self._told_at, self._last_request_at = now, load.last_request_at
+        self._told_at = now
+        self._last_request_at = load.last_request_at
         self.is_needed(now, max(replicas_for(load.calls, max_concurrency), int(had_call)))
         while self._needs[0][0] <= now - self._idle_timeout_s:
             self._needs.popleft()

@@ -43,7 +43,8 @@ class Replica:
     is_killed: bool = False
 
     def enters(self, phase: Phase, now: float) -> None:
-        self.phase, self.since = phase, now
+        self.phase = phase
+        self.since = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,14 @@ class Fleet:
         """Someone needs a replica. After giving up, this is a new attempt."""
         self._demand.is_needed(now)
         if self.error:
-            self.error, self.has_told_failure = "", False
+            self.error = ""
+            self.has_told_failure = False
             self.attempts.reset()
 
     def observe(self, now: float, status: str, load: Load, max_concurrency: int | None) -> None:
         """Take in what control says of the deployment. A status other than FAILED after we set it is a retry."""
-        self._in_flight, self._looked_at = load.in_flight, now
+        self._in_flight = load.in_flight
+        self._looked_at = now
         self._demand.observe(now, load, max_concurrency)
         if self.error and status == FAILED:
             self.has_told_failure = True
@@ -121,7 +124,8 @@ class Fleet:
     def became_ready(self, number: int, now: float) -> None:
         replica = self.replicas[number]
         self.attempts.start_succeeded()
-        self.error, self.has_told_failure = "", False
+        self.error = ""
+        self.has_told_failure = False
         self._demand.is_needed(now)
         if replica.phase is Phase.STARTING:
             replica.enters(Phase.SERVING, now)
@@ -139,7 +143,8 @@ class Fleet:
 
     def stop(self, now: float, drain_s: float) -> None:
         """The launcher is asked to end, and to let calls end for at most so long."""
-        self.is_stopping, self._stop_by = True, min(self._stop_by, now + drain_s)
+        self.is_stopping = True
+        self._stop_by = min(self._stop_by, now + drain_s)
 
     # --- what to do ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +192,8 @@ class Fleet:
             replica.enters(Phase.SERVING, now)
 
     def _starts(self, now: float, wanted: int) -> Iterator[Start]:
-        starting, active = self._in(Phase.STARTING), self._in(Phase.STARTING, Phase.SERVING)
+        starting = self._in(Phase.STARTING)
+        active = self._in(Phase.STARTING, Phase.SERVING)
         if now < self.attempts.not_before or (self.attempts.has_failed and starting):
             return
         room = min(wanted - len(active), self.options.max_replicas - len(self.replicas))

@@ -13,7 +13,10 @@ MAX_BATCH_CHARS = 300_000
 """Control accepts a body of 1 MiB; JSON may need several bytes for a character."""
 MAX_HELD_LINES = 10_000
 MAX_HELD_CHARS = 8_000_000
-INFO, WARNING, ERROR, DEBUG = "INFO", "WARNING", "ERROR", "DEBUG"
+INFO = "INFO"
+WARNING = "WARNING"
+ERROR = "ERROR"
+DEBUG = "DEBUG"
 _LINE_END = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with a carriage return
 _NAMED = re.compile(
     r"""(?:^|[\s\[(|<"'=:])(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|NOTICE|DEBUG|TRACE)(?=[\])>\s:|"',]|$)"""
@@ -72,7 +75,8 @@ class LineCutter:
     def feed(self, data: bytes, now: float) -> list[str]:
         """The lines that these bytes end."""
         if int(now) != self._second:
-            self._second, self._lines_in_second = int(now), 0
+            self._second = int(now)
+            self._lines_in_second = 0
         if self._lines_in_second >= LINES_PER_S:
             return self._skip(data)
         *ended, rest = _LINE_END.split(bytes(self._open[: 4 * MAX_LINE_CHARS]) + data)
@@ -85,7 +89,8 @@ class LineCutter:
 
     def flush(self) -> list[str]:
         """Return what is left when the output has ended."""
-        rest, self._open[:] = bytes(self._open), b""
+        rest = bytes(self._open)
+        self._open[:] = b""
         return [*self._told(), *([text] if (text := _text(rest)) else [])]
 
     def _skip(self, data: bytes) -> list[str]:

@@ -19,7 +19,8 @@ from launcher.statuses import FAILED, moves
 LOOK_INTERVAL_S = 1.0
 LOOK_INTERVAL_WITHOUT_REPLICAS_S = 5.0
 """The wake hook tells of calls; looking only finds what a hook could not, and retries."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 10.0
 _ILLEGAL_MOVE = 409
 Say = Callable[[str], None]
 
@@ -73,7 +74,8 @@ class Registration:
                 wait_s = LOOK_INTERVAL_S if self._fleet.replicas else LOOK_INTERVAL_WITHOUT_REPLICAS_S
                 pause_s = FIRST_PAUSE_S
             else:
-                wait_s, pause_s = pause_s, min(pause_s * 2, LONGEST_PAUSE_S)
+                wait_s = pause_s
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 await asyncio.sleep(FIRST_PAUSE_S)  # a change does not shorten this one
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):  # unlike wait_for, it never swallows a cancellation
@@ -110,7 +112,8 @@ class Registration:
 
     async def _tell_list(self, urls: tuple[str, ...]) -> None:
         answer = await self._control.list_replicas(urls)
-        self._told, self._shown = urls, tuple(answer["replicas"])
+        self._told = urls
+        self._shown = tuple(answer["replicas"])
         self._fleet.listed(time.monotonic(), urls)
 
     async def _move(self, present: str) -> None:
@@ -127,7 +130,8 @@ class Registration:
 
     def _observe(self, deployment: dict[str, Any]) -> None:
         load = {name: deployment["load"].get(name) for name in Load.__slots__}
-        status, max_concurrency = str(deployment["status"]), deployment.get("max_concurrency")
+        status = str(deployment["status"])
+        max_concurrency = deployment.get("max_concurrency")
         self._fleet.observe(time.monotonic(), status, Load(**load), max_concurrency)
 
     def _tell_once(self, problem: str) -> None:

@@ -64,7 +64,8 @@ class ReplicaRunner:
         """Start the process, and report its readiness and its end."""
         options = self._around.options
         try:
-            argv, environment = argv_for(options.command, port), environment_for(os.environ, port)
+            argv = argv_for(options.command, port)
+            environment = environment_for(os.environ, port)
             self._process = await ReplicaProcess.start(argv, environment, self._receive)
         except OSError as error:
             self._end(f"could not be started: {error.strerror}. Check COMMAND")
@@ -95,7 +96,8 @@ class ReplicaRunner:
             self.kill(await self._until_hung(self._around.health))
 
     async def _until_ready(self) -> None:
-        began, told = time.monotonic(), 0.0
+        began = time.monotonic()
+        told = 0.0
         while True:
             found = await self._around.probe.ask(self._health_url, START_PROBE_TIMEOUT_S)
             waited_s = time.monotonic() - began
@@ -109,11 +111,13 @@ class ReplicaRunner:
 
     async def _until_hung(self, health: HealthCheck) -> str:
         """Returns why it is to be killed."""
-        failures, what = 0, ""
+        failures = 0
+        what = ""
         while failures < health.unhealthy_after:
             await asyncio.sleep(health.interval_s)
             found = await self._around.probe.ask(self._health_url, health.timeout_s)
-            what, failures = found.what, 0 if found.health is Health.GOOD else failures + 1
+            what = found.what
+            failures = 0 if found.health is Health.GOOD else failures + 1
         return f"was killed: it failed {failures} health checks in a row (the last time it {what})"
 
     @property

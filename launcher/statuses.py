@@ -3,7 +3,9 @@
 See docs/reference/management-api.md#deployments.
 """
 
-WAKING_UP, LOADING_MODEL, FAILED = "WAKING_UP", "LOADING_MODEL", "FAILED"
+WAKING_UP = "WAKING_UP"
+LOADING_MODEL = "LOADING_MODEL"
+FAILED = "FAILED"
 _WAY = ("SCALED_TO_ZERO", WAKING_UP, LOADING_MODEL, FAILED)
 """Each may be set from the one before it."""
 _ENTRIES = {"DEPLOYING": "SCALED_TO_ZERO"}

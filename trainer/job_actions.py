@@ -14,8 +14,9 @@ from trainer.reconciler import Action, Forget, Start, Stop
 
 UNCLAIMABLE_S = 2.0
 """The time that a job which control did not let start leaves its room to others."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
-"""The interval between tries to remove what a deleted job left."""
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 60.0
+"""The longest pause between tries to remove what a deleted job left."""
 log = logging.getLogger(__name__)
 
 

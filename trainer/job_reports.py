@@ -69,11 +69,15 @@ def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport
 
 def _lost(job: WantedJob, failed_start: str | None) -> JobReport:
     if failed_start is not None:
-        outcome, message = Outcome.DEPLOY_FAILED, failed_start
+        outcome = Outcome.DEPLOY_FAILED
+        message = failed_start
     elif job.wanted is Wanted.STOP:
-        outcome, message = Outcome.STOPPED, None
+        outcome = Outcome.STOPPED
+        message = None
     elif job.status == RUNNING:
-        outcome, message = Outcome.FAILED, LOST
+        outcome = Outcome.FAILED
+        message = LOST
     else:
-        outcome, message = Outcome.REQUEUED, None
+        outcome = Outcome.REQUEUED
+        message = None
     return JobReport(job.job_id, job.attempt, Phase.ENDED, outcome, message)

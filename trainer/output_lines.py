@@ -11,7 +11,8 @@ from typing import Any
 from policy.training.reports import MetricPoint, OutputBatch, OutputLine
 from trainer.backend import OutputChunk
 
-INFO, WARNING = "INFO", "WARNING"
+INFO = "INFO"
+WARNING = "WARNING"
 MAX_METRIC_CHARS = 255
 MAX_STEP = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -45,7 +46,9 @@ def metric(at_ns: int, text: str) -> MetricPoint | None:
         return None
     if not isinstance(found, dict):
         return None
-    name, value, step = found.get("metric"), _finite(found.get("value")), found.get("step")
+    name = found.get("metric")
+    value = _finite(found.get("value"))
+    step = found.get("step")
     if not isinstance(name, str) or not _is_metric_name(name) or value is None or not _is_step(step):
         return None
     return MetricPoint(name, at_ns // _NS_PER_MS, step, value)

@@ -103,7 +103,8 @@ class Shipping:
     async def deliver(self) -> None:
         """Deliver what there is now, of each node a bounded part."""
         seen = self._seen
-        is_complete, self._has_more = True, False
+        is_complete = True
+        self._has_more = False
         try:
             for node in () if self._is_refused else seen.nodes:
                 is_complete = await self._ship(seen, node.rank) and is_complete
@@ -117,7 +118,8 @@ class Shipping:
             )
         await self._tell_checkpoints()
         if is_complete or self._is_refused:
-            self.covered, self._stalled_since = seen, None
+            self.covered = seen
+            self._stalled_since = None
         elif self._has_more:
             self._stalled_since = None
         else:

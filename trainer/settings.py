@@ -8,7 +8,9 @@ from pathlib import Path
 from runtime.environment import Environment, access_token, http_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
-LOCAL, RAY, OFF = "local", "ray", "off"
+LOCAL = "local"
+RAY = "ray"
+OFF = "off"
 BACKENDS = (LOCAL, RAY, OFF)
 DEFAULT_STOP_GRACE_S = 10.0
 _MEMORY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi|Ti)")

@@ -51,7 +51,8 @@ class SyncLoop:
         self._wanted: WantedState | None = None
         self._known: dict[str, WantedJob] = {}
         self._control_outage = OutageLog(log, START_S, clock)
-        self._backend_outage, self._rivalry = OutageLog(log), OutageLog(log)
+        self._backend_outage = OutageLog(log)
+        self._rivalry = OutageLog(log)
         self._is_open = self._is_stopping = False
         self._told: Mapping[str, JobReport] = {}
         self.has_synced = asyncio.Event()
@@ -99,7 +100,8 @@ class SyncLoop:
             for shipping, _ in self._shippings.values():
                 shipping.control_is_away()
             return False
-        self._wanted, self._told = wanted, {job.job_id: job for job in told}
+        self._wanted = wanted
+        self._told = {job.job_id: job for job in told}
         self._known |= {job.job_id: job for job in wanted.jobs if job.status not in ENDED}
         if reason is None:
             self._act(wanted, view)
@@ -112,7 +114,8 @@ class SyncLoop:
                 if not self._is_open:
                     await self._backend.open()
                     self._is_open = True
-                hosts, seen = await self._backend.hosts(), await self._backend.observe()
+                hosts = await self._backend.hosts()
+                seen = await self._backend.observe()
         except (BackendAwayError, TimeoutError) as error:
             reason = str(error) or f"The backend has not answered for {OBSERVE_S:.0f} s"
             self._begin(

@@ -64,7 +64,8 @@ class Terminals:
     """The open terminals of one trainer."""
 
     def __init__(self, backend: Backend, dialler: Dialler) -> None:
-        self._backend, self._dialler = backend, dialler
+        self._backend = backend
+        self._dialler = dialler
         self._places = Places(MAX_OPEN, "shells")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._taken: set[str] = set()

@@ -33,7 +33,8 @@ class MockServer(asyncio.Protocol):
     """One connection, as the replica (`is_replica`) or as the receiver."""
 
     def __init__(self, figures: Figures, is_replica: bool) -> None:
-        self._figures, self._is_replica = figures, is_replica
+        self._figures = figures
+        self._is_replica = is_replica
         self._buffer = bytearray()
         self._transport: asyncio.WriteTransport | None = None
 
@@ -70,7 +71,8 @@ class MockServer(asyncio.Protocol):
 
 async def serve(port: int, tls_port: int, pem: str) -> None:
     """Serve until cancelled."""
-    loop, figures = asyncio.get_running_loop(), Figures()
+    loop = asyncio.get_running_loop()
+    figures = Figures()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     await loop.create_server(lambda: MockServer(figures, False), "127.0.0.1", tls_port, backlog=4096, ssl=context)

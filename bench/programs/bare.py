@@ -156,7 +156,8 @@ class BarePipeline(Pipeline):
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
     """Serve until killed."""
     directory = DataDirectory(data)
-    keys, stamp = parse_keys(directory.secret_key()), ReplicaStamp(stamp_path(directory.replica))
+    keys = parse_keys(directory.secret_key())
+    stamp = ReplicaStamp(stamp_path(directory.replica))
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
     parts = Parts(

@@ -12,7 +12,8 @@ _FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 
 def build(name: str) -> Path:
     """The program of `name`.c, compiled again if its source is newer. Raises `BenchError` where that fails."""
-    source, program = Path(__file__).with_name(f"{name}.c"), HOME / name
+    source = Path(__file__).with_name(f"{name}.c")
+    program = HOME / name
     if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
         return program.absolute()
     if shutil.which("gcc") is None:

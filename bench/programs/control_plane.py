@@ -109,7 +109,9 @@ async def policy_database(stack: ExitStack, folder: Path, rows: Iterable[Row], p
 
 async def fill(database: str, rows: Iterable[Row]) -> int:
     """Publish `rows`, each at a revision of its own; returns how many. The database must be migrated."""
-    store, source, number = Store.at(database), iter(rows), 0
+    store = Store.at(database)
+    source = iter(rows)
+    number = 0
     try:
         async with store.write() as tx:
             first = await current_revision(tx.conn)

@@ -115,7 +115,8 @@ class Api:
     """The management API, as an operator's script would call it."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._url, self._key = url, key
+        self._url = url
+        self._key = key
 
     def post(self, path: str, body: Mapping[str, Any], method: str = "POST") -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}

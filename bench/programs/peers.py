@@ -130,7 +130,9 @@ def start_arq(stack: ExitStack, replica: str, ca_file: Path, scratch: Path) -> Q
     """arq as its documentation shows it, with a Redis like the one of `tollgate up`."""
     python = _python_home("arq", ["--require-hashes", "-r", "bench/programs/arq.lock"])
     redis = shutil.which("redis-server") or _missing("redis-server")
-    socket, port, program = scratch / "arq.sock", free_port(), str(Path(__file__).with_name("arq_peer.py"))
+    socket = scratch / "arq.sock"
+    port = free_port()
+    program = str(Path(__file__).with_name("arq_peer.py"))
     argv = [redis, "--port", "0", "--unixsocket", str(socket), "--dir", str(scratch), "--save", ""]
     server = start("arq's redis", [*argv, "--appendonly", "yes"], OTHER_CORE, scratch / "arq-redis.log")
     stack.callback(server.stop)
@@ -154,8 +156,10 @@ PEERS: dict[str, Callable[[int, Path], Peer]] = {
 
 def _python_home(name: str, packages: Sequence[str]) -> Path:
     """The interpreter of the peer's environment: created on first use, and again for another base interpreter."""
-    home, base = HOME / name, f"{sys.base_prefix} {sys.version}"
-    python, stamp = home / "bin/python", home / ".installed"
+    home = HOME / name
+    base = f"{sys.base_prefix} {sys.version}"
+    python = home / "bin/python"
+    stamp = home / ".installed"
     if not stamp.exists() or stamp.read_text() != base:
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)], name)
         _run([str(PIP), "--python", str(python), "install", "--quiet", *packages], name)

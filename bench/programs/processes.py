@@ -11,7 +11,8 @@ from pathlib import Path
 
 from runtime.child_process import free_ports
 
-PROXY_CORE, OTHER_CORE = 0, 1
+PROXY_CORE = 0
+OTHER_CORE = 1
 
 
 class BenchError(Exception):

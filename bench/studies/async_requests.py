@@ -41,11 +41,13 @@ from tests.fakes.throwaway_ca import ThrowawayCa
 HOST = "hooks.example.com"
 WORKSPACES = 8
 """A workspace may make 12 000 requests a minute."""
-RATE_PER_S, REQUESTS = 100, 1500
+RATE_PER_S = 100
+REQUESTS = 1500
 FLOOD_CONNECTIONS = 32
 IDLE_S = 4.0
 DRAIN_S = 120.0
-TRIES, PAUSE_S = 5, 0.3
+TRIES = 5
+PAUSE_S = 0.3
 
 Pids = Callable[[], list[int]]
 
@@ -91,8 +93,10 @@ class Figures:
 
 async def submit(subject: Subject, count: int, rate_per_s: float, bytes_: int, connections: int) -> float:
     """Submit `count` requests at this rate. Returns the seconds until the last one was accepted."""
-    targets, filling = cycle(subject.targets), "x" * bytes_
-    timeout, limit = aiohttp.ClientTimeout(total=60), aiohttp.TCPConnector(limit=connections)
+    targets = cycle(subject.targets)
+    filling = "x" * bytes_
+    timeout = aiohttp.ClientTimeout(total=60)
+    limit = aiohttp.TCPConnector(limit=connections)
     async with aiohttp.ClientSession(timeout=timeout, connector=limit) as session:
         began = time.monotonic()
 
@@ -130,11 +134,13 @@ def drained(mock: Mock, subject: Subject, count: int) -> list[float]:
 
 def measure_cost(mock: Mock, subject: Subject, figures: Figures, bytes_: int) -> None:
     """CPU per request at a fixed rate, and in idleness."""
-    before, idle = cpu_s(subject.pids()), time.monotonic()
+    before = cpu_s(subject.pids())
+    idle = time.monotonic()
     time.sleep(IDLE_S)
     figures.idle_ms_per_s.append((cpu_s(subject.pids()) - before) * 1e3 / (time.monotonic() - idle))
     mock.take()
-    before, redis_before = cpu_s(subject.pids()), cpu_s(subject.redis_pids())
+    before = cpu_s(subject.pids())
+    redis_before = cpu_s(subject.redis_pids())
     asyncio.run(submit(subject, REQUESTS, RATE_PER_S, bytes_, 8))
     waits = drained(mock, subject, REQUESTS)
     figures.cpu_us.append((cpu_s(subject.pids()) - before) * 1e6 / REQUESTS)
@@ -152,7 +158,8 @@ def measure_cost(mock: Mock, subject: Subject, figures: Figures, bytes_: int) ->
 def measure_flood(mock: Mock, subject: Subject, figures: Figures, bytes_: int) -> None:
     """Measure how many a second are accepted, and done, when callers ask as fast as they can."""
     mock.take()
-    count, began = 2 * REQUESTS, time.monotonic()
+    count = 2 * REQUESTS
+    began = time.monotonic()
     accepted_s = asyncio.run(submit(subject, count, 1e9, bytes_, FLOOD_CONNECTIONS))
     drained(mock, subject, count)
     figures.accepted_per_s.append(count / accepted_s)
@@ -166,7 +173,8 @@ def measure_flood(mock: Mock, subject: Subject, figures: Figures, bytes_: int) -
 def start_mock(stack: ExitStack, scratch: Path) -> Mock:
     ca = ThrowawayCa(scratch)
     ca.server_context(HOST, "localhost")
-    port, tls_port = free_port(), free_port()
+    port = free_port()
+    tls_port = free_port()
     argv = [sys.executable, "-m", "bench.programs.async_mock", str(port), str(tls_port), str(scratch / f"{HOST}.pem")]
     program = start("mock", argv, OTHER_CORE, scratch / "mock.log")
     stack.callback(program.stop)
@@ -219,7 +227,8 @@ def report(all_figures: Mapping[str, Figures]) -> None:
             if values:
                 line.append(f"{subject} {statistics.median(values):.1f} ({values[0]:.1f} to {values[-1]:.1f})")
         print(f"{name}: {', '.join(line)}")
-    own, peer = all_figures["tollgate"].cpu_us, all_figures["arq"].cpu_us
+    own = all_figures["tollgate"].cpu_us
+    peer = all_figures["arq"].cpu_us
     ratios = sorted(one / two for one, two in zip(own, peer, strict=True))
     print(f"CPU of a request: {statistics.median(ratios):.2f} times arq's ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 

@@ -50,7 +50,8 @@ class Client:
         if method in ("POST", "PATCH"):
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self._socket.sendall(f"{head}\r\n".encode() + body)
-        status, length = self._answers.readline().split(maxsplit=2)[1], 0
+        status = self._answers.readline().split(maxsplit=2)[1]
+        length = 0
         for line in iter(self._answers.readline, b"\r\n"):
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
@@ -130,8 +131,10 @@ def batch(value: Any) -> bytes:
 def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:
     """The calls to measure, in order; the last one deletes the tree."""
     proxy = Client(port, INTERNAL_TOKEN)
-    root, deepest = f"{GROUPS}/{ids[0]}", f"{GROUPS}/{ids[-1]}"
-    more, raised = group("more", ids[-2]), json.dumps({"models": full_models(threshold=10_000)}).encode()
+    root = f"{GROUPS}/{ids[0]}"
+    deepest = f"{GROUPS}/{ids[-1]}"
+    more = group("more", ids[-2])
+    raised = json.dumps({"models": full_models(threshold=10_000)}).encode()
     return {
         "nothing": lambda: time.sleep(0.5),
         "create": lambda: client.ask("POST", GROUPS, more),

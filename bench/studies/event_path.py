@@ -62,7 +62,8 @@ class Scene:
 
     def cost(self, name: str, act: Callable[[], int]) -> None:
         """Run `act`, which returns a number of events; print the CPU per event."""
-        before, count = self.used_us(), act()
+        before = self.used_us()
+        count = act()
         spent = {part: (now - before[part]) / count for part, now in self.used_us().items()}
         print(f"{name}: " + ", ".join(f"{part} {us:.1f} µs" for part, us in spent.items()), flush=True)
 
@@ -74,7 +75,8 @@ class Scene:
 
     def write_events(self, journal: JournalWriter, pace: int, seconds: float) -> int:
         """Journal `pace` calls a second; return when control has had the time to commit them."""
-        before, started = self.written, time.monotonic()
+        before = self.written
+        started = time.monotonic()
         while (passed_s := time.monotonic() - started) < seconds:
             for _ in range(int(passed_s * pace) - (self.written - before)):
                 self._write(journal)
@@ -84,7 +86,8 @@ class Scene:
 
     def _write(self, journal: JournalWriter) -> None:
         self.written += 1
-        now_ms, key = time.time_ns() // 1_000_000, self.ulids()
+        now_ms = time.time_ns() // 1_000_000
+        key = self.ulids()
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
         journaled = journal.open(opened.record)
         tokens = Tokens(input=100, output=50)
@@ -94,7 +97,8 @@ class Scene:
     def list_events(self) -> int:
         """Read all pages; every event must be there once."""
         keys: set[str] = set()
-        count, query = 0, f"start_time={datetime.fromtimestamp(time.time() - 3600, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        count = 0
+        query = f"start_time={datetime.fromtimestamp(time.time() - 3600, UTC):%Y-%m-%dT%H:%M:%SZ}"
         while query:
             page = self._get(f"/v1/gateway/events?limit={PAGE}&{query}")
             keys.update(item["idempotencyKey"] for item in page["items"])

@@ -83,7 +83,10 @@ async def measure(store: Store, name: str, first_ms: int) -> None:
     """Print what each page reads: medians of twelve positions, in a window from there to a week from now."""
     for what, (keys, entities) in PAGES.items():
         window = Window(WORKSPACE_ID, first_ms, first_ms + (DAYS + 8) * DAY_MS, keys, entities)
-        took, blocks, fetched, rows = [], [], [], 0
+        took = []
+        blocks = []
+        fetched = []
+        rows = 0
         for number in range(12):
             after = (first_ms + (5 + 7 * number) * DAY_MS + number * 3_600_000, "")
             took.append(await page_s(store, window, after))
@@ -105,7 +108,8 @@ async def page_s(store: Store, window: Window, after: EventPosition) -> float:
 
 async def explained(store: Store, window: Window, after: EventPosition) -> tuple[int, int]:
     """The blocks that `EXPLAIN (ANALYZE, BUFFERS)` counts for the statements of a page, and its rows."""
-    blocks, rows = 0, 0
+    blocks = 0
+    rows = 0
     async with store.read() as conn:
         for part in parts_of(await partitions_of(conn), after[0], window.end_ms):
             behind = after if part.start_ms == after[0] else None

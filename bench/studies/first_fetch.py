@@ -49,7 +49,8 @@ def high_water_mib(pid: int) -> float:
 
 def fetch(folder: Path, control: ControlPlane) -> Fetched:
     """Start a proxy without a replica and wait until it has all policy. Prints what `/readyz` says meanwhile."""
-    replica, admin = folder / "replica.db", free_port()
+    replica = folder / "replica.db"
+    admin = free_port()
     environ = control.environ | {
         "TOLLGATE_CONTROL_URL": control.url,
         "TOLLGATE_REPLICA_PATH": str(replica),
@@ -57,7 +58,8 @@ def fetch(folder: Path, control: ControlPlane) -> Fetched:
         "TOLLGATE_ASYNC_WORKERS": "0",
     }
     (control_pid,) = control.pids()
-    before_mib, before_s = high_water_mib(control_pid), cpu_s([control_pid])
+    before_mib = high_water_mib(control_pid)
+    before_s = cpu_s([control_pid])
     argv = [sys.executable, "-m", "proxy", "--proxy-port", str(free_port()), "--admin-port", str(admin)]
     started = time.monotonic()
     proxy = start("proxy", argv, OTHER_CORE, folder / "proxy.log", environ)
@@ -77,7 +79,8 @@ def fetch(folder: Path, control: ControlPlane) -> Fetched:
 
 
 def wait_for_policy(admin_port: int) -> None:
-    end_s, told_s = time.monotonic() + TIMEOUT_S, time.monotonic()
+    end_s = time.monotonic() + TIMEOUT_S
+    told_s = time.monotonic()
     while (text := policy_check(admin_port)) != "ok":
         if time.monotonic() > end_s:
             raise BenchError(f"no policy after {TIMEOUT_S} s: {text}")

@@ -88,14 +88,18 @@ def bench_journal(directory: Path, calls: int) -> None:
     journal.start()
     opens = [call(number) for number in range(calls)]
     closes = [closing(number) for number in range(calls)]
-    slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
+    slowest_s = 0.0
+    thread_s = time.thread_time()
+    process_s = time.process_time()
+    wall_s = time.perf_counter()
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
         journaled = journal.open(opened.record)
         journal.answered(progress_record(opened.event_key, Tokens(input=100), 2))
         journal.close(journaled, closed.record)
         slowest_s = max(slowest_s, time.perf_counter() - began)
-    thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s
+    thread_s = time.thread_time() - thread_s
+    process_s = time.process_time() - process_s
     wall_s = time.perf_counter() - wall_s
     journal.stop()
     size = sum(path.stat().st_size for path in (directory / "bench").glob("*.journal"))
@@ -130,7 +134,8 @@ def closing(number: int) -> ClosedCall:
 def bench_shipper(directory: Path, calls: int) -> None:
     reader = JournalReader(directory / "bench")
     reader.dead = True
-    read, began = 0, time.process_time()
+    read = 0
+    began = time.process_time()
     while not reader.finished:
         read += len(join_events(reader.read(1000)))
     took_s = time.process_time() - began
@@ -151,7 +156,8 @@ async def bench_ingest(name: str, url: str, events: int, server: PostgresServer 
     async with opened(url) as store:
         await add_days(store)
         for senders in (1, 4):
-            first, now_ms = senders * 10_000_000, time.time_ns() // 1_000_000
+            first = senders * 10_000_000
+            now_ms = time.time_ns() // 1_000_000
             batches = iter(
                 [event(n, now_ms) for n in range(start, start + 1000)] for start in range(first, first + events, 1000)
             )
@@ -161,9 +167,12 @@ async def bench_ingest(name: str, url: str, events: int, server: PostgresServer 
                 for batch in batches:
                     await ingest.take(batch)
 
-            wall_s, cpu_s, server_s = time.perf_counter(), time.process_time(), server_cpu_s(server)
+            wall_s = time.perf_counter()
+            cpu_s = time.process_time()
+            server_s = server_cpu_s(server)
             await asyncio.gather(*(send() for _ in range(senders)))
-            wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+            wall_s = time.perf_counter() - wall_s
+            cpu_s = time.process_time() - cpu_s
             server_s = server_cpu_s(server) - server_s
             print(f"{name}, ingest, {senders} at a time: {events / wall_s:,.0f} events/s, "
                   f"{cpu_s / events * 1e6:.1f} µs CPU, {server_s / events * 1e6:.1f} in its server")  # fmt: skip
@@ -173,7 +182,8 @@ def server_cpu_s(server: PostgresServer | None) -> float:
     """The CPU time of all processes of the server so far, ended ones included; 0 for SQLite, which is in ours."""
     if server is None or server.process is None:
         return 0.0
-    pid, ticks = server.process.pid, 0
+    pid = server.process.pid
+    ticks = 0
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             fields = (entry / "stat").read_text().rpartition(") ")[2].split()

@@ -129,7 +129,8 @@ def redis_us(client: "redis.Redis", script: str, key: str, arguments: Callable[[
 
 def report_redis(server: RedisServer) -> None:
     scripts = Scripts.load()
-    take, settle = scripts.take.text.decode(), scripts.settle.text.decode()
+    take = scripts.take.text.decode()
+    settle = scripts.settle.text.decode()
     with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
         print(f"\nRedis {client.info()['redis_version']}: CPU µs per call")
         print(
@@ -196,7 +197,8 @@ async def report_python(server: RedisServer) -> None:
 
     async with redis.asyncio.Redis(unix_socket_path=path) as own:
         client: Any = own
-        sha, key = scripts.take.sha.decode(), plans[0].key
+        sha = scripts.take.sha.decode()
+        key = plans[0].key
         alone = await python_us(lambda: client.evalsha(sha, 1, key, *arguments))
         print(f"{'redis-py asyncio':>44} {alone:>8.1f}")
 
@@ -235,7 +237,8 @@ async def report_calls(server: RedisServer) -> None:
         await counters.start()
         spent = []
         for _ in range(ROUNDS + 3):
-            before, turn = cpu_s([server.pid]) * 1e6, iter(range(CALLS))
+            before = cpu_s([server.pid]) * 1e6
+            turn = iter(range(CALLS))
             await asyncio.gather(*(_call_in_turn(counters, plan, turn) for _ in range(in_flight)))
             await eventually(lambda: not counters.pending_settlements)  # noqa: B023 (awaited here)
             spent.append((cpu_s([server.pid]) * 1e6 - before) / CALLS)

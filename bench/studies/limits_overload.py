@@ -23,7 +23,8 @@ from policy.limits.settlement import NO_TOKENS, Estimate, Reservation, Settlemen
 from proxy.accounting.output_estimates import OutputEstimates
 
 OVERLOAD = 3.0
-MEAN_INPUT, MEAN_OUTPUT = 600, 400
+MEAN_INPUT = 600
+MEAN_OUTPUT = 400
 TOKENS_PER_S = 60
 """The pace of an answer, and so the time that a call holds its reservation."""
 WARM_UP_MS = 120_000

@@ -30,8 +30,11 @@ from bench.programs.peers import CHAT, chat_body
 from bench.programs.processes import treat_sigterm_as_interrupt
 from bench.programs.subjects import Rig, start_rig
 
-SECONDS, CONNECTIONS, CALLERS = 3, 8, (5, 50)
-CLAUDE, GPT = "hostile/claude", "hostile/gpt"
+SECONDS = 3
+CONNECTIONS = 8
+CALLERS = (5, 50)
+CLAUDE = "hostile/claude"
+GPT = "hostile/gpt"
 RESPONSES = "/v1/responses"
 VARIANTS: Mapping[str, str] = {
     "paced": "",
@@ -242,7 +245,8 @@ def _waits(gateway: Gateway, seconds: float) -> list[float]:
     """Return how long small governed calls take meanwhile, one after the other."""
     call = gateway.governed
     connection = http.client.HTTPConnection("127.0.0.1", call.port, timeout=60)
-    ends, waits = time.monotonic() + seconds, list[float]()
+    ends = time.monotonic() + seconds
+    waits = list[float]()
     while time.monotonic() < ends:
         waits.append(_send(connection, call.path, call.body.encode(), call.headers))
     connection.close()

@@ -46,7 +46,8 @@ class Fleet:
     async def cost(self, name: str, act: Callable[[], Awaitable[object]]) -> None:
         """Run `act`; print the CPU per second meanwhile, in ms. A Redis that restarts counts from its start."""
         self.log.clear()
-        before, started = self._used_s(), time.monotonic()
+        before = self._used_s()
+        started = time.monotonic()
         await act()
         took_s = time.monotonic() - started
         control_ms, redis_ms = (
@@ -72,16 +73,19 @@ class Delays:
         self.last_s.append(max(reached_s) - from_s)
 
     def __str__(self) -> str:
-        typical, last = 1000 * statistics.median(self.median_s), 1000 * statistics.median(self.last_s)
+        typical = 1000 * statistics.median(self.median_s)
+        last = 1000 * statistics.median(self.last_s)
         return f"{typical:.0f} ms to the median proxy, {last:.0f} ms to all, at most {1000 * max(self.last_s):.0f} ms"
 
 
 async def change_often(fleet: Fleet) -> None:
     """Change a secret once a second. Print how long hint and change took to be in the median proxy, and in all."""
-    hints, changes = Delays(), Delays()
+    hints = Delays()
+    changes = Delays()
     for turn in range(CHANGES):
         began_s = time.monotonic()
-        fleet.log.hinted_s, fleet.log.confirmed_s = [], []
+        fleet.log.hinted_s = []
+        fleet.log.confirmed_s = []
         await asyncio.to_thread(fleet.api.post, "/v1/secrets", {"name": "upstream", "value": f"value {turn}"})
         answered_s = time.monotonic()
         while len(fleet.log.confirmed_s) < len(fleet.proxies):

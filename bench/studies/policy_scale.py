@@ -40,7 +40,8 @@ from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.redis_server import private_redis
 
 PAGE = 5000
-ENDPOINTS, GROUPS = 10_000, 100_000
+ENDPOINTS = 10_000
+GROUPS = 100_000
 LOOK_UPS = 200_000
 
 
@@ -87,7 +88,9 @@ class PagedFeed:
     """Control's answers, generated on demand and passed through JSON as on the wire."""
 
     def __init__(self, source: Iterator[Row], version: ReplicaVersion, *, reset: bool) -> None:
-        self._source, self._version, self._reset = source, version, reset
+        self._source = source
+        self._version = version
+        self._reset = reset
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         page = tuple(islice(self._source, PAGE))
@@ -99,7 +102,8 @@ class PagedFeed:
 
 async def follow(replica: PolicyReplica, feed: PagedFeed) -> tuple[float, float]:
     """One refresh: (wall, CPU) seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     assert await Refresher(replica, feed, 60)._refresh(time.monotonic())
     return time.perf_counter() - wall, time.process_time() - cpu
 
@@ -128,7 +132,8 @@ def read_much(path: Path, keys: int) -> None:
     spent: list[float] = []
     for _ in range(LOOK_UPS):
         number = chance.randrange(keys)
-        wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
+        wanted = digest(number)
+        slug = slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
         holder = directory.key_holder(wanted)
         spent.append(time.perf_counter() - started)
@@ -148,7 +153,8 @@ def plan_us(path: Path, keys: int) -> float:
         number = random.Random(turn).randrange(keys)
         directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
         directory.workspace("nobody")  # opens the file, loads nothing
-        wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
+        wanted = digest(number)
+        slug = slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
         caller = directory.key_holder(wanted)
         assert caller is not None
@@ -222,7 +228,8 @@ def child(path: Path, keys: int) -> dict[str, float]:
 
 def measure(folder: Path, keys: int) -> dict[str, float]:
     version = ReplicaVersion("epoch", 1)
-    big, empty = folder / "replica.db", folder / "empty.db"
+    big = folder / "replica.db"
+    empty = folder / "empty.db"
     replica = PolicyReplica(big)
     wall, cpu = asyncio.run(follow(replica, PagedFeed(rows(keys), version, reset=True)))
     replica.close()
@@ -236,7 +243,8 @@ def measure(folder: Path, keys: int) -> dict[str, float]:
 
 
 def measure_reader(big: Path, empty: Path, keys: int) -> dict[str, float]:
-    nothing, much = child(empty, 0), child(big, keys)
+    nothing = child(empty, 0)
+    much = child(big, keys)
     grown = much["rss_mib"] - nothing["rss_mib"]
     tell(f"reader: {nothing['rss_mib']:.1f} MiB empty, +{grown:.1f} MiB after {LOOK_UPS:,} look-ups (aim ≤ 64)")
     cold = f"cold p50 {much['p50_us']:.0f} µs, p99 {much['p99_us']:.0f} µs (aim ≤ 200)"
@@ -246,7 +254,8 @@ def measure_reader(big: Path, empty: Path, keys: int) -> dict[str, float]:
 
 
 def measure_refresh(big: Path, empty: Path) -> dict[str, float]:
-    small_ms, large_ms = refresh_cost_ms(empty, 100), refresh_cost_ms(big, 100)
+    small_ms = refresh_cost_ms(empty, 100)
+    large_ms = refresh_cost_ms(big, 100)
     ratio = large_ms / small_ms
     tell(f"refresh with 100 changes: {small_ms:.1f} ms CPU empty, {large_ms:.1f} ms full: {ratio:.2f} times (aim ≤ 2)")
     return {"refresh_ratio": ratio}

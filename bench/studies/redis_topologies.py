@@ -87,7 +87,8 @@ async def load(counters: RedisCounters, plans: list[Plan], calls: int) -> None:
 
 
 async def measure(subject: Subject, plans: list[Plan]) -> None:
-    before, started = [cpu_s(server) for server in subject.servers], time.process_time()
+    before = [cpu_s(server) for server in subject.servers]
+    started = time.process_time()
     await load(subject.counters, plans, CALLS)
     subject.worker_us.append((time.process_time() - started) / CALLS * 1e6)
     spent = [cpu_s(server) - at for server, at in zip(subject.servers, before, strict=True)]
@@ -163,7 +164,9 @@ async def watch_a_death(cluster: RedisCluster, number: int, lag_s: float) -> Dea
     primary = cluster.owner_of(one.key)
     counters = RedisCounters(cluster.url, f"bench-{number}")
     await counters.start()
-    admitted, killed_at, back_at = 0, 0.0, 0.0
+    admitted = 0
+    killed_at = 0.0
+    back_at = 0.0
 
     async def caller() -> None:
         nonlocal admitted, back_at
@@ -183,7 +186,8 @@ async def watch_a_death(cluster: RedisCluster, number: int, lag_s: float) -> Dea
     await eventually(lambda: admitted >= at_death)
     await cut_off(primary, lag_s)
     primary.server.kill()
-    before, killed_at = admitted, time.monotonic()
+    before = admitted
+    killed_at = time.monotonic()
     await asyncio.to_thread(cluster.wait_for_replacement, primary)
     replacement = cluster.owner_of(one.key)
     await asyncio.gather(*callers)

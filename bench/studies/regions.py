@@ -24,10 +24,12 @@ LOADS = (1.0, 3.0)
 BURSTS = (1, 0.5)
 """The number of calls that come at once: one, or so large a part of the threshold."""
 FAIL_OVERS = 10
-WARM_UP_MS, FALL_WITHIN_MS = 60_000, 60_000
+WARM_UP_MS = 60_000
+FALL_WITHIN_MS = 60_000
 SHARES = (0.5, 0.8)
 DEMANDS = ((0.5, 0.5), (0.7, 0.3), (0.9, 0.1), (1.0, 0.0))
-DIVIDED_THRESHOLD, DIVIDED_MS = 600, 600_000
+DIVIDED_THRESHOLD = 600
+DIVIDED_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def fail_over(calls: Calls, lag_ms: int, seed: int) -> FailOver:
     times_ms = list(calls.times_ms(moment_ms + 6 * WINDOW_MS, chance))
     fall_ms = times_ms[min(bisect_left(times_ms, moment_ms), len(times_ms) - 1)]
     del times_ms[bisect_right(times_ms, fall_ms + WINDOW_MS) :]
-    seen, fallen = bisect_right(times_ms, fall_ms - lag_ms), bisect_right(times_ms, fall_ms)
+    seen = bisect_right(times_ms, fall_ms - lag_ms)
+    fallen = bisect_right(times_ms, fall_ms)
     primary = Counters(calls.threshold)
     admitted = primary.admitted(times_ms[:seen])
     replica = Counters(calls.threshold, primary.copied())
@@ -118,7 +121,8 @@ def divided(shares: tuple[int, int], demands: tuple[float, float], seed: int) ->
 
     `demands`: calls a minute in each region, as parts of the whole threshold.
     """
-    threshold, chance = sum(shares), random.Random(seed)
+    threshold = sum(shares)
+    chance = random.Random(seed)
     admitted: list[int] = []
     for share, demand in zip(shares, demands, strict=True):
         if demand:

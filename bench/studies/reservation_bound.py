@@ -80,7 +80,8 @@ def calls_of(
     workload: Workload, load: float, minutes: int, chance: random.Random, repeats: int = REPEATS
 ) -> Iterator[Call]:
     """Calls at `load` times the threshold, whose sizes are skewed."""
-    gap_ms, at_ms = 60_000 / (load * CALLS), 0.0
+    gap_ms = 60_000 / (load * CALLS)
+    at_ms = 0.0
     while at_ms < minutes * 60_000:
         at_ms += chance.expovariate(1 / gap_ms)
         input_tokens = round(chance.lognormvariate(0, 0.3) * workload.mean_input / 1.046) + 1
@@ -97,7 +98,8 @@ class Limited:
         limit = Limit(LimitType.TOKEN, Unit.MINUTE, workload.threshold)
         self._cap = workload.cap
         self._both_sums = both_sums
-        self._bounds, self._mask = (Bound(limit, "g", "g"),), kind_mask((limit,))
+        self._bounds = (Bound(limit, "g", "g"),)
+        self._mask = kind_mask((limit,))
         self._counters = CounterHash(LEASE_MS)
         self._estimates = OutputEstimates()
         self._number = 0

@@ -15,18 +15,24 @@ from bench.programs.peers import chat_body
 from bench.programs.processes import OTHER_CORE, BenchError, rss_mib
 from bench.programs.subjects import Rig, Subject, proxy_cpu_s
 
-MANY, FEW = 2000, 100
-FRAMES, INTERVAL_MS = 100, 100
-"""Ten seconds, so that all streams are open at once."""
-CHUNK_STREAMS, CHUNK_FRAMES = 1000, 50
+MANY = 2000
+FEW = 100
+FRAMES = 100
+INTERVAL_MS = 100
+"""The pace: `FRAMES` take ten seconds, so that all streams are open at once."""
+CHUNK_STREAMS = 1000
+CHUNK_FRAMES = 50
 ENDING = 2
 """The chunks that the upstream adds: the finish reason, and the usage, which not every caller is passed."""
-STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS = 5000, 30, 500
-"""Fifteen seconds: opening 5 000 streams takes six."""
+STEADY = 5000
+STEADY_FRAMES = 30
+STEADY_INTERVAL_MS = 500
+"""The pace: `STEADY_FRAMES` take fifteen seconds; opening 5 000 streams takes six."""
 ROUNDS = 5
 BEHIND = 500
 """Streams that stay open in the background, at 5 000 chunks a second, while first bytes of others are timed."""
-STARTS, GAP_MS = 1500, 2
+STARTS = 1500
+GAP_MS = 2
 
 
 def measure_floods(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:

@@ -44,7 +44,8 @@ class StreamClient(asyncio.Protocol):
     """Sends one request when connected, and records when bytes arrive."""
 
     def __init__(self, request: bytes, watch: Watch) -> None:
-        self._request, self._watch = request, watch
+        self._request = request
+        self._watch = watch
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -53,7 +54,8 @@ class StreamClient(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        now, watch = time.perf_counter(), self._watch
+        now = time.perf_counter()
+        watch = self._watch
         if not watch.first_read_at:
             watch.first_read_at = now
             watch.refused = not data.startswith(b"HTTP/1.1 200")

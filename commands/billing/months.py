@@ -46,7 +46,8 @@ def month_window(text: str) -> tuple[str, str]:
     try:
         if form is None:
             raise ValueError(text)
-        year, month = int(form[1]), int(form[2])
+        year = int(form[1])
+        month = int(form[2])
         start = datetime(year, month, 1, tzinfo=UTC)
         end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
     except ValueError:

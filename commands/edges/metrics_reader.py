@@ -31,7 +31,9 @@ class MetricsReader:
         """One look. Raises AwayError or RefusedError."""
         try:
             async with self._session.get(url, headers={"Accept": "text/plain"}, allow_redirects=False) as answer:
-                status, body, at_s = answer.status, await answer.read(), time.monotonic()
+                status = answer.status
+                body = await answer.read()
+                at_s = time.monotonic()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise AwayError(f"{url} does not answer ({str(error) or type(error).__name__})") from None
         if status in (401, 403):

@@ -42,7 +42,8 @@ class EventList:
         if self.is_over(position):
             return
         waiting: list[Event] = []
-        read_to, window_end = position, position.timestamp
+        read_to = position
+        window_end = position.timestamp
         async for page in self._pages(position):
             window_end = page["window"]["end_time"]
             for event in map(read_event, page["items"]):

@@ -135,7 +135,8 @@ class Forwarder:
 
     def _doubt(self, events: Sequence[Event]) -> float | None:
         """Return since when it is unknown whether the receiver has some of these events; from now on it is unknown."""
-        since_s, remembers_s = self._state.progress.in_doubt_since_s, self._receiver.remembers_s
+        since_s = self._state.progress.in_doubt_since_s
+        remembers_s = self._receiver.remembers_s
         if remembers_s is None:
             return None
         now_s = time.time()
@@ -151,7 +152,8 @@ class Forwarder:
     def _stop(self, events: Sequence[Event], refused: Sequence[RefusedEvent]) -> None:
         """Raise RefusedEventError. What was taken is recorded first: the receiver may have forgotten it by the time
         that the refused event is mended."""
-        keys, progress = {one.event.key for one in refused}, self._state.progress
+        keys = {one.event.key for one in refused}
+        progress = self._state.progress
         taken = [event.key for event in events if event.key not in keys]
         doubt_s = progress.in_doubt_since_s if any(one.is_partly_taken for one in refused) else None
         forwarded = progress.forwarded + len(taken)

@@ -46,7 +46,8 @@ class Destination:
             if given["output"] is None:
                 raise ValueError(f"--to {kind} needs --output")
             return cls(kind, batch_events, output=given["output"])
-        url, key = _url(kind, given["receiver_url"]), environ.get(KEY_NAMES[kind], "").strip() or None
+        url = _url(kind, given["receiver_url"])
+        key = environ.get(KEY_NAMES[kind], "").strip() or None
         if key is not None and not (key.isascii() and key.isprintable()):
             raise ValueError(f"{KEY_NAMES[kind]} has characters that no key has, such as a line break")
         if key is not None and not _is_safe(url):

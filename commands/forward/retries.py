@@ -29,7 +29,8 @@ class Retries:
 
     async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, which is called again after AwayError and ReceiverAwayError. Raises GaveUpError."""
-        began_s, ceiling_s = time.monotonic(), self._first_delay_s
+        began_s = time.monotonic()
+        ceiling_s = self._first_delay_s
         while True:
             try:
                 return await work()

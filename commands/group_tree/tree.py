@@ -87,7 +87,8 @@ def _models(group: Group) -> Iterator[str]:
 
 
 def _usage(entry: Mapping[str, Any], group_id: str) -> str:
-    used, threshold = entry["current_usage"], entry["threshold"]
+    used = entry["current_usage"]
+    threshold = entry["threshold"]
     share = f"{100 * used // threshold}%"
     source = "" if entry["source_group"] == group_id else f"  set by {entry['source_group']}"
     return f"{bar(used, threshold)} {share:>4}  {used} of {threshold} {entry['type']} today{source}"

@@ -199,7 +199,9 @@ def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> Non
         if not is_kept:
             click.echo(f"The signing secret of {made.id} was not kept: rotate it to see one.", err=True)
 
-    steps, workspace, values = prepared.steps, prepared.workspace, prepared.values
+    steps = prepared.steps
+    workspace = prepared.workspace
+    values = prepared.values
     connection.run(lambda client: apply_steps(client, steps, workspace, values, Observer(step, webhook)))
     if steps:
         deleted = sum(change.action is Action.DELETE for change in prepared.plan.changes)

@@ -52,7 +52,8 @@ def _variables(names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         base = "SECRET_" + re.sub("[^A-Z0-9]", "_", name.upper())
-        candidate, number = base, 1
+        candidate = base
+        number = 1
         while candidate in taken:
             number += 1
             candidate = f"{base}_{number}"

@@ -82,7 +82,8 @@ class _Planner:
 
     def secrets(self, wanted: Sequence[Secret], workspace: Workspace, given: frozenset[str]) -> None:
         for secret in wanted:
-            found, name = workspace.secrets.get(secret.name), secret.name
+            found = workspace.secrets.get(secret.name)
+            name = secret.name
             if name not in given and found is None:
                 self.refusals.append(f"secret {name}: {secret.env} is not set, and there is no such secret yet")
             elif name not in given:
@@ -132,7 +133,8 @@ class _Planner:
 
     def _in_tree(self, group: Group, known: Mapping[str, Group]) -> Group:
         """The group with the enforcement that it has in its tree."""
-        key, parent = group.external_entity_id, None if group.parent is None else known.get(group.parent)
+        key = group.external_entity_id
+        parent = None if group.parent is None else known.get(group.parent)
         if group.parent is not None and parent is None:
             self.refusals.append(f"group {key}: there is no group {group.parent} to be its parent")
         if parent is None:
@@ -145,7 +147,8 @@ class _Planner:
 
     def _is_in_place(self, wanted: Group, found: Group) -> bool:
         """Return whether parent and enforcement, which cannot change, are as wanted."""
-        key, remedy = wanted.external_entity_id, "cannot change; delete the group and create it again"
+        key = wanted.external_entity_id
+        remedy = "cannot change; delete the group and create it again"
         if wanted.parent != found.parent:
             self.refusals.append(f"group {key}: its parent is {found.parent or 'none'} and {remedy}")
         elif wanted.enforcement is not found.enforcement:

@@ -74,7 +74,8 @@ def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, Found[Group]]:
 
 
 def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:
-    metadata, hierarchy = item["metadata"], item["hierarchy"]
+    metadata = item["metadata"]
+    hierarchy = item["hierarchy"]
     parent = hierarchy["parent_group_id"]
     return Group(
         metadata["external_entity_id"],

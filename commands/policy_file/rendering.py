@@ -118,5 +118,6 @@ def _entry_fields(entry: SlugLimits) -> Iterator[tuple[str, Any]]:
 
 
 def _difference_text(difference: Difference) -> str:
-    before, after = cell_text(difference.before), cell_text(difference.after)
+    before = cell_text(difference.before)
+    after = cell_text(difference.after)
     return f"{cell_text(difference.field)}: {after if difference.before is None else f'{before} → {after}'}"

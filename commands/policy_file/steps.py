@@ -95,7 +95,8 @@ def _endpoint(change: Change, owner: str) -> Step:
 
 def _webhook(change: Change, owner: str) -> Iterator[Step]:
     """A webhook is created enabled, so one that is not takes two calls."""
-    key, wanted = change.key, change.after
+    key = change.key
+    wanted = change.after
     body: dict[str, Any] = {"managed_by": owner}
     if change.before is None:
         described = {"url": wanted.url, "description": wanted.description, **body}

@@ -76,7 +76,8 @@ class Comparison:
 
     async def report(self) -> dict[str, Any]:
         """Raises ManagementError."""
-        count, window = 0, {"start_time": self.given["start"], "end_time": self.given["end"]}
+        count = 0
+        window = {"start_time": self.given["start"], "end_time": self.given["end"]}
         await self._check_is_final(window)
         journal = self._journal_check()
         invoice = await self._invoice_check()
@@ -110,7 +111,8 @@ class Comparison:
         if not self.given["journals"]:
             return None
         calls = read_calls(line for directory in self.given["journals"] for line in journal_lines(directory))
-        start_s, end_s = epoch_s(self.given["start"]), epoch_s(self.given["end"])
+        start_s = epoch_s(self.given["start"])
+        end_s = epoch_s(self.given["end"])
         return JournalCheck(calls, self.given["workspace_id"], start_s, end_s, self.given["all_machines"])
 
     async def _invoice_check(self) -> InvoiceCheck | None:

@@ -104,7 +104,8 @@ class InvoiceCheck:
         found = []
         nothing = [0] * len(self.columns.figures)
         for identity in sorted(self.ours.keys() | self.theirs.keys()):
-            ours, theirs = self.ours.get(identity, nothing), self.theirs.get(identity, nothing)
+            ours = self.ours.get(identity, nothing)
+            theirs = self.theirs.get(identity, nothing)
             for name, own, other in zip(self.columns.figures, ours, theirs, strict=True):
                 if abs(own - other) > self.tolerance * max(own, other):
                     found.append(Difference(f"invoice: {name}", " ".join(identity), str(own), str(other)))

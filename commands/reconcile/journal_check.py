@@ -10,7 +10,10 @@ from typing import Any
 from commands.errors import ManagementError
 from commands.forward.billing_events import Event, epoch_s
 
-SHIPPED, WAITING, REJECTED, OPEN = "shipped", "journal", "rejected", "open"
+SHIPPED = "shipped"
+WAITING = "journal"
+REJECTED = "rejected"
+OPEN = "open"
 _STRENGTH = (OPEN, REJECTED, WAITING, SHIPPED)
 """A call that moved while the journals were read is found twice; the later state counts."""
 
@@ -79,7 +82,8 @@ class JournalCheck:
         self.workspace_id = self.workspace_id or call.workspace_id
         self.found.add(event.key)
         self.compared += 1
-        ours, theirs = _members_of_call(call), _members_of_event(event)
+        ours = _members_of_call(call)
+        theirs = _members_of_event(event)
         if call.tokens is not None and ours != theirs:
             self.different.append(Difference("event differs from journal", event.key, _text(theirs), _text(ours)))
 

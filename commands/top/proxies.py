@@ -58,8 +58,10 @@ class Follower:
         errors = [result for result in found if isinstance(result, ManagementError)]
         if len(errors) == len(found) and not any(self._last):
             raise errors[0]
-        befores, self._last = self._last, list(self._last)
-        pairs, proxies = [], []
+        befores = self._last
+        self._last = list(self._last)
+        pairs = []
+        proxies = []
         for number, result in enumerate(found):
             before = befores[number]
             proxies.append(_state(self._urls[number], before, result))

@@ -88,7 +88,8 @@ class Rates:
         return self.whole.to_json() | now | listed
 
     def _count(self, metric: str, labels: Mapping[str, str], per_second: float) -> None:
-        workspace, status = labels.get("workspace", ""), labels.get("status_code", "")
+        workspace = labels.get("workspace", "")
+        status = labels.get("status_code", "")
         group = self.groups[workspace, labels.get("external_entity_id", "")]
         slug = self.slugs[workspace, labels.get("model_slug", "")]
         if metric == REQUESTS:

@@ -50,7 +50,8 @@ def _head(view: View) -> list[str]:
 
 
 def _figures(view: View) -> str:
-    whole, rates = view.rates.whole, view.rates
+    whole = view.rates.whole
+    rates = view.rates
     first = f"{_rate(whole.calls)} calls/s   {_rate(whole.errors)} errors/s   {_rate(whole.refused)} refused/s"
     return f"{first}   {_rate(whole.tokens)} tokens/s   {rates.in_flight} in flight   {rates.parked} parked"
 

@@ -94,7 +94,8 @@ def _read(status: int, answer: Any) -> dict[str, Any]:
 async def local_address(url: str) -> str:
     """Our address on the route to control. OSError if the name does not resolve or there is no route."""
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     loop = asyncio.get_running_loop()
     family, kind, _, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[0]
     with socket.socket(family, kind) as probe:

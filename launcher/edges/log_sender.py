@@ -64,5 +64,6 @@ class LogSender:
 
     def _tell_dropped(self) -> None:
         if self._lines.dropped > self._told_dropped:
-            count, self._told_dropped = self._lines.dropped - self._told_dropped, self._lines.dropped
+            count = self._lines.dropped - self._told_dropped
+            self._told_dropped = self._lines.dropped
             self.add(f"{count} log lines were dropped while control was away", level="WARNING")

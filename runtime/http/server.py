@@ -5,7 +5,6 @@ malformed bytes, which may hold an API key, in its answer and its log.
 """
 
 import asyncio
-import json
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from typing import Any, cast
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from runtime.http.error_answers import FIELDS, error_answer, error_json
 from runtime.http.framing import Framing, framing_fault, says_http
 from runtime.http.known_callers import KnownCallers
 from runtime.log_lines import PacedLog
@@ -23,10 +23,7 @@ from runtime.shares.places import Places
 
 _MALFORMED = (HttpProcessingError, web.RequestPayloadError)
 _BREAKS_HTTP = "The request breaks a rule of HTTP"
-FIELDS = {"Server": "tollgate", "X-Content-Type-Options": "nosniff"}
-"""Header fields of every answer. aiohttp's `Server` would name its version and Python's."""
 _TOO_MANY = "Too many connections; try again later"
-_CODES = {400: "INVALID_REQUEST", 408: "REQUEST_TIMEOUT", 503: "TOO_MANY_CONNECTIONS"}
 log = logging.getLogger(__name__)
 
 
@@ -87,7 +84,8 @@ class _Front:
         self._server = server
         self._handle: Callable[[Any], Awaitable[web.StreamResponse]] = server.request_handler
         self._make_request: Callable[..., web.BaseRequest] = server.request_factory
-        server.request_handler, server.request_factory = self._serve, self._request
+        server.request_handler = self._serve
+        server.request_factory = self._request
         self._loop = asyncio.get_running_loop()
         self._watch: asyncio.TimerHandle | None = None
 
@@ -128,7 +126,8 @@ class _Front:
             self._watch = self._loop.call_later(self.limits.look_interval_s, self._look)
 
     def _look(self) -> None:
-        connections, now = self._connections(), self._loop.time()
+        connections = self._connections()
+        now = self._loop.time()
         for connection in connections:
             connection.look(now)
         self._watch = None
@@ -222,7 +221,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._front.has_room():
             made = cast(asyncio.Transport, transport)
-            made.write(self._answer(503, _TOO_MANY))
+            made.write(error_answer(503, _TOO_MANY, self._front.limits.code_member))
             made.close()
             return
         super().connection_made(transport)
@@ -255,10 +254,13 @@ class _Connection(web.RequestHandler):
 
     def begins(self, request: web.BaseRequest) -> None:
         """A head is complete or malformed."""
-        self.head_since, self._in_flight, self._payload = 0.0, request, request.content
+        self.head_since = 0.0
+        self._in_flight = request
+        self._payload = request.content
         self._begun_at = self._came_at = self.waiting_since = self._front_time()
         self._read_bytes = 0
-        self.is_http, self._line = says_http(self._line, request.method, request.raw_path), b""
+        self.is_http = says_http(self._line, request.method, request.raw_path)
+        self._line = b""
         self._begun += 1
         self._raise_in_body_reader()
 
@@ -312,7 +314,8 @@ class _Connection(web.RequestHandler):
 
     def look(self, now: float) -> None:
         """Close the connection if its caller takes too long."""
-        limits, transport = self._front.limits, self.transport
+        limits = self._front.limits
+        transport = self.transport
         if transport is None:
             return
         if self._stalled_since and now - self._stalled_since > limits.stall_s:
@@ -321,12 +324,14 @@ class _Connection(web.RequestHandler):
             self.cut(408, "The request did not arrive in time")
 
     def _is_body_late(self, now: float) -> bool:
-        request, limits = self._in_flight, self._front.limits
+        request = self._in_flight
+        limits = self._front.limits
         if request is None or request.content.is_eof():
             return False
         came_bytes = request.content.total_bytes
         if came_bytes != self._read_bytes:
-            self._read_bytes, self._came_at = came_bytes, now
+            self._read_bytes = came_bytes
+            self._came_at = now
         allowed_s = limits.body_idle_s + came_bytes / limits.body_bytes_per_s
         return now - self._came_at > limits.body_idle_s or now - self._begun_at > allowed_s
 
@@ -344,7 +349,7 @@ class _Connection(web.RequestHandler):
         """Send this error, unless an answer has begun, and close."""
         has_begun = self._in_flight is not None and self._in_flight.writer.output_size > 0
         if self.transport is not None and not has_begun:
-            self.transport.write(self._answer(status, message))
+            self.transport.write(error_answer(status, message, self._front.limits.code_member))
         self.force_close()
 
     def handle_error(
@@ -362,7 +367,7 @@ class _Connection(web.RequestHandler):
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionResetError
         self.log_exception("", exc_info=exc)
-        text = self._body(status, HTTPStatus(status).phrase)
+        text = error_json(status, HTTPStatus(status).phrase, self._front.limits.code_member)
         answer = web.Response(status=status, text=text, content_type="application/json", headers=FIELDS)
         answer.force_close()
         return answer
@@ -375,15 +380,6 @@ class _Connection(web.RequestHandler):
             return
         trace = "".join(traceback.format_tb(error.__traceback__)) if isinstance(error, BaseException) else ""
         log.error("the HTTP server failed: %s\n%s", type(error).__name__, trace)
-
-    def _answer(self, status: int, message: str) -> bytes:
-        body = self._body(status, message)
-        fields = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{fields}"
-        return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
-
-    def _body(self, status: int, message: str) -> str:
-        return json.dumps({"error": message, self._front.limits.code_member: _CODES.get(status, "INTERNAL_ERROR")})
 
     def _front_time(self) -> float:
         return asyncio.get_running_loop().time()

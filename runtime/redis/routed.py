@@ -147,13 +147,17 @@ class RoutedRedis:
 
     async def _redirected(self, key: str, send: _Send) -> Any:
         """Follow redirects. While a slot is moved, wait for the keys of a command that are on both sides."""
-        host, is_asking, redirects = (await self._map.get()).owner(key), False, 0
+        host = (await self._map.get()).owner(key)
+        is_asking = False
+        redirects = 0
         while True:
             try:
                 return await send(RedisNode(host, self._clients.at(host)), is_asking)
             except TryAgainError:
                 await asyncio.sleep(_TRY_AGAIN_S)
-                host, is_asking, redirects = (await self._map.get()).owner(key), False, 0
+                host = (await self._map.get()).owner(key)
+                is_asking = False
+                redirects = 0
             except AskError as error:
                 if redirects == _MOST_REDIRECTS:
                     raise
@@ -166,7 +170,8 @@ class RoutedRedis:
 
     async def _by_server(self, commands: Sequence[Keyed]) -> list[Any]:
         """Results and errors, in order."""
-        found, places = await self._map.get(), dict[Place, list[int]]()
+        found = await self._map.get()
+        places = dict[Place, list[int]]()
         for place, (key, _) in enumerate(commands):
             places.setdefault(found.owner(key), []).append(place)
         answers = await asyncio.gather(

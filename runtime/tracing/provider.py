@@ -63,7 +63,8 @@ class SpanCounts:
 
     def take(self) -> dict[str, int]:
         """Return the counts by outcome, since this was last called."""
-        before, self._taken = self._taken, self.totals()
+        before = self._taken
+        self._taken = self.totals()
         return {outcome: count - before[outcome] for outcome, count in self._taken.items()}
 
     @property
@@ -138,7 +139,8 @@ class _CountingExporter(SpanExporter):
         self._exporter = OTLPSpanExporter(session=session)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._status, result = None, SpanExportResult.FAILURE
+        self._status = None
+        result = SpanExportResult.FAILURE
         try:
             result = self._exporter.export(spans)
         finally:

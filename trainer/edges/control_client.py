@@ -113,7 +113,8 @@ def _message(answer: Any) -> str:
 
 
 def _environment(answer: Any) -> JobEnvironment:
-    variables, secrets = answer["environment"], answer["secrets"]
+    variables = answer["environment"]
+    secrets = answer["secrets"]
     if not isinstance(variables, dict) or not isinstance(secrets, list):
         raise TypeError("environment must be an object and secrets an array")
     if not all(isinstance(one, str) for one in (*variables, *variables.values(), *secrets)):

@@ -78,7 +78,8 @@ class TerminalDialler:
 def _size(text: str) -> Size | None:
     try:
         wire = orjson.loads(text)
-        columns, rows = wire["columns"], wire["rows"]
+        columns = wire["columns"]
+        rows = wire["rows"]
     except (ValueError, KeyError, TypeError):
         return None
     return Size(columns, rows) if type(columns) is int and type(rows) is int else None

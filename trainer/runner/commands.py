@@ -9,7 +9,9 @@ from typing import NoReturn
 from trainer.runner.cgroup import Cgroup
 from trainer.runner.launch import Launch
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _SHELL = "/bin/sh"
 _UMASK = 0o022
 _OOM_SCORE = "500"

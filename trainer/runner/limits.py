@@ -45,7 +45,8 @@ class Limits:
         began = time.monotonic()
         if not self._is_watching or self._is_exceeded or began < self._look_at:
             return False
-        limit, pids = self._memory_mib * _MIB, list(tree_pids(os.getpid()))
+        limit = self._memory_mib * _MIB
+        pids = list(tree_pids(os.getpid()))
         if sum(map(resident_bytes, pids)) > limit:  # counts shared memory several times, so look closer
             self._is_exceeded = sum(map(proportional_bytes, pids)) > limit
         took = time.monotonic() - began

@@ -49,7 +49,8 @@ class Masker:
 
     def flush(self) -> bytes:
         """Return what is left at the end of the stream."""
-        held, self._held = self._held, b""
+        held = self._held
+        self._held = b""
         return held if self._pattern is None else self._pattern.sub(MASK, held)
 
     def _safe_end(self, text: bytes) -> int:

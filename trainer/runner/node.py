@@ -190,4 +190,5 @@ class Node:
             if pid == 0:
                 return
             if pid == self._command:
-                self._command, self._status = None, os.waitstatus_to_exitcode(status)
+                self._command = None
+                self._status = os.waitstatus_to_exitcode(status)

@@ -9,7 +9,8 @@ import time
 
 from trainer.runner.masking import Masker, masked_forms
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 FILE_NAME = "output.log"
 MAX_LINE_BYTES = 65_536
 """The length above which lines are divided."""
@@ -30,7 +31,8 @@ class OutputLog:
         forms = masked_forms(secrets)
         self._streams = {stream: _Lines(Masker(forms)) for stream in (STDOUT, STDERR)}
         self._last_ns = 0
-        self._lost, self._why_lost = 0, ""
+        self._lost = 0
+        self._why_lost = ""
         self._is_full = False
 
     @property
@@ -101,7 +103,8 @@ class _Lines:
 
     def flush(self) -> list[bytes]:
         lines = self._cut(self._masker.flush())
-        rest, self._open = self._open.rstrip(b"\r"), b""
+        rest = self._open.rstrip(b"\r")
+        self._open = b""
         return [*lines, rest] if rest else lines
 
     def _cut(self, data: bytes) -> list[bytes]:
@@ -115,7 +118,8 @@ class _Lines:
 
 def _pieces(line: bytes) -> list[bytes]:
     """The line in pieces of at most MAX_LINE_BYTES, none of which divides a character of UTF-8."""
-    pieces, start = list[bytes](), 0
+    pieces = list[bytes]()
+    start = 0
     while len(line) - start > MAX_LINE_BYTES:
         end = start + MAX_LINE_BYTES
         while end > start + MAX_LINE_BYTES - 4 and line[end] & _CONTINUATION[0] == _CONTINUATION[1]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from trainer.runner.processes import boot_id, process
 from trainer.runner.reserved_file import read
 
-STATE_FILE, EXIT_FILE = "state.json", "exit.json"
+STATE_FILE = "state.json"
+EXIT_FILE = "exit.json"
 
 
 class RunnerState(NamedTuple):

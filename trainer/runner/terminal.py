@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-DATA, RESIZE, END = b"D", b"R", b"E"
+DATA = b"D"
+RESIZE = b"R"
+END = b"E"
 MAX_PAYLOAD_BYTES = 65_536
 _HEAD = struct.Struct(">cI")
 _SIZE = struct.Struct(">HH")
@@ -157,9 +159,12 @@ class _Relay:
     """Moves bytes between the connection and the terminal until one of them ends. Holds little: see `_HELD_BYTES`."""
 
     def __init__(self, connection: socket.socket, master: int, shell: "subprocess.Popen[bytes]") -> None:
-        self._connection, self._master, self._shell = connection, master, shell
+        self._connection = connection
+        self._master = master
+        self._shell = shell
         self._frames = Frames()
-        self._typed, self._written = bytearray(), bytearray()
+        self._typed = bytearray()
+        self._written = bytearray()
         self._is_open = True
         self._has_hung_up = False
         """No process has the terminal open any more, and all that they wrote is read."""

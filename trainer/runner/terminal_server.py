@@ -83,7 +83,8 @@ def _serve(connection: socket.socket, serve: Callable[[socket.socket], None]) ->
 
 def _request(connection: socket.socket) -> object:
     """The first line, as JSON; None if it is none. Reads no byte beyond it: what follows is the shell's."""
-    give_up_at, line = time.monotonic() + _REQUEST_TIMEOUT_S, b""
+    give_up_at = time.monotonic() + _REQUEST_TIMEOUT_S
+    line = b""
     while not line.endswith(b"\n") and len(line) < _MAX_REQUEST_BYTES:
         connection.settimeout(max(0.01, give_up_at - time.monotonic()))
         try:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from commands.forward.receiver import ReceiverError
 
-_ENTITY, _CUSTOMER = "external_entity_id", "stripe_customer_id"
+_ENTITY = "external_entity_id"
+_CUSTOMER = "stripe_customer_id"
 
 
 def read_customers(path: Path) -> dict[str, str]:
@@ -14,7 +15,8 @@ def read_customers(path: Path) -> dict[str, str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             for row in csv.DictReader(file, strict=True):
-                entity, customer = (row.get(_ENTITY) or "").strip(), (row.get(_CUSTOMER) or "").strip()
+                entity = (row.get(_ENTITY) or "").strip()
+                customer = (row.get(_CUSTOMER) or "").strip()
                 if not entity or not customer:
                     raise ReceiverError(f"{path}: a row lacks {_ENTITY} or {_CUSTOMER}: {row}")
                 if found.setdefault(entity, customer) != customer:

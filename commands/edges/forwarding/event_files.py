@@ -45,7 +45,8 @@ class LinesFile:
     def append(self, values: Sequence[Any]) -> int:
         """The new length, once the lines are on the disk. Raises ReceiverError."""
         text = "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
-        data, written = text.encode(), 0
+        data = text.encode()
+        written = 0
         try:
             while written < len(data):
                 written += os.pwrite(self._fd, data[written:], self.length + written)

@@ -174,7 +174,8 @@ def _check_purpose(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]
 
 def _first_ulid(epoch_s: float) -> str:
     """The smallest ULID of this time (its first ten characters), to compare keys with."""
-    left, digits = max(0, int(epoch_s * 1000)), ""
+    left = max(0, int(epoch_s * 1000))
+    digits = ""
     for _ in range(10):
         left, digit = divmod(left, 32)
         digits = _ULID_DIGITS[digit] + digits

@@ -34,7 +34,8 @@ class HttpSender:
 
     async def post(self, path: str, body: bytes, content_type: str) -> Answer:
         """The answer, of its body the first 16 KiB. Raises ReceiverAwayError if there is none."""
-        url, headers = self._url + path, {"Content-Type": content_type}
+        url = self._url + path
+        headers = {"Content-Type": content_type}
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 said = await _start_of(answer.content)

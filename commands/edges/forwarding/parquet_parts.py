@@ -57,7 +57,8 @@ class ParquetParts:
 
     def _unrecorded(self) -> Written | None:
         """The parts that the state lacks: one after a crash, more if the state was restored from a backup."""
-        after, keys = None, []
+        after = None
+        keys = []
         while (path := self._path(self._parts + 1)).exists():
             try:
                 after = json.loads(self._parquet.read_schema(path).metadata[_AFTER])

@@ -49,7 +49,8 @@ def _json_object(content: bytes) -> dict[str, Any] | None:
 
 def _levels(value: Any) -> int:
     """Return how deeply objects and arrays are nested."""
-    count, level = 0, [value]
+    count = 0
+    level = [value]
     while level := [inner for inner in level if isinstance(inner, (dict, list))]:
         count += 1
         level = [part for inner in level for part in (inner.values() if isinstance(inner, dict) else inner)]

@@ -28,7 +28,8 @@ class Settling:
     def look(self, found: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
         """(complete, not yet complete). `now_s`: a clock that never jumps; `now_ns`: the clock of file times."""
         seen = dict[str, _Seen]()
-        complete, open_ones = list[Snapshot](), list[Snapshot]()
+        complete = list[Snapshot]()
+        open_ones = list[Snapshot]()
         for snapshot in found:
             before = self._seen.get(snapshot.name)
             version = snapshot.version

@@ -27,7 +27,8 @@ from trainer.edges.checkpoints.transfer import Transfer
 
 KEEP_OLD_S = 30.0
 """The time that an earlier content stays in the store once a newer one is reported: control may be away meanwhile."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 60.0
 MAX_REMOVED = 20
 """The number of checkpoints in the store, removed by the job, that are still reported."""
 MAX_UNREADABLE = 5
@@ -123,7 +124,8 @@ class CheckpointSync:
             await in_daemon_thread(self._transfer.note_restored, restore)
         except StoreError as error:
             raise BackendAwayError(f"the checkpoint store {self._store} cannot be used ({error})") from error
-        self._restored, self._is_restored_known = restore, True
+        self._restored = restore
+        self._is_restored_known = True
         self._ignored.add(snapshot.version)
 
     async def finish(self) -> None:
@@ -214,7 +216,8 @@ class CheckpointSync:
         self._reports = {name: report for name, report in self._reports.items() if name in known}
 
     async def _consider(self, snapshot: Snapshot) -> None:
-        name, version = snapshot.name, snapshot.version
+        name = snapshot.name
+        version = snapshot.version
         known = (self._synced.get(name), self._due.get(name))
         if version in self._ignored or any(one is not None and one.version == version for one in known):
             return
@@ -244,7 +247,8 @@ class CheckpointSync:
 
     def _reap(self) -> None:
         if self._worker is not None and self._worker.done():
-            worker, self._worker = self._worker, None
+            worker = self._worker
+            self._worker = None
             worker.result()
 
     def _start_work(self) -> None:
@@ -330,7 +334,8 @@ class CheckpointSync:
         return [name for name in over if name not in self._due]
 
     async def _remove_outdated(self, name: str) -> None:
-        synced, at = self._synced.get(name), self._outdated_at.pop(name, 0.0)
+        synced = self._synced.get(name)
+        at = self._outdated_at.pop(name, 0.0)
         if synced is None:
             return
         try:

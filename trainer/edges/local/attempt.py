@@ -246,7 +246,8 @@ class LocalAttempt:
             keeping.cancel()
         end = early or verdict([node.exit for node in self.nodes], self._stop)
         await self._note("end", end)
-        self._end, self._phase = end, Phase.ENDED
+        self._end = end
+        self._phase = Phase.ENDED
         if self._loop is not None:
             self._loop.end()
         self._began.set()

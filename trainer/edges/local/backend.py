@@ -141,10 +141,12 @@ class LocalBackend:
 
     def _record(self, job: Claimed, hosts: Sequence[str]) -> AttemptRecord:
         """The attempt with processors and GPUs for its nodes."""
-        needs, running = job.spec.resources, [one.record for one in self._running()]
+        needs = job.spec.resources
+        running = [one.record for one in self._running()]
         used_cpus = [cpu for record in running for of_node in record.cpus for cpu in of_node]
         used_gpus = [gpu for record in running for of_node in record.gpus for gpu in of_node]
-        cpus, gpus = list[tuple[int, ...]](), list[tuple[str, ...]]()
+        cpus = list[tuple[int, ...]]()
+        gpus = list[tuple[str, ...]]()
         for _ in hosts:
             cpus.append(least_used(math.ceil(needs.millicpu / 1000), used_cpus))
             gpus.append(free_gpus(self._gpus, needs.gpu_type, needs.gpu_count, used_gpus))

@@ -75,7 +75,8 @@ class AttemptDirectory:
 
     def make(self, record: AttemptRecord) -> None:
         """Make everything, the record last: an attempt without it never began."""
-        job, ranks = record.job, range(record.job.spec.node_count)
+        job = record.job
+        ranks = range(record.job.spec.node_count)
         for rank in ranks:
             self.control(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "control").chmod(0o700)

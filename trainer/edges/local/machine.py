@@ -17,7 +17,8 @@ ADDRESS = "127.0.0.1"
 """The address of every node, for the other nodes of its job."""
 _MIN_NODES = 8
 _CGROUPS = Path("/sys/fs/cgroup")
-_KIB_PER_MIB, _BYTES_PER_MIB = 1024, 1024 * 1024
+_KIB_PER_MIB = 1024
+_BYTES_PER_MIB = 1024 * 1024
 
 
 def this_host(capacity: Capacity, gpus: Sequence[Gpu] = ()) -> Host:

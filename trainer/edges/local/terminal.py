@@ -19,7 +19,8 @@ class LocalTerminal:
     """Terminal of `trainer/backend.py`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+        self._reader = reader
+        self._writer = writer
         self._frames = Frames()
         self._has_ended = False
 

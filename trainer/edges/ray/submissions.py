@@ -12,8 +12,10 @@ from policy.training.statuses import Outcome, Phase
 from trainer.edges.ray.cluster import RayJob
 from trainer.edges.ray.records import SEPARATOR
 
-_CONTROL_URL, _JOB_ID = "tollgate_control_url", "tollgate_job_id"
-_ATTEMPT, _HOSTS = "tollgate_attempt", "tollgate_hosts"
+_CONTROL_URL = "tollgate_control_url"
+_JOB_ID = "tollgate_job_id"
+_ATTEMPT = "tollgate_attempt"
+_HOSTS = "tollgate_hosts"
 _HEADING = "Running entrypoint"
 _MAX_CAUSE_CHARS = 300
 
@@ -71,7 +73,8 @@ def final_report(submitted: Submitted, told: JobReport | None, stop: Outcome | N
         return _meant(report, stop)
     outcome, reason = _unexpected_end(submitted.ray, report.phase)
     if stop is not None:
-        outcome, reason = stop, None
+        outcome = stop
+        reason = None
     return JobReport(report.job_id, report.attempt, Phase.ENDED, outcome, reason, nodes=report.nodes)
 
 

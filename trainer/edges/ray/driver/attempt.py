@@ -94,7 +94,8 @@ class Attempt:
         reason = end.error_message or self._sync_loss
         self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=self._message(reason), is_syncing=has_sync)
         ended.set()
-        ended_nodes, self._nodes = self._nodes, []
+        ended_nodes = self._nodes
+        self._nodes = []
         await _despite_losses(node.clean() for node in ended_nodes[int(has_sync) :])  # node 0's: with its checkpoints
         self._placement.release()
         await syncing
@@ -140,7 +141,8 @@ class Attempt:
 
     def _change(self, **changes: object) -> None:
         """Change the report, and tell it if that makes a difference."""
-        before, self._report = self._report, replace(self._report, **changes)  # type: ignore[arg-type]
+        before = self._report
+        self._report = replace(self._report, **changes)  # type: ignore[arg-type]
         if self._report != before:
             self._tell(self._report)
 

@@ -14,7 +14,8 @@ from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.submissions import submission_id
 from trainer.runner.state import read_state
 
-_ROOT, _LOCK_SUFFIX = "ray-nodes", ".lock"
+_ROOT = "ray-nodes"
+_LOCK_SUFFIX = ".lock"
 _PRIVATE = 0o700
 
 

@@ -17,7 +17,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Run the runner and pass SIGTERM on to it. The exit status means nothing: the runner writes down its own."""
-    parent, argv = int(sys.argv[1]), sys.argv[2:]
+    parent = int(sys.argv[1])
+    argv = sys.argv[2:]
     _tied(signal.SIGKILL, parent)()
     tie = _tied(signal.SIGTERM, os.getpid())
     runner = subprocess.Popen(argv, start_new_session=True, preexec_fn=tie)  # noqa: PLW1509  (this process has no threads)

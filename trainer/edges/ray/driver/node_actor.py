@@ -85,7 +85,8 @@ class NodeActor:
 
     def _variables(self, start: NodeStart) -> dict[str, str]:
         """The variables of any node, and which GPUs Ray gave to this one."""
-        job, directory = self._launch.job, self._place.directory
+        job = self._launch.job
+        directory = self._place.directory
         place = NodePlace(
             job_id=job.job_id,
             rank=self._rank,
