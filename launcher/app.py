@@ -220,13 +220,13 @@ def _stop_event() -> asyncio.Event:
 
 async def _unless(stop_requested: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Do the work. False if the event came first; the work is then cancelled."""
-    doing = asyncio.create_task(work)
-    stopping = asyncio.create_task(stop_requested.wait())
-    await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    is_done = doing.done()
-    for task in (doing, stopping):
+    work_task = asyncio.create_task(work)
+    stop_wait = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait({work_task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)
+    is_done = work_task.done()
+    for task in (work_task, stop_wait):
         task.cancel()
-    results = await asyncio.gather(doing, stopping, return_exceptions=True)
+    results = await asyncio.gather(work_task, stop_wait, return_exceptions=True)
     if is_done and isinstance(results[0], Exception):
         raise results[0]
     return is_done

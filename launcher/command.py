@@ -54,7 +54,7 @@ def _path(_context: click.Context, _option: click.Parameter, text: str | None) -
 )
 @click.option("--drain-timeout", envvar="TOLLGATE_DRAIN_TIMEOUT_S", type=click.FloatRange(0), default=25.0, hidden=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def launcher(drain_timeout: float, **given: Any) -> None:
+def launcher(drain_timeout: float, **flags: Any) -> None:
     """Start, watch and stop the replicas of one deployment on this machine.
 
     COMMAND is the model server, after `--`; {port} in it becomes a free port. The key, of type WORKSPACE_MANAGE_ALL,
@@ -65,7 +65,7 @@ def launcher(drain_timeout: float, **given: Any) -> None:
     api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()  # no flag: others can read a command line
     if not api_key:
         raise click.UsageError("TOLLGATE_API_KEY is not set: a key of type WORKSPACE_MANAGE_ALL is needed")
-    options = Options(api_key=api_key, drain_timeout_s=drain_timeout, **given)
+    options = Options(api_key=api_key, drain_timeout_s=drain_timeout, **flags)
     try:
         asyncio.run(run(options, _say, click.echo))
     except LauncherError as error:

@@ -173,30 +173,30 @@ class Fleet:
 
     def actions(self, now: float) -> list[Action]:
         """Decide, change phases, and say what to do to processes."""
-        wanted = 0 if self.is_stopping or self.error else min(self.options.max_replicas, self._demand.peak())
-        self._drain(now, wanted)
-        self._take_back(now, wanted)
-        return [*self._endings(now), *self._starts(now, wanted)]
+        target = 0 if self.is_stopping or self.error else min(self.options.max_replicas, self._demand.peak())
+        self._drain(now, target)
+        self._take_back(now, target)
+        return [*self._endings(now), *self._starts(now, target)]
 
-    def _drain(self, now: float, wanted: int) -> None:
+    def _drain(self, now: float, target: int) -> None:
         """Take surplus replicas off the list, the newest first. One that is still starting is not idle yet."""
         serving = self._in(Phase.SERVING)
-        surplus = len(serving) if self.is_stopping else len(serving) + len(self._in(Phase.STARTING)) - wanted
+        surplus = len(serving) if self.is_stopping else len(serving) + len(self._in(Phase.STARTING)) - target
         for replica in serving[::-1][: max(surplus, 0)]:
             replica.enters(Phase.DRAINING, now)
 
-    def _take_back(self, now: float, wanted: int) -> None:
+    def _take_back(self, now: float, target: int) -> None:
         """A draining replica serves again before a new one is started."""
-        missing = wanted - len(self._in(Phase.SERVING, Phase.STARTING))
+        missing = target - len(self._in(Phase.SERVING, Phase.STARTING))
         for replica in self._in(Phase.DRAINING)[: max(missing, 0)]:
             replica.enters(Phase.SERVING, now)
 
-    def _starts(self, now: float, wanted: int) -> Iterator[Start]:
+    def _starts(self, now: float, target: int) -> Iterator[Start]:
         starting = self._in(Phase.STARTING)
         active = self._in(Phase.STARTING, Phase.SERVING)
         if now < self.attempts.not_before or (self.attempts.has_failed and starting):
             return
-        room = min(wanted - len(active), self.options.max_replicas - len(self.replicas))
+        room = min(target - len(active), self.options.max_replicas - len(self.replicas))
         for _ in range(min(room, 1) if self.attempts.has_failed else room):
             self._last_number += 1
             self.replicas[self._last_number] = Replica(self._last_number, Phase.STARTING, now)

@@ -23,8 +23,8 @@ class HealthCheck:
         """None: nobody named a path, so only the process is watched."""
         if configured is None and path is None:
             return None
-        known = {name: value for name, value in (configured or {}).items() if name in cls.__slots__}
-        return cls(**known | ({"path": path} if path is not None else {}))
+        fields = {name: value for name, value in (configured or {}).items() if name in cls.__slots__}
+        return cls(**fields | ({"path": path} if path is not None else {}))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -59,8 +59,8 @@ def guess_level(text: str) -> str:
     if text.startswith(_TRACEBACK):
         return ERROR
     start = text[:_WITHIN_CHARS]
-    named = _PREFIX.match(start.lstrip()) or _NAMED.search(start) or (text[:1] == "{" and _JSON.search(text))
-    return _LEVELS[named.group(1).upper()] if named else INFO
+    level_match = _PREFIX.match(start.lstrip()) or _NAMED.search(start) or (text[:1] == "{" and _JSON.search(text))
+    return _LEVELS[level_match.group(1).upper()] if level_match else INFO
 
 
 class LineCutter:
@@ -81,10 +81,10 @@ class LineCutter:
             return self._skip(data)
         *ended, rest = _LINE_END.split(bytes(self._open[: 4 * MAX_LINE_CHARS]) + data)
         self._open[:] = rest[: 4 * MAX_LINE_CHARS]
-        kept = ended[: LINES_PER_S - self._lines_in_second]
-        self._lines_in_second += len(kept)
-        lines = [*self._told(), *(text for line in kept if (text := _text(line)))]
-        self._left_out += len(ended) - len(kept)
+        batch = ended[: LINES_PER_S - self._lines_in_second]
+        self._lines_in_second += len(batch)
+        lines = [*self._told(), *(text for line in batch if (text := _text(line)))]
+        self._left_out += len(ended) - len(batch)
         return lines
 
     def flush(self) -> list[str]:
@@ -146,6 +146,6 @@ class LineBuffer:
 
     def remove(self, batch: list[LogLine]) -> None:
         """Remove the lines of a batch that are still there; some may have been dropped meanwhile."""
-        sent = {id(line) for line in batch}
-        while self._lines and id(self._lines[0]) in sent:
+        ids = {id(line) for line in batch}
+        while self._lines and id(self._lines[0]) in ids:
             self._chars -= len(self._lines.popleft().message)

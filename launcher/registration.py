@@ -117,8 +117,8 @@ class Registration:
         self._fleet.listed(time.monotonic(), urls)
 
     async def _move(self, present: str) -> None:
-        wanted = self._fleet.wanted_status
-        for status in moves(present, wanted) if wanted else ():
+        target = self._fleet.wanted_status
+        for status in moves(present, target) if target else ():
             try:
                 await self._control.move(status, self._fleet.error if status == FAILED else None)
             except ControlRefusedError as refused:

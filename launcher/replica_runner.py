@@ -97,16 +97,16 @@ class ReplicaRunner:
 
     async def _until_ready(self) -> None:
         began = time.monotonic()
-        told = 0.0
+        last_log_s = 0.0
         while True:
-            found = await self._around.probe.ask(self._health_url, START_PROBE_TIMEOUT_S)
+            probe = await self._around.probe.ask(self._health_url, START_PROBE_TIMEOUT_S)
             waited_s = time.monotonic() - began
-            if found.health is Health.GOOD or (found.health is Health.NO_PATH and self._around.health is None):
+            if probe.health is Health.GOOD or (probe.health is Health.NO_PATH and self._around.health is None):
                 self._say(f"healthy after {waited_s:.1f} s")
                 return
-            if waited_s >= next_progress_s(told):
-                told = next_progress_s(told)
-                self._say(f"not healthy yet after {waited_s:.0f} s: {self._health_url} {found.what}{self._last_line()}")
+            if waited_s >= next_progress_s(last_log_s):
+                last_log_s = next_progress_s(last_log_s)
+                self._say(f"not healthy yet after {waited_s:.0f} s: {self._health_url} {probe.what}{self._last_line()}")
             await asyncio.sleep(START_PROBE_INTERVAL_S)
 
     async def _until_hung(self, health: HealthCheck) -> str:
@@ -115,9 +115,9 @@ class ReplicaRunner:
         what = ""
         while failures < health.unhealthy_after:
             await asyncio.sleep(health.interval_s)
-            found = await self._around.probe.ask(self._health_url, health.timeout_s)
-            what = found.what
-            failures = 0 if found.health is Health.GOOD else failures + 1
+            probe = await self._around.probe.ask(self._health_url, health.timeout_s)
+            what = probe.what
+            failures = 0 if probe.health is Health.GOOD else failures + 1
         return f"was killed: it failed {failures} health checks in a row (the last time it {what})"
 
     @property

@@ -12,9 +12,9 @@ _ENTRIES = {"DEPLOYING": "SCALED_TO_ZERO"}
 """Statuses that have the same moves as one on the way."""
 
 
-def moves(present: str, wanted: str) -> tuple[str, ...]:
+def moves(present: str, target: str) -> tuple[str, ...]:
     """The statuses to set one after the other, from `present` to `wanted`. None if `wanted` is not ahead."""
     present = _ENTRIES.get(present, present)
-    if present not in _WAY or wanted not in _WAY:
+    if present not in _WAY or target not in _WAY:
         return ()
-    return _WAY[_WAY.index(present) + 1 : _WAY.index(wanted) + 1]
+    return _WAY[_WAY.index(present) + 1 : _WAY.index(target) + 1]

@@ -18,11 +18,11 @@ _TEXTS = ("text/plain", "text/*", "*/*")
 
 def rendered(metrics: Collector, accept: str, workspace: str = ALL_WORKSPACES) -> tuple[bytes, str]:
     """The text and its content type. `accept`: the request's Accept field; "" if it has none."""
-    shown = metrics if workspace == ALL_WORKSPACES else _WorkspaceSeries(metrics, workspace)
+    collector = metrics if workspace == ALL_WORKSPACES else _WorkspaceSeries(metrics, workspace)
     content_type = _preferred(accept)
     if content_type == openmetrics.CONTENT_TYPE_LATEST:
-        return openmetrics.generate_latest(shown), content_type  # type: ignore[no-untyped-call]
-    return generate_latest(shown), content_type
+        return openmetrics.generate_latest(collector), content_type  # type: ignore[no-untyped-call]
+    return generate_latest(collector), content_type
 
 
 class _WorkspaceSeries(Collector):
@@ -36,9 +36,9 @@ class _WorkspaceSeries(Collector):
         for metric in self._metrics.collect():
             own = [sample for sample in metric.samples if sample.labels.get("workspace") == self._workspace]
             if own:
-                shown = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-                shown.samples = own
-                yield shown
+                part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                part.samples = own
+                yield part
 
 
 def _preferred(accept: str) -> str:

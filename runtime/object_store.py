@@ -163,9 +163,9 @@ def _remove(fs: Any, path: str) -> None:
 
 def _secrets_of(url: str) -> list[str]:
     """The credentials in a URL, also as they are once decoded."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for part in url.split("::"):
         userinfo = _USERINFO.search(part)
-        found |= set((userinfo[0][:-1] if userinfo else "").split(":")) | set(re.split("[=&]", urlsplit(part).query))
-    found |= {unquote(secret) for secret in found}
-    return sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
+        secrets |= set((userinfo[0][:-1] if userinfo else "").split(":")) | set(re.split("[=&]", urlsplit(part).query))
+    secrets |= {unquote(secret) for secret in secrets}
+    return sorted((secret for secret in secrets if len(secret) > 3), key=len, reverse=True)

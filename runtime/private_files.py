@@ -33,7 +33,7 @@ def tighten_directory(directory: Path) -> list[str]:
     if status.st_uid != os.geteuid():
         raise WrongOwnerError(directory, status.st_uid)
     opened = [str(directory)] if _close(str(directory), status) else []
-    return opened + [path for path, found in _within(str(directory)) if _close(path, found)]
+    return opened + [path for path, state in _within(str(directory)) if _close(path, state)]
 
 
 def tighten_files(*paths: Path) -> list[str]:

@@ -41,9 +41,9 @@ def main(ready_file: Path | None, **flags: Any) -> None:
 
     Settings: TOLLGATE_* (see docs/reference/settings.md); flags override.
     """
-    given = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
+    variables = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
     try:
-        settings = Settings.from_environ(os.environ | given)
+        settings = Settings.from_environ(os.environ | variables)
     except SettingsError as error:
         _fail(str(error))
     log_to_stderr(settings.log_level)

@@ -104,10 +104,10 @@ async def _taken(directory: TrainerDirectory, stop: asyncio.Event) -> str | None
 
 async def _serve(loop: SyncLoop, stop: asyncio.Event, ready_file: Path | None) -> None:
     async with asyncio.TaskGroup() as tasks:
-        stopping = tasks.create_task(_stop_on(stop, loop))
+        stop_task = tasks.create_task(_stop_on(stop, loop))
         telling = tasks.create_task(_tell_ready(loop, ready_file))
         await loop.run()
-        stopping.cancel()
+        stop_task.cancel()
         telling.cancel()
 
 

@@ -15,34 +15,34 @@ LOST = "The backend has nothing of this job any more: its host was lost, or its 
 _RAN = (Outcome.COMPLETED, Outcome.FAILED)
 
 
-def reports(wanted: WantedState | None, view: View) -> tuple[JobReport, ...]:
+def reports(wanted_state: WantedState | None, view: View) -> tuple[JobReport, ...]:
     """One report for each job that there is something to tell of. `wanted`: control's last answer."""
-    jobs = {job.job_id: job for job in wanted.jobs} if wanted else {}
-    found = [_of_seen(jobs, seen, view, wanted is None) for seen in view.seen.values()]
-    return (*(report for report in found if report), *_of_missing(jobs, view))
+    jobs = {job.job_id: job for job in wanted_state.jobs} if wanted_state else {}
+    all_reports = [_of_seen(jobs, observation, view, wanted_state is None) for observation in view.seen.values()]
+    return (*(report for report in all_reports if report), *_of_missing(jobs, view))
 
 
-def _of_seen(jobs: Mapping[str, WantedJob], seen: JobReport, view: View, is_first: bool) -> JobReport | None:
-    job = jobs.get(seen.job_id)
-    if seen.job_id in view.busy or (job is not None and not _concerns(seen, job)):
+def _of_seen(jobs: Mapping[str, WantedJob], observation: JobReport, view: View, is_first: bool) -> JobReport | None:
+    job = jobs.get(observation.job_id)
+    if observation.job_id in view.busy or (job is not None and not _concerns(observation, job)):
         return None
-    report = replace(seen, is_syncing=view.is_syncing(seen))
-    if seen.phase is not Phase.ENDED or view.is_delivered(seen) or seen.job_id in view.overdue:
+    report = replace(observation, is_syncing=view.is_syncing(observation))
+    if observation.phase is not Phase.ENDED or view.is_delivered(observation) or observation.job_id in view.overdue:
         return report
     if is_first:  # whether control knows of its end already shows in the answer; STARTING changes no status
         return replace(_withheld(report), phase=Phase.STARTING, is_syncing=True)
-    is_news = job is not None and (job.status in PLACED or _was_claimed_since(seen, job))
+    is_news = job is not None and (job.status in PLACED or _was_claimed_since(observation, job))
     return _withheld(report) if is_news else replace(report, is_syncing=True)
 
 
-def _concerns(seen: JobReport, job: WantedJob) -> bool:
+def _concerns(observation: JobReport, job: WantedJob) -> bool:
     """Return whether control asks about this attempt."""
-    is_present = seen.attempt == job.attempt or _was_claimed_since(seen, job)
+    is_present = observation.attempt == job.attempt or _was_claimed_since(observation, job)
     return is_present and job.wanted is not Wanted.FORGET
 
 
-def _was_claimed_since(seen: JobReport, job: WantedJob) -> bool:
-    return job.status in QUEUED and job.attempt < seen.attempt
+def _was_claimed_since(observation: JobReport, job: WantedJob) -> bool:
+    return job.status in QUEUED and job.attempt < observation.attempt
 
 
 def _withheld(report: JobReport) -> JobReport:
@@ -60,8 +60,8 @@ def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport
             if job.job_id in view.forgotten:
                 yield JobReport(job.job_id, job.attempt, Phase.ENDED, is_forgotten=True)
         elif job.status in PLACED:
-            seen = view.seen.get(job.job_id)
-            if seen is None or seen.attempt != job.attempt:
+            observation = view.seen.get(job.job_id)
+            if observation is None or observation.attempt != job.attempt:
                 yield _lost(job, view.failed_starts.get((job.job_id, job.attempt)))
         elif job.wanted is Wanted.RUN and job.job_id not in view.seen:
             yield JobReport(job.job_id, job.attempt, Phase.WAITING)

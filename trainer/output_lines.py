@@ -41,14 +41,14 @@ def metric(at_ns: int, text: str) -> MetricPoint | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        found = json.loads(text)
+        members = json.loads(text)
     except (ValueError, RecursionError):  # cut off, or text that only looks like JSON
         return None
-    if not isinstance(found, dict):
+    if not isinstance(members, dict):
         return None
-    name = found.get("metric")
-    value = _finite(found.get("value"))
-    step = found.get("step")
+    name = members.get("metric")
+    value = _finite(members.get("value"))
+    step = members.get("step")
     if not isinstance(name, str) or not _is_metric_name(name) or value is None or not _is_step(step):
         return None
     return MetricPoint(name, at_ns // _NS_PER_MS, step, value)

@@ -102,53 +102,54 @@ class Shipping:
 
     async def deliver(self) -> None:
         """Deliver what there is now, of each node a bounded part."""
-        seen = self._seen
+        observation = self._seen
         is_complete = True
         self._has_more = False
         try:
-            for node in () if self._is_refused else seen.nodes:
-                is_complete = await self._ship(seen, node.rank) and is_complete
+            for node in () if self._is_refused else observation.nodes:
+                is_complete = await self._ship(observation, node.rank) and is_complete
         except ControlRefusedError as refused:
             self._is_refused = True
             log.warning(
                 "Control refused output of job %s, attempt %d (%s); the rest of it is left out",
-                seen.job_id,
-                seen.attempt,
+                observation.job_id,
+                observation.attempt,
                 refused,
             )
         await self._tell_checkpoints()
         if is_complete or self._is_refused:
-            self.covered = seen
+            self.covered = observation
             self._stalled_since = None
         elif self._has_more:
             self._stalled_since = None
         else:
             self._stalled_since = self._stalled_since or self._clock()
 
-    async def _ship(self, seen: JobReport, rank: int) -> bool:
+    async def _ship(self, observation: JobReport, rank: int) -> bool:
         """Deliver one node's output as far as there is some. Returns whether control took it all."""
         for _ in range(MAX_CHUNKS):
             if rank in self._ended_ranks:
                 return True
             offset = self._offsets.get(rank, 0)
-            chunk = await self._backend.output(seen.job_id, self.attempt, rank, offset)
-            taken = offset
+            chunk = await self._backend.output(observation.job_id, self.attempt, rank, offset)
+            offset_taken = offset
             if chunk.next_offset != offset:
-                taken = await self._control.output(seen.job_id, batch(self.attempt, rank, offset, chunk))
-                self._offsets[rank] = taken
-            if chunk.is_end and taken == chunk.next_offset:
+                offset_taken = await self._control.output(observation.job_id, batch(self.attempt, rank, offset, chunk))
+                self._offsets[rank] = offset_taken
+            if chunk.is_end and offset_taken == chunk.next_offset:
                 self._ended_ranks.add(rank)
-            elif taken == offset:  # there is nothing, or control takes nothing
-                return chunk.next_offset == offset and seen.phase is not Phase.ENDED
+            elif offset_taken == offset:  # there is nothing, or control takes nothing
+                return chunk.next_offset == offset and observation.phase is not Phase.ENDED
         self._has_more = True
         return False
 
     async def _tell_checkpoints(self) -> None:
-        found = await self._backend.checkpoints(self._seen.job_id, self.attempt)
-        if self._told is not None and list(found) == list(self._told):  # at first also none: some may have vanished
+        checkpoints = await self._backend.checkpoints(self._seen.job_id, self.attempt)
+        # At first also none: some may have vanished.
+        if self._told is not None and list(checkpoints) == list(self._told):
             return
         try:
-            await self._control.checkpoints(self._seen.job_id, self.attempt, found)
+            await self._control.checkpoints(self._seen.job_id, self.attempt, checkpoints)
         except ControlRefusedError as refused:
             log.warning(
                 "Control refused the checkpoints of job %s, attempt %d (%s); its list does not show the latest",
@@ -156,4 +157,4 @@ class Shipping:
                 self.attempt,
                 refused,
             )
-        self._told = found
+        self._told = checkpoints

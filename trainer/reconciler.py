@@ -65,85 +65,85 @@ class View:
     forgotten: frozenset[str] = frozenset()
     """The deleted jobs of which nothing is left."""
 
-    def is_delivered(self, seen: JobReport) -> bool:
+    def is_delivered(self, report: JobReport) -> bool:
         """Return whether control has all output of an ended attempt."""
-        covered = self.covered.get(seen.job_id)
-        return covered is not None and covered.attempt == seen.attempt and covered.phase is Phase.ENDED
+        covered = self.covered.get(report.job_id)
+        return covered is not None and covered.attempt == report.attempt and covered.phase is Phase.ENDED
 
-    def is_syncing(self, seen: JobReport) -> bool:
+    def is_syncing(self, report: JobReport) -> bool:
         """Return whether there may be checkpoints that are not in the store, or of which control does not know it."""
-        covered = self.covered.get(seen.job_id)
-        return seen.is_syncing or (covered is not None and covered.attempt == seen.attempt and covered.is_syncing)
+        covered = self.covered.get(report.job_id)
+        return report.is_syncing or (covered is not None and covered.attempt == report.attempt and covered.is_syncing)
 
 
 Known = Mapping[str, WantedJob]
 """The last word of control on each job, also on those that it does not mention any more."""
 
 
-def actions(wanted: WantedState, view: View, known: Known) -> list[Action]:
+def actions(wanted_state: WantedState, view: View, knowledge: Known) -> list[Action]:
     """Return what to do now: ends first, then starts in their order."""
-    jobs = {job.job_id: job for job in wanted.jobs}
+    jobs = {job.job_id: job for job in wanted_state.jobs}
     ids = [*jobs, *(job_id for job_id in sorted(view.seen) if job_id not in jobs)]
-    found = [_action(jobs.get(job_id), view.seen.get(job_id), view) for job_id in ids if job_id not in view.busy]
-    ends = {action.job_id: action for action in found if action}
-    stopping = {job_id for job_id, action in ends.items() if isinstance(action, Stop)}
-    decision = _placement(wanted, view, known, stopping)
+    candidates = [_action(jobs.get(job_id), view.seen.get(job_id), view) for job_id in ids if job_id not in view.busy]
+    ends = {action.job_id: action for action in candidates if action}
+    stop_ids = {job_id for job_id, action in ends.items() if isinstance(action, Stop)}
+    decision = _placement(wanted_state, view, knowledge, stop_ids)
     for job_id in decision.preempted:
         if job_id in view.seen and job_id not in view.busy:
             ends.setdefault(job_id, Stop(job_id, view.seen[job_id].attempt, Outcome.REQUEUED))
-    asked = (end for end in ends.values() if not (isinstance(end, Stop) and _was_asked(end, view)))
-    return [*asked, *(Start(job_id, jobs[job_id].attempt, hosts) for job_id, hosts in decision.starts.items())]
+    new_ends = (end for end in ends.values() if not (isinstance(end, Stop) and _was_asked(end, view)))
+    return [*new_ends, *(Start(job_id, jobs[job_id].attempt, hosts) for job_id, hosts in decision.starts.items())]
 
 
-def _action(job: WantedJob | None, seen: JobReport | None, view: View) -> Action | None:
+def _action(job: WantedJob | None, report: JobReport | None, view: View) -> Action | None:
     if job is not None and job.wanted is Wanted.FORGET:
-        if seen is not None and seen.phase is not Phase.ENDED:
-            return Stop(job.job_id, seen.attempt, Outcome.STOPPED)
+        if report is not None and report.phase is not Phase.ENDED:
+            return Stop(job.job_id, report.attempt, Outcome.STOPPED)
         return None if job.job_id in view.forgotten else Forget(job.job_id, with_store=True)
-    if seen is None:
+    if report is None:
         return None
-    if seen.phase is Phase.ENDED:
-        is_over = job is None or job.attempt != seen.attempt or job.status in QUEUED
-        is_settled = view.is_delivered(seen) and not view.is_syncing(seen)
-        return Forget(seen.job_id, with_store=False) if is_over and is_settled else None
+    if report.phase is Phase.ENDED:
+        is_over = job is None or job.attempt != report.attempt or job.status in QUEUED
+        is_settled = view.is_delivered(report) and not view.is_syncing(report)
+        return Forget(report.job_id, with_store=False) if is_over and is_settled else None
     if job is None or job.wanted is Wanted.STOP:
-        return Stop(seen.job_id, seen.attempt, Outcome.STOPPED)
-    is_current = job.status in PLACED and job.attempt == seen.attempt
-    return None if is_current else Stop(seen.job_id, seen.attempt, Outcome.REQUEUED)
+        return Stop(report.job_id, report.attempt, Outcome.STOPPED)
+    is_current = job.status in PLACED and job.attempt == report.attempt
+    return None if is_current else Stop(report.job_id, report.attempt, Outcome.REQUEUED)
 
 
 def _was_asked(stop: Stop, view: View) -> bool:
     return view.asked.get((stop.job_id, stop.attempt)) in (stop.outcome, Outcome.STOPPED)
 
 
-def _placement(wanted: WantedState, view: View, known: Known, stopping: set[str]) -> Decision:
-    waiting = [
+def _placement(wanted_state: WantedState, view: View, knowledge: Known, stop_ids: set[str]) -> Decision:
+    queue = [
         _candidate(job)
-        for job in wanted.jobs
+        for job in wanted_state.jobs
         if job.wanted is Wanted.RUN and job.status in QUEUED
         if job.job_id not in view.seen and job.job_id not in view.busy and job.job_id not in view.unclaimable
     ]
-    running = [seen for seen in view.seen.values() if seen.phase is not Phase.ENDED]
-    strangers = {node.host for seen in running if seen.job_id not in known for node in seen.nodes}
+    running = [report for report in view.seen.values() if report.phase is not Phase.ENDED]
+    strangers = {node.host for report in running if report.job_id not in knowledge for node in report.nodes}
     hosts = [host for host in view.hosts if host.name not in strangers]  # how much they leave is not known
-    ending = stopping | {job_id for job_id, attempt in view.asked if attempt == _attempt(view.seen.get(job_id))}
-    placed = [*_running(running, known, ending), *_starting(view, known)]
-    return decide(hosts, placed, waiting)
+    ending = stop_ids | {job_id for job_id, attempt in view.asked if attempt == _attempt(view.seen.get(job_id))}
+    placed = [*_running(running, knowledge, ending), *_starting(view, knowledge)]
+    return decide(hosts, placed, queue)
 
 
-def _attempt(seen: JobReport | None) -> int | None:
-    return None if seen is None else seen.attempt
+def _attempt(report: JobReport | None) -> int | None:
+    return None if report is None else report.attempt
 
 
-def _running(running: Iterable[JobReport], known: Known, ending: set[str]) -> Iterator[Placed]:
-    for seen in running:
-        if job := known.get(seen.job_id):
-            yield Placed(_candidate(job), tuple(node.host for node in seen.nodes), seen.job_id in ending)
+def _running(running: Iterable[JobReport], knowledge: Known, ending: set[str]) -> Iterator[Placed]:
+    for report in running:
+        if job := knowledge.get(report.job_id):
+            yield Placed(_candidate(job), tuple(node.host for node in report.nodes), report.job_id in ending)
 
 
-def _starting(view: View, known: Known) -> Iterator[Placed]:
+def _starting(view: View, knowledge: Known) -> Iterator[Placed]:
     for job_id, hosts in view.busy.items():
-        if hosts and job_id not in view.seen and (job := known.get(job_id)):
+        if hosts and job_id not in view.seen and (job := knowledge.get(job_id)):
             yield Placed(_candidate(job), hosts)
 
 

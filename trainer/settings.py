@@ -92,33 +92,33 @@ def parse_backend(text: str) -> str:
 def parse_capacity(text: str) -> Capacity:
     """`cpu=4,memory=16Gi,nodes=8`, in any order, each at most once."""
     expected = "expected cpu=N,memory=NGi,nodes=N, each at most once"
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         field = {"cpu": "cpu", "memory": "memory_mib", "nodes": "nodes"}.get(name)
-        if field is None or field in found:
+        if field is None or field in amounts:
             raise ValueError(expected)
-        found[field] = parse_memory_mib(value) if name == "memory" else _positive(value, expected)
-    return Capacity(**found)
+        amounts[field] = parse_memory_mib(value) if name == "memory" else _positive(value, expected)
+    return Capacity(**amounts)
 
 
 def parse_checkpoint_sizes(text: str) -> CheckpointSizes:
     """`1Ti`, or `1Ti,ws_01…=10Gi` with other sizes for the workspaces of these ids."""
-    others, *named = (part.strip() for part in text.split(","))
-    found: dict[str, int] = {}
-    for part in named:
+    others, *parts = (part.strip() for part in text.split(","))
+    sizes: dict[str, int] = {}
+    for part in parts:
         workspace_id, _, size = part.partition("=")
-        if not _WORKSPACE_ID.fullmatch(workspace_id) or workspace_id in found:
+        if not _WORKSPACE_ID.fullmatch(workspace_id) or workspace_id in sizes:
             raise ValueError("expected SIZE,WORKSPACE_ID=SIZE,…, each workspace at most once")
-        found[workspace_id] = parse_memory_mib(size) * _MIB_BYTES
-    return CheckpointSizes(parse_memory_mib(others) * _MIB_BYTES, found)
+        sizes[workspace_id] = parse_memory_mib(size) * _MIB_BYTES
+    return CheckpointSizes(parse_memory_mib(others) * _MIB_BYTES, sizes)
 
 
 def parse_memory_mib(text: str) -> int:
-    found = _MEMORY.fullmatch(text)
-    if found is None:
+    match = _MEMORY.fullmatch(text)
+    if match is None:
         raise ValueError("expected a size such as 512Mi or 16Gi")
-    return int(found[1]) * _MIB[found[2]]
+    return int(match[1]) * _MIB[match[2]]
 
 
 def _positive(text: str, expected: str) -> int:

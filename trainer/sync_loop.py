@@ -90,21 +90,21 @@ class SyncLoop:
         """One round. Returns whether control answered."""
         self._changed.clear()
         busy = self._actions.busy  # before observing: what ends meanwhile may be observed too early
-        hosts, seen, reason = await self._observe()
-        view = self._view(hosts, seen, busy)
-        told = reports(self._wanted, view) if reason is None else ()
+        hosts, observations, reason = await self._observe()
+        view = self._view(hosts, observations, busy)
+        job_reports = reports(self._wanted, view) if reason is None else ()
         report = BackendReport(
-            self._name, self._backend.name, reason, self._backend.has_sessions, tuple(view.hosts), told
+            self._name, self._backend.name, reason, self._backend.has_sessions, tuple(view.hosts), job_reports
         )
-        if (wanted := await self._ask(report)) is None:
+        if (wanted_state := await self._ask(report)) is None:
             for shipping, _ in self._shippings.values():
                 shipping.control_is_away()
             return False
-        self._wanted = wanted
-        self._told = {job.job_id: job for job in told}
-        self._known |= {job.job_id: job for job in wanted.jobs if job.status not in ENDED}
+        self._wanted = wanted_state
+        self._told = {job.job_id: job for job in job_reports}
+        self._known |= {job.job_id: job for job in wanted_state.jobs if job.status not in ENDED}
         if reason is None:
-            self._act(wanted, view)
+            self._act(wanted_state, view)
         return True
 
     async def _observe(self) -> tuple[Sequence[Host], Sequence[JobReport], str | None]:
@@ -115,7 +115,7 @@ class SyncLoop:
                     await self._backend.open()
                     self._is_open = True
                 hosts = await self._backend.hosts()
-                seen = await self._backend.observe()
+                observations = await self._backend.observe()
         except (BackendAwayError, TimeoutError) as error:
             reason = str(error) or f"The backend has not answered for {OBSERVE_S:.0f} s"
             self._begin(
@@ -124,11 +124,11 @@ class SyncLoop:
             )
             return (), (), reason
         self._backend_outage.ends(f"Training backend {self._backend.name} is back")
-        return hosts, seen, None
+        return hosts, observations, None
 
     async def _ask(self, report: BackendReport) -> WantedState | None:
         try:
-            wanted = await self._control.sync(report)
+            wanted_state = await self._control.sync(report)
         except ControlAwayError as error:
             self._begin(
                 self._control_outage,
@@ -137,7 +137,7 @@ class SyncLoop:
             )
             return None
         except AnotherTrainerError:
-            wanted = None
+            wanted_state = None
             self._rivalry.begins(
                 "Another trainer reports to this control plane; this one waits until it ends. Run one trainer"
             )
@@ -145,17 +145,17 @@ class SyncLoop:
             self._rivalry.ends("The other trainer has ended; this one reports")
         self.has_synced.set()
         self._control_outage.ends("Control answers this trainer again")
-        return wanted
+        return wanted_state
 
     def _begin(self, outage: OutageLog, message: str) -> None:
         """One line for each outage, however its signs change."""
         outage.begins(outage.cause or message)
 
-    def _view(self, hosts: Sequence[Host], seen: Sequence[JobReport], busy: Mapping[str, tuple[str, ...]]) -> View:
+    def _view(self, hosts: Sequence[Host], states: Sequence[JobReport], busy: Mapping[str, tuple[str, ...]]) -> View:
         shippings = {job_id: shipping for job_id, (shipping, _) in self._shippings.items()}
         return View(
             hosts=hosts,
-            seen={report.job_id: report for report in seen},
+            seen={report.job_id: report for report in states},
             busy=busy,
             covered={job_id: one.covered for job_id, one in shippings.items() if one.covered},
             overdue=frozenset(job_id for job_id, one in shippings.items() if one.is_overdue),
@@ -165,35 +165,35 @@ class SyncLoop:
             forgotten=frozenset(self._actions.forgotten),
         )
 
-    def _act(self, wanted: WantedState, view: View) -> None:
+    def _act(self, wanted_state: WantedState, view: View) -> None:
         """Begin what is missing, and follow what the backend has."""
-        deleted = {job.job_id for job in wanted.jobs if job.wanted is Wanted.FORGET}
+        deleted = {job.job_id for job in wanted_state.jobs if job.wanted is Wanted.FORGET}
         self._ship({id: report for id, report in view.seen.items() if id not in deleted and id not in view.busy})
         if self._is_stopping:
             return
-        self._on_terminals(wanted.terminals)
-        for action in actions(wanted, view, self._known):
+        self._on_terminals(wanted_state.terminals)
+        for action in actions(wanted_state, view, self._known):
             if isinstance(action, Forget):
                 self._end_shipping(action.job_id)
             self._actions.begin(action)
-        alive = {job.job_id for job in wanted.jobs} | view.seen.keys() | self._actions.busy.keys()
+        alive = {job.job_id for job in wanted_state.jobs} | view.seen.keys() | self._actions.busy.keys()
         self._actions.keep_only(alive)
         self._known = {job_id: job for job_id, job in self._known.items() if job_id in alive}
 
-    def _ship(self, seen: Mapping[str, JobReport]) -> None:
+    def _ship(self, observations: Mapping[str, JobReport]) -> None:
         """Keep a shipping for each of these attempts, and no other."""
         for job_id, (shipping, _) in list(self._shippings.items()):
-            if job_id not in seen or seen[job_id].attempt != shipping.attempt:
+            if job_id not in observations or observations[job_id].attempt != shipping.attempt:
                 self._end_shipping(job_id)
-        for job_id, report in seen.items():
+        for job_id, report in observations.items():
             if job_id not in self._shippings:
                 shipping = Shipping(self._backend, self._control, report, self._clock)
                 self._shippings[job_id] = shipping, asyncio.create_task(shipping.run(self._changed.set))
             self._shippings[job_id][0].saw(report)
 
     def _end_shipping(self, job_id: str) -> None:
-        if found := self._shippings.pop(job_id, None):
-            found[1].cancel()
+        if shipping := self._shippings.pop(job_id, None):
+            shipping[1].cancel()
 
     async def _close(self) -> None:
         """Close the backend, and go on reporting until control knows the end of each job that ended with it."""
@@ -221,5 +221,5 @@ class SyncLoop:
         return not all(self._is_told_all(job_id) for job_id in ended)
 
     def _is_told_all(self, job_id: str) -> bool:
-        told = self._told.get(job_id)
-        return told is not None and told.phase is Phase.ENDED and not told.is_syncing
+        report = self._told.get(job_id)
+        return report is not None and report.phase is Phase.ENDED and not report.is_syncing

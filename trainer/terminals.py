@@ -43,7 +43,7 @@ class ControlSocket(Protocol):
         """Return what was typed, or the terminal's new size. None: control closed the connection."""
         ...
 
-    async def send(self, written: bytes) -> None:
+    async def send(self, output: bytes) -> None:
         """Returns when control can take more. Raises ControlLostError."""
         ...
 
@@ -70,11 +70,11 @@ class Terminals:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._taken: set[str] = set()
 
-    def connect(self, wanted: Sequence[WantedTerminal]) -> None:
+    def connect(self, terminals: Sequence[WantedTerminal]) -> None:
         """Connect those that were not asked for before. Returns at once. Control repeats what it waits for."""
-        ids = {one.terminal_id for one in wanted}
+        ids = {one.terminal_id for one in terminals}
         self._taken &= ids | self._tasks.keys()
-        for one in wanted:
+        for one in terminals:
             if one.terminal_id not in self._taken:
                 with suppress(NoPlaceError):  # control repeats it, or its browser gives up
                     self._places.take(one.workspace_id)
@@ -87,37 +87,37 @@ class Terminals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, wanted: WantedTerminal) -> None:
-        self._taken.add(wanted.terminal_id)
-        task = asyncio.create_task(self._serve(wanted))
-        self._tasks[wanted.terminal_id] = task
-        task.add_done_callback(partial(self._forget, wanted))
+    def _begin(self, terminal: WantedTerminal) -> None:
+        self._taken.add(terminal.terminal_id)
+        task = asyncio.create_task(self._serve(terminal))
+        self._tasks[terminal.terminal_id] = task
+        task.add_done_callback(partial(self._forget, terminal))
 
-    def _forget(self, wanted: WantedTerminal, _task: asyncio.Task[None]) -> None:
-        del self._tasks[wanted.terminal_id]
-        self._places.leave(wanted.workspace_id)
+    def _forget(self, terminal: WantedTerminal, _task: asyncio.Task[None]) -> None:
+        del self._tasks[terminal.terminal_id]
+        self._places.leave(terminal.workspace_id)
 
-    async def _serve(self, wanted: WantedTerminal) -> None:
+    async def _serve(self, terminal: WantedTerminal) -> None:
         try:
-            async with self._dialler.dial(wanted.terminal_id) as control:
-                await self._run(wanted, control)
+            async with self._dialler.dial(terminal.terminal_id) as control:
+                await self._run(terminal, control)
         except ControlLostError:
             return
         except Exception:  # a bug must not end the trainer
-            log.exception("A shell on node %d of %s ended by a bug", wanted.rank, wanted.job_id)
+            log.exception("A shell on node %d of %s ended by a bug", terminal.rank, terminal.job_id)
 
-    async def _run(self, wanted: WantedTerminal, control: ControlSocket) -> None:
+    async def _run(self, terminal: WantedTerminal, control: ControlSocket) -> None:
         try:
-            shell = await self._backend.terminal(wanted.job_id, wanted.attempt, wanted.rank)
+            shell = await self._backend.terminal(terminal.job_id, terminal.attempt, terminal.rank)
         except (NoTerminalError, BackendAwayError) as error:
             await control.close(str(error) or "There is no shell on this node.")
             return
-        log.info("Opened a shell on node %d of %s", wanted.rank, wanted.job_id)
+        log.info("Opened a shell on node %d of %s", terminal.rank, terminal.job_id)
         try:
             await _carry(shell, control)
         finally:
             await shell.close()
-        log.info("Closed a shell on node %d of %s", wanted.rank, wanted.job_id)
+        log.info("Closed a shell on node %d of %s", terminal.rank, terminal.job_id)
 
 
 async def _carry(shell: Terminal, control: ControlSocket) -> None:
@@ -127,8 +127,8 @@ async def _carry(shell: Terminal, control: ControlSocket) -> None:
         asyncio.create_task(part) for part in (_show(shell, control), _receive(control, typed), _type(shell, typed))
     ]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        reason = next(task for task in tasks if task in done).result()
+        over, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        reason = next(task for task in tasks if task in over).result()
     finally:
         for task in tasks:
             task.cancel()
@@ -155,9 +155,9 @@ def _size_of(one: bytes | Size) -> int:
 
 
 async def _show(shell: Terminal, control: ControlSocket) -> None:
-    while written := await shell.read():
-        for start in range(0, len(written), _MAX_MESSAGE_BYTES):
-            await control.send(written[start : start + _MAX_MESSAGE_BYTES])
+    while output := await shell.read():
+        for start in range(0, len(output), _MAX_MESSAGE_BYTES):
+            await control.send(output[start : start + _MAX_MESSAGE_BYTES])
 
 
 async def _receive(control: ControlSocket, typed: _Typed) -> str | None:

@@ -4,7 +4,6 @@ The text is on the disk before the state names its length. After a crash the fil
 missing and none is there twice. The state also says what was asked for, so that another export is not mixed in.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.errors import ManagementError
+from runtime.file_locks import try_lock
 from runtime.private_files import replace_file
 
 _ANEW = "To export anew, remove the file and its .state, or name another file"
@@ -80,19 +80,13 @@ def opened(path: Path) -> Iterator[ExportFile]:
     except OSError as error:
         raise ExportFileError(f"{path} cannot be opened: {error.strerror}") from None
     try:
-        _lock(fd, path)
+        if not try_lock(fd):
+            raise ExportFileError(f"another export writes {path} now")
         kept = _read_state(path)
         _cut(fd, path, kept)
         yield ExportFile(path, fd, kept)
     finally:
         os.close(fd)
-
-
-def _lock(fd: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ExportFileError(f"another export writes {path} now") from None
 
 
 def _read_state(path: Path) -> Kept | None:

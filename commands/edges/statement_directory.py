@@ -1,12 +1,12 @@
 """A directory of statements, locked for one command. Each file is complete, or as it was before."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from commands.errors import ManagementError
+from runtime.file_locks import try_lock
 from runtime.private_files import replace_file
 
 
@@ -61,14 +61,8 @@ def opened_directory(path: Path) -> Iterator[StatementDirectory]:
             f"{path} is no directory to write into: {error.strerror}. Name another --output"
         ) from None
     try:
-        _lock(fd, path)
+        if not try_lock(fd):
+            raise ManagementError(f"another command writes statements into {path} now")
         yield StatementDirectory(path)
     finally:
         os.close(fd)
-
-
-def _lock(fd: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ManagementError(f"another command writes statements into {path} now") from None

@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from commands.connection import Client, Connection, over_api
+from commands.connection import Connection, over_api
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import FORMATS, JSON_LINES, Listing, compact_json
-from commands.output import Column, json_text, table
+from commands.output import Column
+from commands.resources.lists import limit_option, print_page
 from commands.times import time_from
 
 PATH = "/v1/audit_events"
 SETTLED = "1m"
 """The age from which on changes have committed."""
-_MOST_PER_PAGE = 1000
 _actor_option = click.option("--actor", help="Only by the key with this prefix, or by `cli`.")
 
 
@@ -29,24 +29,14 @@ def audit() -> None:
 @since_option
 @click.option("--until", help="The end, exclusive.")
 @_actor_option
-@click.option(
-    "--limit", type=click.IntRange(1, _MOST_PER_PAGE), default=100, show_default=True, help="At most so many."
-)
+@limit_option
 @over_api
 def list_changes(connection: Connection, since: str | None, until: str | None, actor: str | None, limit: int) -> None:
     """Print the newest changes. `--json` shows each resource before and after; `export` writes all of them."""
     window = {"start_time": _time(since, "--since"), "end_time": _time(until, "--until")}
 
-    async def ask(client: Client) -> Any:
-        return await client.call("GET", PATH, limit=limit, actor=actor, **window)
-
-    answer = connection.run(ask)
-    if connection.as_json:
-        click.echo(json_text(answer))
-        return
-    click.echo(table(_COLUMNS, answer["items"]))
-    if answer["pagination"]["has_more"]:
-        click.echo("There are more: raise --limit, move --until, or use `tollgate audit export`.", err=True)
+    answer = connection.run(lambda client: client.call("GET", PATH, limit=limit, actor=actor, **window))
+    print_page(connection, answer, _COLUMNS, "raise --limit, move --until, or use `tollgate audit export`")
 
 
 @audit.command("export")

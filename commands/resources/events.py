@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from commands.connection import Client, Connection, over_api
+from commands.connection import Connection, over_api
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
-from commands.output import Column, json_text, table
+from commands.output import Column
+from commands.resources.lists import limit_option, print_page
 from commands.times import time_from
 
 _PATH = "/v1/gateway/events"
-_MOST_PER_PAGE = 1000
 _until_option = click.option("--until", help="The end, exclusive; by default as late as the events are final.")
 _entity_option = click.option(
     "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
@@ -34,9 +34,7 @@ def events() -> None:
 @_until_option
 @_entity_option
 @_key_option
-@click.option(
-    "--limit", type=click.IntRange(1, _MOST_PER_PAGE), default=100, show_default=True, help="At most so many."
-)
+@limit_option
 @over_api
 def list_events(connection: Connection, since: str, until: str | None, **given: Any) -> None:
     """Print the first events of a window, oldest first. `export` writes all of them."""
@@ -44,16 +42,8 @@ def list_events(connection: Connection, since: str, until: str | None, **given: 
     query |= {"end_time": None if until is None else time_from(until, "--until")}
     query |= {"external_entity_ids": list(given["entities"]), "api_keys": list(given["key_prefixes"])}
 
-    async def ask(client: Client) -> Any:
-        return await client.call("GET", _PATH, **query)
-
-    answer = connection.run(ask)
-    if connection.as_json:
-        click.echo(json_text(answer))
-        return
-    click.echo(table(_COLUMNS, answer["items"]))
-    if answer["pagination"]["has_more"]:
-        click.echo("There are more: raise --limit, move --since, or use `tollgate events export`.", err=True)
+    answer = connection.run(lambda client: client.call("GET", _PATH, **query))
+    print_page(connection, answer, _COLUMNS, "raise --limit, move --since, or use `tollgate events export`")
 
 
 @events.command("export")

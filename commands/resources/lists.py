@@ -1,6 +1,6 @@
 """All pages of a list of the management API, and how a command prints them."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,6 +10,9 @@ from commands.output import Column, json_text, table
 
 PAGE_ITEMS = 1000
 Told = Callable[[int], None]
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, PAGE_ITEMS), default=100, show_default=True, help="At most so many."
+)
 
 
 async def items_of(client: Client, path: str, **query: Any) -> AsyncIterator[dict[str, Any]]:
@@ -49,3 +52,13 @@ def print_items(connection: Connection, items: Sequence[dict[str, Any]], columns
         click.echo(json_text({"items": items, "pagination": {"has_more": False, "cursor": None}}))
     else:
         click.echo(table(columns, items))
+
+
+def print_page(connection: Connection, answer: Mapping[str, Any], columns: Sequence[Column], remedy: str) -> None:
+    """Print the one page of a list that was asked for; if more follow, how to see them."""
+    if connection.as_json:
+        click.echo(json_text(answer))
+        return
+    click.echo(table(columns, answer["items"]))
+    if answer["pagination"]["has_more"]:
+        click.echo(f"There are more: {remedy}.", err=True)

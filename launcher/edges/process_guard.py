@@ -52,11 +52,11 @@ class ProcessGuard:
 
 def groups_left(lines: Iterable[str]) -> set[int]:
     """The groups that were named and not forgotten. A line without its end was cut by the launcher's death."""
-    left: set[int] = set()
+    groups: set[int] = set()
     for line in lines:
         if line.endswith("\n"):
-            (left.add if line.startswith("+") else left.discard)(int(line[1:]))
-    return left
+            (groups.add if line.startswith("+") else groups.discard)(int(line[1:]))
+    return groups
 
 
 def main() -> None:

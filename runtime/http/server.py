@@ -101,16 +101,16 @@ class _Front:
         open_connections = [one for one in connections if one.transport is not None]
         if len(open_connections) < most:
             return True
-        waiting = [one for one in open_connections if one.waits_for_caller]
-        if not waiting:
+        candidates = [one for one in open_connections if one.waits_for_caller]
+        if not candidates:
             self._log.warning(
                 f"Refused a connection with a 503: {most} are open, and each has a request of a known caller under way."
                 " Look for what keeps their answers, or run more processes of this kind"
             )
             return False
-        strangers = [one for one in waiting if not one.was_known]
+        strangers = [one for one in candidates if not one.was_known]
         # Known callers find their idle connections again, unless these leave newcomers less than a quarter.
-        longest = min(strangers if len(strangers) > most // 4 else waiting, key=lambda one: one.waiting_since)
+        longest = min(strangers if len(strangers) > most // 4 else candidates, key=lambda one: one.waiting_since)
         if not longest.is_idle:
             self._log.warning(
                 f"Closed the connection that waited longest for its caller, as {most} are open: it had sent a part of a"
@@ -220,9 +220,9 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._front.has_room():
-            made = cast(asyncio.Transport, transport)
-            made.write(error_answer(503, _TOO_MANY, self._front.limits.code_member))
-            made.close()
+            socket = cast(asyncio.Transport, transport)
+            socket.write(error_answer(503, _TOO_MANY, self._front.limits.code_member))
+            socket.close()
             return
         super().connection_made(transport)
         self.waiting_since = self._front_time()
@@ -282,9 +282,9 @@ class _Connection(web.RequestHandler):
 
     def recognise(self) -> None:
         """Do as `keep`, if the request's credential was accepted before."""
-        known = None if self._in_flight is None else self._front.known.knows(self._in_flight.headers)
-        if known is not None:
-            self.keep(*known)
+        owner = None if self._in_flight is None else self._front.known.knows(self._in_flight.headers)
+        if owner is not None:
+            self.keep(*owner)
 
     def _release(self) -> None:
         workspace = self._workspace

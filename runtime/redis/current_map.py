@@ -21,15 +21,15 @@ MAX_AGE_S = 10.0
 class CurrentMap:
     """One per client. `discovery` None: the Redis is one server, `found`, for ever."""
 
-    def __init__(self, clients: NodeClients, discovery: Discovery | None, found: SlotMap | None) -> None:
+    def __init__(self, clients: NodeClients, discovery: Discovery | None, first_map: SlotMap | None) -> None:
         self._clients = clients
         self._discovery = discovery
-        self._map = found
+        self._map = first_map
         self._error: RedisError | None = None
         self._asked_at_s = float("-inf")
         self._finding: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._primaries = frozenset(found.primaries if found is not None else ())
+        self._primaries = frozenset(first_map.primaries if first_map is not None else ())
 
     async def get(self) -> SlotMap:
         """Return the map at once, unless none was found yet. Raises redis-py's error if none can be found."""
@@ -86,17 +86,17 @@ class CurrentMap:
         if self._map is not None:  # by now, commands to servers that the last map left out have ended
             await self._clients.close(but=self._map.nodes)
         try:
-            found = await discovery.find(self._map)
+            slot_map = await discovery.find(self._map)
         except RedisError as error:
             self._error = error
             return
-        self._map = found
+        self._map = slot_map
         self._error = None
-        self._note_primaries(found)
+        self._note_primaries(slot_map)
 
-    def _note_primaries(self, found: SlotMap) -> None:
-        known = self._primaries
-        self._primaries = frozenset(found.primaries)
-        if known not in (frozenset(), self._primaries):
+    def _note_primaries(self, slot_map: SlotMap) -> None:
+        before = self._primaries
+        self._primaries = frozenset(slot_map.primaries)
+        if before not in (frozenset(), self._primaries):
             self._changed.set()
             self._changed = asyncio.Event()

@@ -25,7 +25,7 @@ ASK_S = 1.0
 class Discovery(Protocol):
     """One kind of Redis."""
 
-    async def find(self, known: SlotMap | None) -> SlotMap:
+    async def find(self, last: SlotMap | None) -> SlotMap:
         """`known`: what was found before. Raises redis-py's ConnectionError, which names the server asked last."""
 
     async def close(self) -> None:
@@ -39,15 +39,15 @@ class ClusterDiscovery:
         self._hosts = [Place(server.host, server.port) for server in url.servers]
         self._nodes = nodes
 
-    async def find(self, known: SlotMap | None) -> SlotMap:
-        hosts = _shuffled(known.nodes if known is not None else ())
+    async def find(self, last: SlotMap | None) -> SlotMap:
+        hosts = _shuffled(last.nodes if last is not None else ())
         return await _first([*hosts, *_shuffled(self._hosts)], self._ask)
 
     async def _ask(self, host: Place) -> SlotMap:
-        found = SlotMap.of_cluster(await ask(self._nodes.at(host), "CLUSTER", "SLOTS"), host)
-        if not found.nodes:
+        slot_map = SlotMap.of_cluster(await ask(self._nodes.at(host), "CLUSTER", "SLOTS"), host)
+        if not slot_map.nodes:
             raise RedisConnectionError("it knows no node that serves slots")
-        return found
+        return slot_map
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -62,7 +62,7 @@ class SentinelDiscovery:
         self._nodes = nodes
         self._sentinels = sentinels
 
-    async def find(self, known: SlotMap | None) -> SlotMap:
+    async def find(self, last: SlotMap | None) -> SlotMap:
         primary = await most_named([self._named_by(sentinel) for sentinel in self._hosts], ASK_S)
         if primary is None:
             raise RedisConnectionError(f"no sentinel of the URL names a primary of {self._service}")
@@ -99,6 +99,6 @@ async def _first(hosts: Iterable[Place], ask: Callable[[Place], Awaitable[SlotMa
 
 
 def _shuffled(hosts: Iterable[Place]) -> list[Place]:
-    found = list(hosts)
-    random.shuffle(found)
-    return found
+    order = list(hosts)
+    random.shuffle(order)
+    return order

@@ -57,14 +57,14 @@ class ReplicatedWrites:
         """The script's reply. Raises `UnconfirmedWriteError`, or what else is wrong with Redis."""
         node = await self._redis.owner(keys[0])
         waits = await self._has_replica(node)
-        written = await script.write(self._redis, keys, arguments, WAIT_MS if waits else None)
-        if not written.replicas:
-            self._replicated.discard(written.node.host)
-            if await self._has_replica(written.node):
+        write = await script.write(self._redis, keys, arguments, WAIT_MS if waits else None)
+        if not write.replicas:
+            self._replicated.discard(write.node.host)
+            if await self._has_replica(write.node):
                 raise UnconfirmedWriteError(f"no replica had a write within {WAIT_MS} ms")
-        if not self._redis.has_primary(written.node):
+        if not self._redis.has_primary(write.node):
             raise UnconfirmedWriteError(_REPLACED)
-        return written.result
+        return write.result
 
     async def _has_replica(self, node: RedisNode) -> bool:
         host = node.host

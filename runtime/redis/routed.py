@@ -79,8 +79,8 @@ class RoutedRedis:
         is_one = parsed.topology is Topology.SERVER
         self.topology = parsed.topology
         self._clients = NodeClients(parsed.login, options, url if is_one else "")
-        found = SlotMap.of_primary(ONLY) if is_one else None
-        self._map = CurrentMap(self._clients, _discovery(parsed, self._clients, options), found)
+        slot_map = SlotMap.of_primary(ONLY) if is_one else None
+        self._map = CurrentMap(self._clients, _discovery(parsed, self._clients, options), slot_map)
 
     async def aclose(self) -> None:
         await self._map.close()
@@ -94,8 +94,8 @@ class RoutedRedis:
     async def write(self, key: str, command: Command, wait_ms: int | None) -> Written:
         """Do the same as `at`. `wait_ms`: how long to wait for a replica; None: not at all."""
         async with self._doubting():
-            written: Written = await self._redirected(key, partial(_send_write, command, wait_ms))
-        return written
+            write: Written = await self._redirected(key, partial(_send_write, command, wait_ms))
+        return write
 
     async def owner(self, key: str) -> RedisNode:
         """The server that has the key, as far as is known."""
@@ -170,10 +170,10 @@ class RoutedRedis:
 
     async def _by_server(self, commands: Sequence[Keyed]) -> list[Any]:
         """Results and errors, in order."""
-        found = await self._map.get()
+        slot_map = await self._map.get()
         places = dict[Place, list[int]]()
         for place, (key, _) in enumerate(commands):
-            places.setdefault(found.owner(key), []).append(place)
+            places.setdefault(slot_map.owner(key), []).append(place)
         answers = await asyncio.gather(
             *(_pipelined(self._clients.at(host), [commands[place] for place in of_host])
               for host, of_host in places.items())

@@ -27,11 +27,11 @@ class SlotMap:
         return cls([primary] * SLOTS, frozenset((primary,)))
 
     @classmethod
-    def of_cluster(cls, reply: Sequence[Any], asked: Place) -> "SlotMap":
+    def of_cluster(cls, reply: Sequence[Any], source: Place) -> "SlotMap":
         """`reply`: of CLUSTER SLOTS, from the node `asked`, whose host it leaves out if the node does not know it."""
         owners: list[Place | None] = [None] * SLOTS
         nodes = set[Place]()
-        for first, last, servers in slot_ranges(reply, asked):
+        for first, last, servers in slot_ranges(reply, source):
             owners[first : last + 1] = [servers[0]] * (last + 1 - first)
             nodes.update(servers)
         return cls(owners, frozenset(nodes))

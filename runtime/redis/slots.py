@@ -43,21 +43,21 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key, 0) % SLOTS
 
 
-def slot_ranges(reply: Any, asked: Place) -> Iterator[SlotRange]:
+def slot_ranges(reply: Any, source: Place) -> Iterator[SlotRange]:
     """The reply to CLUSTER SLOTS. A node that does not know its own host leaves it out: then it is the `asked` one."""
     for first, last, *servers in reply:
-        yield SlotRange(first, last, tuple(Place(_host(host, asked), int(port)) for host, port, *_ in servers))
+        yield SlotRange(first, last, tuple(Place(_host(host, source), int(port)) for host, port, *_ in servers))
 
 
-def redirect(error: str, asked: Place) -> Redirect | None:
+def redirect(error: str, source: Place) -> Redirect | None:
     """The target of `MOVED 3999 10.0.0.2:6381` or `ASK …`. None if the error is another one."""
     kind, *rest = error.split(" ")
     if kind not in ("MOVED", "ASK") or len(rest) != 2:
         return None
     host, _, port = rest[1].rpartition(":")
-    return Redirect(kind == "MOVED", int(rest[0]), Place(_host(host, asked), int(port)))
+    return Redirect(kind == "MOVED", int(rest[0]), Place(_host(host, source), int(port)))
 
 
-def _host(host: bytes | str | None, asked: Place) -> str:
+def _host(host: bytes | str | None, source: Place) -> str:
     text = host.decode() if isinstance(host, bytes) else host
-    return asked.host if text in (None, "", "?") else text
+    return source.host if text in (None, "", "?") else text

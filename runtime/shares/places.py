@@ -114,8 +114,8 @@ class Places:
         return await asyncio.shield(running)
 
     def _may_take(self, workspace: str) -> bool:
-        held = self._taken[workspace]
-        return self._free > 0 and (not held or held < _TIMES_FREE * (self._free - 1))
+        count = self._taken[workspace]
+        return self._free > 0 and (not count or count < _TIMES_FREE * (self._free - 1))
 
     def _give(self, workspace: str) -> None:
         self._free -= 1
@@ -124,8 +124,8 @@ class Places:
 
     def _next(self) -> str | None:
         """The workspace that gets the next place: not the last one, if another may have it."""
-        waiting = [workspace for workspace in self._waiting if self._may_take(workspace)]
-        return next((one for one in waiting if one != self._last), waiting[0] if waiting else None)
+        workspaces = [workspace for workspace in self._waiting if self._may_take(workspace)]
+        return next((one for one in workspaces if one != self._last), workspaces[0] if workspaces else None)
 
     def _forget(self, workspace: str, place: asyncio.Future[None]) -> None:
         queue = self._waiting.get(workspace)

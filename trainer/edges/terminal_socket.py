@@ -36,10 +36,10 @@ class TerminalSocket:
             return typed
         return _size(message.data) if message.type is aiohttp.WSMsgType.TEXT else None
 
-    async def send(self, written: bytes) -> None:
+    async def send(self, output: bytes) -> None:
         """Returns when control can take more. Raises ControlLostError."""
         try:
-            await self._socket.send_bytes(written)
+            await self._socket.send_bytes(output)
         except ConnectionError:
             raise ControlLostError from None
 

@@ -4,10 +4,11 @@ Control listens to one trainer at a time and knows it by this name, so a restart
 given the dead one up.
 """
 
-import fcntl
 import os
 import secrets
 from pathlib import Path
+
+from runtime.file_locks import try_lock
 
 _NAME_BYTES = 8
 
@@ -35,11 +36,10 @@ class TrainerDirectory:
         except OSError as error:
             raise DirectoryUnusableError(f"TOLLGATE_TRAINING_DIR: {self._path}: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                raise DirectoryInUseError(f"another trainer runs in {self._path}")
             name = _name_in(descriptor)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise DirectoryInUseError(f"another trainer runs in {self._path}") from None
         except OSError as error:
             os.close(descriptor)
             raise DirectoryUnusableError(f"TOLLGATE_TRAINING_DIR: {self._path}: {error.strerror}") from None

@@ -89,8 +89,8 @@ def _tell_started() -> None:
 
 
 def _once(tell: Callable[[], None]) -> Callable[[], None]:
-    left = [tell]
-    return lambda: left.pop()() if left else None
+    rest = [tell]
+    return lambda: rest.pop()() if rest else None
 
 
 def _wakeup() -> int:

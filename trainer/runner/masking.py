@@ -40,18 +40,18 @@ class Masker:
             return data
         text = self._held + data
         end = self._safe_end(text)
-        for found in self._pattern.finditer(text):
-            if found.start() >= end:
+        for match in self._pattern.finditer(text):
+            if match.start() >= end:
                 break
-            end = max(end, found.end())
+            end = max(end, match.end())
         self._held = text[end:]
         return self._pattern.sub(MASK, text[:end])
 
     def flush(self) -> bytes:
         """Return what is left at the end of the stream."""
-        held = self._held
+        rest = self._held
         self._held = b""
-        return held if self._pattern is None else self._pattern.sub(MASK, held)
+        return rest if self._pattern is None else self._pattern.sub(MASK, rest)
 
     def _safe_end(self, text: bytes) -> int:
         """Return where the first secret may begin that does not end in this text."""

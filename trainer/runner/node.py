@@ -58,11 +58,11 @@ class Node:
     def stop(self) -> None:
         self.is_stopping = True
 
-    def run(self, started: Callable[[], None]) -> Result:
+    def run(self, on_start: Callable[[], None]) -> Result:
         """Run the commands up to the first that fails, and end what they left. `started`: the first one runs."""
         result = Result()
         for command in self._launch.commands:
-            result = self._run(command, started)
+            result = self._run(command, on_start)
             if result.status or self.is_stopping:
                 break
         if self.is_stopping:
@@ -90,7 +90,7 @@ class Node:
         if self._limits.cgroup is not None:
             self._limits.cgroup.remove()
 
-    def _run(self, command: str, started: Callable[[], None]) -> Result:
+    def _run(self, command: str, on_start: Callable[[], None]) -> Result:
         if self.is_stopping:
             return Result()
         self._status = None
@@ -100,7 +100,7 @@ class Node:
             return Result(126, str(error), did_run=bool(self._groups))
         self._groups.add(self._command)
         self._has_children = True
-        started()
+        on_start()
         self._serve(lambda: self._status is not None or self.is_stopping)
         return Result(self._status or 0)
 
@@ -110,8 +110,8 @@ class Node:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGTERM)
         give_up_at = time.monotonic() + self._launch.grace_s
-        while self._live_groups() and (left := give_up_at - time.monotonic()) > 0:
-            self._serve(lambda: False, min(_LOOK_AT_GROUPS_S, left))
+        while self._live_groups() and (rest_s := give_up_at - time.monotonic()) > 0:
+            self._serve(lambda: False, min(_LOOK_AT_GROUPS_S, rest_s))
 
     def _live_groups(self) -> set[int]:
         """Return the groups in which a descendant lives: another process may have got the number of an empty group."""

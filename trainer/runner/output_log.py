@@ -62,12 +62,12 @@ class OutputLog:
         if self._is_full or not (texts or self._lost):
             return
         lines = [self._line(stream, text) for text in texts]
-        told = [self._line(STDERR, f"Tollgate: {self.loss}".encode())] if self._lost else []
+        notes = [self._line(STDERR, f"Tollgate: {self.loss}".encode())] if self._lost else []
         if self._bytes + sum(map(len, lines)) > self._max_bytes:
             self._is_full = True
             mib = self._max_bytes // (1024 * 1024)
             lines = [self._line(STDERR, f"Tollgate: the node printed {mib} MiB; the rest is not kept".encode())]
-        if self._append(b"".join(told + lines)):
+        if self._append(b"".join(notes + lines)):
             self._lost = 0
         else:
             self._lost += len(texts)

@@ -35,8 +35,8 @@ def process(pid: int) -> Process | None:
 
 def processes() -> list[Process]:
     """All of this machine."""
-    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one in found if one is not None]
+    candidates = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [one for one in candidates if one is not None]
 
 
 def descendants(root: int) -> list[Process]:
@@ -44,12 +44,12 @@ def descendants(root: int) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for one in processes():
         children.setdefault(one.parent, []).append(one)
-    found: list[Process] = []
+    below: list[Process] = []
     parents = [root]
     while parents:
-        found += (next_ones := children.pop(parents.pop(), []))
+        below += (next_ones := children.pop(parents.pop(), []))
         parents += [one.pid for one in next_ones]
-    return found
+    return below
 
 
 def tree_pids(root: int) -> Iterator[int]:

@@ -31,8 +31,8 @@ class RunnerState(NamedTuple):
     @property
     def is_present(self) -> bool:
         """Return whether the process with this pid is that runner, be it as a zombie."""
-        found = process(self.pid) if self.pid and self.boot_id == boot_id() else None
-        return found is not None and found.start_ticks == self.start_ticks
+        present = process(self.pid) if self.pid and self.boot_id == boot_id() else None
+        return present is not None and present.start_ticks == self.start_ticks
 
 
 NO_RUNNER = RunnerState(0, 0, "", None)
@@ -83,10 +83,10 @@ def read_exit(directory: str) -> Exit | None:
     """Return how the node ended; None if it has not, or nobody could write it down."""
     value = read(os.path.join(directory, EXIT_FILE))
     try:
-        found = None if value is None else Exit(**value)
+        exit = None if value is None else Exit(**value)
     except TypeError:
         return None
-    return found if found is not None and type(found.status) is int and _is_count(found.at_ns) else None
+    return exit if exit is not None and type(exit.status) is int and _is_count(exit.at_ns) else None
 
 
 def _is_count(value: object) -> bool:

@@ -192,10 +192,10 @@ class _Relay:
         poller = select.poll()
         takes = select.POLLIN if len(self._typed) < _HELD_BYTES else 0
         poller.register(self._connection, takes | (select.POLLOUT if self._written else 0))
-        wanted = select.POLLIN if len(self._written) < _HELD_BYTES else 0
-        wanted |= select.POLLOUT if self._typed else 0
-        if wanted and not self._has_hung_up:  # else a hang-up would end each wait at once
-            poller.register(self._master, wanted)
+        events = select.POLLIN if len(self._written) < _HELD_BYTES else 0
+        events |= select.POLLOUT if self._typed else 0
+        if events and not self._has_hung_up:  # else a hang-up would end each wait at once
+            poller.register(self._master, events)
         return poller
 
     def _receive(self, happened: int) -> None:

@@ -4,7 +4,6 @@ The keys of three days are kept besides the position, because the list shows an 
 when control's database was restored from a backup (decision 0019) and the receiver may have forgotten it by then.
 """
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -17,6 +16,7 @@ from typing import Any
 from commands.errors import ManagementError
 from commands.forward.billing_events import Position, epoch_s
 from commands.forward.progress import Progress
+from runtime.file_locks import try_lock
 
 KEYS_KEPT_S = 3 * 86_400
 _ASKED_AT_ONCE = 500
@@ -120,10 +120,9 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StateError(f"{lock}: {error.strerror}. --state names a file in a directory that exists") from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(fd):
+            raise StateError(f"{path}: another forwarder uses this state. Stop it, or wait until it has ended")
         yield
-    except BlockingIOError:
-        raise StateError(f"{path}: another forwarder uses this state. Stop it, or wait until it has ended") from None
     finally:
         os.close(fd)
 

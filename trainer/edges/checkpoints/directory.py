@@ -101,12 +101,12 @@ def opened_below(directory: int, path: str, flags: int) -> Iterator[int]:
 
 def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointError]:
     """Return the content of a checkpoint directory now, by name; empty if there is no such directory. OSError."""
-    found = dict[str, Snapshot | UnusableCheckpointError]()
+    by_name = dict[str, Snapshot | UnusableCheckpointError]()
     with contextlib.ExitStack() as opened:
         try:
             root = opened.enter_context(opened_directory(directory))
         except (FileNotFoundError, NotADirectoryError):
-            return found
+            return by_name
         count = 0
         for name in sorted(os.listdir(root)):
             if stat.S_ISDIR(_mode(root, name)):
@@ -114,11 +114,11 @@ def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointErro
                     files = files_of(root, name)
                     count += len(files)
                     if files:
-                        _check_count(len(found) + 1, count)
-                        found[name] = Snapshot(name, files)
+                        _check_count(len(by_name) + 1, count)
+                        by_name[name] = Snapshot(name, files)
                 except UnusableCheckpointError as error:
-                    found[name] = error
-    return found
+                    by_name[name] = error
+    return by_name
 
 
 def _check_count(checkpoints: int, files: int) -> None:
@@ -140,11 +140,11 @@ def files_of(root: int, name: str) -> tuple[FileState, ...]:
 def pieces_of(root: int, name: str, file: FileState) -> Iterator[bytes]:
     """The content of one file. ChangedError if it is not that of `file`; OSError."""
     with opened_below(root, f"{name}/{file.path}", os.O_RDONLY) as descriptor:
-        left = file.size_bytes
-        while left and (piece := os.read(descriptor, min(_CHUNK_BYTES, left))):
-            left -= len(piece)
+        rest = file.size_bytes
+        while rest and (piece := os.read(descriptor, min(_CHUNK_BYTES, rest))):
+            rest -= len(piece)
             yield piece
-        if left or _file_state(file.path, os.fstat(descriptor)) != file:
+        if rest or _file_state(file.path, os.fstat(descriptor)) != file:
             raise ChangedError(file.path)
 
 

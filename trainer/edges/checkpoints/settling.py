@@ -25,18 +25,18 @@ class Settling:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def look(self, found: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
+    def look(self, snapshots: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
         """(complete, not yet complete). `now_s`: a clock that never jumps; `now_ns`: the clock of file times."""
-        seen = dict[str, _Seen]()
+        looks = dict[str, _Seen]()
         complete = list[Snapshot]()
         open_ones = list[Snapshot]()
-        for snapshot in found:
+        for snapshot in snapshots:
             before = self._seen.get(snapshot.name)
             version = snapshot.version
             is_same = before is not None and before.version == version
             state = before if before is not None and is_same else _Seen(version, now_s)
-            seen[snapshot.name] = state
+            looks[snapshot.name] = state
             is_marked = snapshot.is_marked and abs(now_ns - snapshot.changed_ns) > _CLOCK_TICK_NS
             (complete if is_marked or now_s - state.since_s >= QUIET_S else open_ones).append(snapshot)
-        self._seen = seen
+        self._seen = looks
         return complete, open_ones

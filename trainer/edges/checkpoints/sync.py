@@ -179,12 +179,12 @@ class CheckpointSync:
 
     async def _look(self) -> None:
         try:
-            found = await in_daemon_thread(snapshots, self._directory)
+            on_disk = await in_daemon_thread(snapshots, self._directory)
         except OSError as error:
             self._refuse("", f"the directory cannot be read: {error.strerror}")
             return
-        usable = [one for one in found.values() if isinstance(one, Snapshot) and self._is_small_enough(one)]
-        for name, unusable in found.items():
+        usable = [one for one in on_disk.values() if isinstance(one, Snapshot) and self._is_small_enough(one)]
+        for name, unusable in on_disk.items():
             if isinstance(unusable, UnusableCheckpointError):
                 self._refuse(name, str(unusable))
         complete, open_ones = self._settling.look(usable, self._clock(), time.time_ns())
@@ -212,14 +212,14 @@ class CheckpointSync:
         for one in removed[:-MAX_REMOVED]:
             del self._synced[one.snapshot.name]
             self._outdated_at.pop(one.snapshot.name, None)
-        known = names | self._synced.keys()
-        self._reports = {name: report for name, report in self._reports.items() if name in known}
+        present = names | self._synced.keys()
+        self._reports = {name: report for name, report in self._reports.items() if name in present}
 
     async def _consider(self, snapshot: Snapshot) -> None:
         name = snapshot.name
         version = snapshot.version
-        known = (self._synced.get(name), self._due.get(name))
-        if version in self._ignored or any(one is not None and one.version == version for one in known):
+        versions = (self._synced.get(name), self._due.get(name))
+        if version in self._ignored or any(one is not None and one.version == version for one in versions):
             return
         try:
             description = await in_daemon_thread(self._transfer.describe, snapshot)

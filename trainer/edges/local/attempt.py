@@ -6,9 +6,8 @@ See docs/reference/training.md#how-a-job-ends.
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
 
 from policy.training.job_spec import ON_FAILURE
 from policy.training.reports import Claimed, JobReport, Restore
@@ -31,20 +30,16 @@ from trainer.edges.local.runner_process import RunnerNotStartedError
 from trainer.edges.local.verdict import End, describe, has_failed, verdict
 from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment
 from trainer.runner.launch import Launch
+from trainer.stopping import StoppedError, unless_stopped
 
 _LOOK_FOR_KEPT_S = 0.25
 _STORE_PAUSE_S = 2.0
 _MAX_MESSAGE_CHARS = 1000
 log = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 
 NAMELESS = "job"
 """The value of `USER` for a user id without a name. Python's `getpass` and others fail without any."""
-
-
-class _StoppedError(Exception):
-    """The attempt was stopped before its nodes were started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,7 @@ class LocalAttempt:
     async def _run(self) -> None:
         try:
             await self._start()
-        except _StoppedError:
+        except StoppedError:
             early = self._stop
         except EnvironmentRefusedError as error:
             early = End(error.outcome, str(error))
@@ -163,11 +158,11 @@ class LocalAttempt:
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
         if self.job.restore is not None and self._checkpoints is not None:
-            await self._unless_stopped(self._restore(self._checkpoints, self.job.restore))
-        environment = await self._unless_stopped(self._terms.environment(self.job.environment_token))
+            await unless_stopped(self._stopping, self._restore(self._checkpoints, self.job.restore))
+        environment = await unless_stopped(self._stopping, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
             if self._stopping.is_set():
-                raise _StoppedError
+                raise StoppedError
             await node.start(self._launch(node, environment))
 
     async def _restore(self, checkpoints: JobCheckpoints, restore: Restore) -> None:
@@ -183,20 +178,6 @@ class LocalAttempt:
                 await asyncio.sleep(_STORE_PAUSE_S)
             else:
                 return
-
-    async def _unless_stopped(self, work: Awaitable[Result]) -> Result:
-        """The result of `work`; cancels it and raises _StoppedError when the attempt is stopped meanwhile."""
-        working = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise _StoppedError
-            return working.result()
-        finally:
-            stopping.cancel()
-            if not working.done():
-                working.cancel()
 
     def _launch(self, node: LocalNode, environment: JobEnvironment) -> Launch:
         job = self.job
@@ -264,9 +245,9 @@ class LocalAttempt:
         session = self.job.spec.session
         while session is not None and session.trigger == ON_FAILURE:
             for node in self.nodes:
-                found = await node.kept()
-                if found is not None and self._kept_message is None:
-                    self._kept_message = describe(node.rank, found)
+                exit = await node.kept()
+                if exit is not None and self._kept_message is None:
+                    self._kept_message = describe(node.rank, exit)
                     self._terminate_all(but=node)
             await asyncio.sleep(_LOOK_FOR_KEPT_S)
 

@@ -58,7 +58,7 @@ class LocalBackend:
             raise BackendAwayError("the backend local needs Linux. Set TOLLGATE_TRAINING_BACKEND=ray or off")
         try:
             await asyncio.to_thread(self._directories.make)
-            found = await asyncio.to_thread(lambda: list(self._directories.latest()))
+            latest = await asyncio.to_thread(lambda: list(self._directories.latest()))
         except OSError as error:
             raise BackendAwayError(f"TOLLGATE_TRAINING_DIR cannot be used: {error}") from error
         if self._settings.user is not None:
@@ -66,7 +66,7 @@ class LocalBackend:
             users.check_reach(self._settings.directory)
             users.check_number(self._host.max_nodes)
             self._users = users
-        for directory, record in found:
+        for directory, record in latest:
             if record.job.job_id not in self._attempts:
                 attempt = self._take(record, directory)
                 self._run(attempt, attempt.adopt())
@@ -93,9 +93,9 @@ class LocalBackend:
         return [attempt.report for attempt in self._attempts.values()]
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
-        found = self._attempt(job_id, attempt)
-        has_ended = found.nodes[rank].has_ended or found.ended.is_set()
-        return await asyncio.to_thread(read_output, found.directory.control(rank), offset, has_ended)
+        one = self._attempt(job_id, attempt)
+        has_ended = one.nodes[rank].has_ended or one.ended.is_set()
+        return await asyncio.to_thread(read_output, one.directory.control(rank), offset, has_ended)
 
     async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:
         loop = self._attempt(job_id, attempt).loop
@@ -116,11 +116,11 @@ class LocalBackend:
         self._attempts.pop(job_id, None)
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
-        found = self._attempts.get(job_id)
-        is_there = found is not None and found.job.attempt == attempt and rank < len(found.nodes)
-        if found is None or not is_there or found.nodes[rank].has_ended or found.report.phase is not Phase.RUNNING:
+        one = self._attempts.get(job_id)
+        is_there = one is not None and one.job.attempt == attempt and rank < len(one.nodes)
+        if one is None or not is_there or one.nodes[rank].has_ended or one.report.phase is not Phase.RUNNING:
             raise NoTerminalError("the node has ended")
-        return await LocalTerminal.open(found.directory.control(rank))
+        return await LocalTerminal.open(one.directory.control(rank))
 
     async def close(self) -> None:
         running = list(self._running())
@@ -184,10 +184,10 @@ class LocalBackend:
             await asyncio.wait((task,))
 
     def _attempt(self, job_id: str, attempt: int) -> LocalAttempt:
-        found = self._attempts.get(job_id)
-        if found is None or found.job.attempt != attempt:
+        one = self._attempts.get(job_id)
+        if one is None or one.job.attempt != attempt:
             raise KeyError(f"no attempt {attempt} at job {job_id}")
-        return found
+        return one
 
 
 def _log_failure(job_id: str, task: asyncio.Task[None]) -> None:

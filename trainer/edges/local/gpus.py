@@ -21,13 +21,13 @@ class Gpu:
 
 def found_gpus() -> tuple[Gpu, ...]:
     """All GPUs, by their place on the bus; none without the driver."""
-    found = []
+    gpus = []
     for path in sorted(_DRIVER.glob("*/information")):
         pairs = (line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         fields = {name.strip(): value.strip() for name, _, value in pairs}
         if fields.get("GPU UUID", "").startswith("GPU-"):
-            found.append(Gpu(fields["GPU UUID"], gpu_type(fields.get("Model", ""))))
-    return tuple(found)
+            gpus.append(Gpu(fields["GPU UUID"], gpu_type(fields.get("Model", ""))))
+    return tuple(gpus)
 
 
 def gpu_type(model: str) -> str:
@@ -36,9 +36,9 @@ def gpu_type(model: str) -> str:
     return next((part for part in parts if any(letter.isdigit() for letter in part)), "GPU")
 
 
-def free_gpus(gpus: Iterable[Gpu], type: str | None, count: int, used: Collection[str]) -> tuple[str, ...]:
+def free_gpus(gpus: Iterable[Gpu], type: str | None, count: int, busy: Collection[str]) -> tuple[str, ...]:
     """The UUIDs of so many GPUs of a type that no node has."""
-    free = [gpu.uuid for gpu in gpus if gpu.type == type and gpu.uuid not in used]
+    free = [gpu.uuid for gpu in gpus if gpu.type == type and gpu.uuid not in busy]
     return tuple(free[:count])
 
 

@@ -49,8 +49,8 @@ class JobUsers:
     @classmethod
     def of(cls, setting: str) -> "JobUsers":
         """The users that TOLLGATE_TRAINING_USER names. Raises BackendAwayError if nodes cannot run as them."""
-        found = _RANGE.fullmatch(setting)
-        users = cls._named(setting) if found is None else cls._numbered(int(found[1]), int(found[2]))
+        match = _RANGE.fullmatch(setting)
+        users = cls._named(setting) if match is None else cls._numbered(int(match[1]), int(match[2]))
         if os.geteuid() != 0 and users.ids != range(os.geteuid(), os.geteuid() + 1):
             raise BackendAwayError("TOLLGATE_TRAINING_USER: only a trainer that runs as root can run jobs as another")
         return users
@@ -58,20 +58,20 @@ class JobUsers:
     @classmethod
     def _named(cls, name: str) -> "JobUsers":
         try:
-            found = pwd.getpwnam(name)
+            user = pwd.getpwnam(name)
         except KeyError:
             raise BackendAwayError(f"TOLLGATE_TRAINING_USER: this machine has no user {name}") from None
-        return cls(range(found.pw_uid, found.pw_uid + 1), found.pw_gid)
+        return cls(range(user.pw_uid, user.pw_uid + 1), user.pw_gid)
 
     @classmethod
     def _numbered(cls, first: int, last: int) -> "JobUsers":
         ids = range(first, last + 1)
         if not ids or last > _LAST_ID:
             raise BackendAwayError(f"TOLLGATE_TRAINING_USER: expected a user's name, or FIRST-LAST up to {_LAST_ID}")
-        taken = [user.pw_name for user in pwd.getpwall() if user.pw_uid in ids]
-        taken += [group.gr_name for group in grp.getgrall() if group.gr_gid in ids]
-        if taken:
-            raise BackendAwayError(f"TOLLGATE_TRAINING_USER: {taken[0]} has an id of this range. Name unused ids")
+        names = [user.pw_name for user in pwd.getpwall() if user.pw_uid in ids]
+        names += [group.gr_name for group in grp.getgrall() if group.gr_gid in ids]
+        if names:
+            raise BackendAwayError(f"TOLLGATE_TRAINING_USER: {names[0]} has an id of this range. Name unused ids")
         return cls(ids)
 
     @property
@@ -105,9 +105,9 @@ class JobUsers:
         """
         if self.is_one_for_all:
             return self._owner(self.ids[0])
-        for taken in ({*running, *present}, set(running)):
-            some = random.sample(self.ids, min(len(self.ids), len(taken) + 1))
-            free = [uid for uid in some if uid not in taken]
+        for busy in ({*running, *present}, set(running)):
+            some = random.sample(self.ids, min(len(self.ids), len(busy) + 1))
+            free = [uid for uid in some if uid not in busy]
             if free:
                 return self._owner(free[0])
         raise RuntimeError("more jobs run than there are user ids")

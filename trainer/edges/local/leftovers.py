@@ -25,11 +25,11 @@ def kill_leftovers(state: RunnerState | None, job_id: str, rank: int) -> bool:
     while True:
         if group is not None:
             group.kill()
-        found = _marked(job_id, rank)
-        for one in found:
+        processes = _marked(job_id, rank)
+        for one in processes:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(one.pid, signal.SIGKILL)
-        if not found and (group is None or group.is_empty):
+        if not processes and (group is None or group.is_empty):
             break
         if time.monotonic() > give_up_at:
             return False
@@ -45,10 +45,10 @@ def _marked(job_id: str, rank: int) -> list[Process]:
     marks = {f"{JOB_ID}={job_id}".encode(), f"{NODE_RANK}={rank}".encode()}
     marked = {one.pid for one in every if marks <= _environment(one.pid)}
     groups = {one.group for one in every if one.pid in marked} - {os.getpgrp()}
-    found = {one.pid: one for one in every if one.pid in marked or one.group in groups}
-    while more := {one.pid: one for one in every if one.parent in found and one.pid not in found}:
-        found |= more
-    return list(found.values())
+    by_pid = {one.pid: one for one in every if one.pid in marked or one.group in groups}
+    while more := {one.pid: one for one in every if one.parent in by_pid and one.pid not in by_pid}:
+        by_pid |= more
+    return list(by_pid.values())
 
 
 def _environment(pid: int) -> set[bytes]:

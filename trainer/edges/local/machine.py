@@ -33,9 +33,9 @@ def this_host(capacity: Capacity, gpus: Sequence[Gpu] = ()) -> Host:
     )
 
 
-def least_used(count: int, used: Iterable[int]) -> tuple[int, ...]:
+def least_used(count: int, busy: Iterable[int]) -> tuple[int, ...]:
     """The processors for a node that needs so many: those that the fewest nodes have."""
-    uses = Counter(used)
+    uses = Counter(busy)
     ordered = sorted(os.sched_getaffinity(0), key=lambda cpu: (uses[cpu], cpu))
     return tuple(sorted(ordered[:count]))
 

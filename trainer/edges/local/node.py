@@ -87,8 +87,8 @@ class LocalNode:
 
     async def kept(self) -> Exit | None:
         """Return how it failed, if it is kept for a session now."""
-        found = await self._read_exit()
-        return found if found is not None and found.is_kept and not self.has_ended else None
+        exit = await self._read_exit()
+        return exit if exit is not None and exit.is_kept and not self.has_ended else None
 
     def terminate(self, grace_s: float) -> None:
         """Ask it to end. Its runner keeps to the grace; a runner that does not is killed."""

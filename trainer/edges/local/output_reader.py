@@ -25,21 +25,21 @@ def read_output(control: Path, offset: int, has_ended: bool) -> OutputChunk:
     raw = data.split(b"\n")
     rest = raw.pop()
     lines = raw[:MAX_LINES]
-    taken = sum(map(len, lines)) + len(lines)
+    size = sum(map(len, lines)) + len(lines)
     if has_ended and is_last and len(lines) == len(raw):
         # A runner that was killed may have left a line without an end.
         return OutputChunk(_parsed([*lines, rest]), offset + len(data), True)
     if not lines and not is_last:
-        taken = len(data)  # no line of a runner's is as long: somebody else wrote this
-    return OutputChunk(_parsed(lines), offset + taken, False)
+        size = len(data)  # no line of a runner's is as long: somebody else wrote this
+    return OutputChunk(_parsed(lines), offset + size, False)
 
 
 def _parsed(lines: list[bytes]) -> list[tuple[int, bool, str]]:
     """Lines that are none of a runner's are skipped."""
-    found = []
+    records = []
     for line in lines:
         time_ns, _, rest = line.partition(b" ")
         stream, _, text = rest.partition(b" ")
         if time_ns.isdigit() and len(time_ns) <= 19 and stream in (b"1", b"2"):
-            found.append((int(time_ns), int(stream) == STDERR, text.decode(errors="replace")))
-    return found
+            records.append((int(time_ns), int(stream) == STDERR, text.decode(errors="replace")))
+    return records

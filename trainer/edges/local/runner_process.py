@@ -118,13 +118,13 @@ def _spawn(launch: Launch, log: Path) -> tuple[int, int]:
 
 async def _heard(word: int) -> None:
     """Wait until the runner says its word or ends, but not for ever. Closes the file."""
-    heard = asyncio.Event()
+    event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(word, heard.set)
+    loop.add_reader(word, event.set)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
-                await heard.wait()
+                await event.wait()
     finally:
         loop.remove_reader(word)
         os.close(word)

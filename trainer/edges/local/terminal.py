@@ -51,8 +51,8 @@ class LocalTerminal:
             except (OSError, FrameError):
                 break
             self._has_ended = not received or any(kind == END for kind, _ in frames)
-            if shown := b"".join(payload for kind, payload in frames if kind == DATA):
-                return shown
+            if output := b"".join(payload for kind, payload in frames if kind == DATA):
+                return output
         self._has_ended = True
         return b""
 

@@ -67,17 +67,17 @@ class RayBackend:
 
     async def start(self, job: Claimed, hosts: Sequence[str]) -> None:
         machines = by_host_name(await self._cluster.machines())
-        gone = [host for host in hosts if host not in machines]
+        lost_hosts = [host for host in hosts if host not in machines]
         self._unstarted.pop(job.job_id, None)
-        if gone:
-            reason = f"{gone[0]} left the Ray cluster before the start"
+        if lost_hosts:
+            reason = f"{lost_hosts[0]} left the Ray cluster before the start"
             states = node_states(hosts)
             report = JobReport(job.job_id, job.attempt, Phase.ENDED, Outcome.REQUEUED, reason, states)
             self._unstarted[job.job_id] = report
             return
         launch = self._launch(job, hosts, [machines[host].ray_node for host in hosts])
-        written = metadata(self._settings.control_url, job.job_id, job.attempt, hosts)
-        await self._cluster.submit(Submission(submission_id(job.job_id, job.attempt), written, launch.to_wire()))
+        labels = metadata(self._settings.control_url, job.job_id, job.attempt, hosts)
+        await self._cluster.submit(Submission(submission_id(job.job_id, job.attempt), labels, launch.to_wire()))
 
     def _launch(self, job: Claimed, hosts: Sequence[str], ray_nodes: Sequence[str]) -> RayLaunch:
         settings = self._settings
@@ -94,16 +94,16 @@ class RayBackend:
         )
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:
-        found = latest(await self._submitted()).get(job_id)
-        if found is None or found.ray.has_ended:
+        submission = latest(await self._submitted()).get(job_id)
+        if submission is None or submission.ray.has_ended:
             return
-        self._follower(found).stop_is_asked(outcome)
-        await self._cluster.stop(found.ray.submission_id)
+        self._follower(submission).stop_is_asked(outcome)
+        await self._cluster.stop(submission.ray.submission_id)
 
     async def observe(self) -> Sequence[JobReport]:
-        found = latest(await self._submitted())
-        unstarted = [report for job_id, report in self._unstarted.items() if job_id not in found]
-        return [self._report(submitted) for submitted in found.values()] + unstarted
+        submissions = latest(await self._submitted())
+        unstarted = [report for job_id, report in self._unstarted.items() if job_id not in submissions]
+        return [self._report(submitted) for submitted in submissions.values()] + unstarted
 
     def _report(self, submitted: Submitted) -> JobReport:
         follower = self._follower(submitted)

@@ -77,9 +77,9 @@ class Follower:
             jobs = await self._cluster.jobs()
         except BackendAwayError:
             return False
-        found = next((job for job in jobs if job.submission_id == self._submission_id), None)
-        if found is None or not found.has_ended:
-            return found is None
+        details = next((job for job in jobs if job.submission_id == self._submission_id), None)
+        if details is None or not details.has_ended:
+            return details is None
         self._failures += not was_read
         return was_read or self._failures >= _MAX_FAILURES_AFTER_END
 

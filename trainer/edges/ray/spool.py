@@ -51,9 +51,9 @@ class Spool:
         end = output.offset + len(output.content)
         self._node(output.rank).mkdir(exist_ok=True)
         with (self._node(output.rank) / FILE_NAME).open("ab") as file:
-            known = os.fstat(file.fileno()).st_size
-            if known < end:
-                file.write(output.content[max(0, known - output.offset) :])
+            size = os.fstat(file.fileno()).st_size
+            if size < end:
+                file.write(output.content[max(0, size - output.offset) :])
         if output.is_end:
             self._ends[output.rank] = end
 

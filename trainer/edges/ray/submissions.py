@@ -53,22 +53,22 @@ def own(jobs: Iterable[RayJob], control_url: str) -> list[Submitted]:
     return [_submitted(job, job.metadata) for job in jobs if job.metadata.get(_CONTROL_URL) == control_url]
 
 
-def _submitted(job: RayJob, written: Mapping[str, str]) -> Submitted:
-    return Submitted(written[_JOB_ID], int(written[_ATTEMPT]), tuple(json.loads(written[_HOSTS])), job)
+def _submitted(job: RayJob, labels: Mapping[str, str]) -> Submitted:
+    return Submitted(labels[_JOB_ID], int(labels[_ATTEMPT]), tuple(json.loads(labels[_HOSTS])), job)
 
 
 def latest(submitted: Iterable[Submitted]) -> dict[str, Submitted]:
     """The latest attempt at each job."""
-    found: dict[str, Submitted] = {}
+    by_job: dict[str, Submitted] = {}
     for one in submitted:
-        if one.job_id not in found or one.attempt > found[one.job_id].attempt:
-            found[one.job_id] = one
-    return found
+        if one.job_id not in by_job or one.attempt > by_job[one.job_id].attempt:
+            by_job[one.job_id] = one
+    return by_job
 
 
-def final_report(submitted: Submitted, told: JobReport | None, stop: Outcome | None) -> JobReport:
+def final_report(submitted: Submitted, last: JobReport | None, stop: Outcome | None) -> JobReport:
     """The report of an attempt whose driver has ended. `told`: its last words. `stop`: what a stop was to mean."""
-    report = told or submitted.starting
+    report = last or submitted.starting
     if report.phase is Phase.ENDED:
         return _meant(report, stop)
     outcome, reason = _unexpected_end(submitted.ray, report.phase)
@@ -78,9 +78,9 @@ def final_report(submitted: Submitted, told: JobReport | None, stop: Outcome | N
     return JobReport(report.job_id, report.attempt, Phase.ENDED, outcome, reason, nodes=report.nodes)
 
 
-def present_report(submitted: Submitted, told: JobReport | None, stop: Outcome | None) -> JobReport:
+def present_report(submitted: Submitted, last: JobReport | None, stop: Outcome | None) -> JobReport:
     """The report of an attempt whose driver runs."""
-    return _meant(told or submitted.starting, stop)
+    return _meant(last or submitted.starting, stop)
 
 
 def _meant(report: JobReport, stop: Outcome | None) -> JobReport:

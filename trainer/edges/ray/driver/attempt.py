@@ -6,7 +6,6 @@ Knows Ray only by `trainer/edges/ray/driver/parts.py`. See docs/reference/traini
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from policy.training.reports import JobReport, NodeState
 from policy.training.statuses import Outcome, Phase
@@ -15,13 +14,9 @@ from trainer.edges.ray.driver.node_watch import NodeWatch
 from trainer.edges.ray.driver.parts import Checkpoints, LostError, Node, NodeStart, NoRoomError, Placement, Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import Record
+from trainer.stopping import StoppedError, unless_stopped
 
 _SYNC_EVERY_S = 1.0
-Result = TypeVar("Result")
-
-
-class _StoppedError(Exception):
-    """The job was stopped before a node started."""
 
 
 class Attempt:
@@ -51,7 +46,7 @@ class Attempt:
         self._tell(self._report)
         try:
             await self._start()
-        except (LostError, NoRoomError, EnvironmentRefusedError, _StoppedError) as error:
+        except (LostError, NoRoomError, EnvironmentRefusedError, StoppedError) as error:
             await self._clean()
             self._change(phase=Phase.ENDED, outcome=_early_outcome(error), error_message=str(error) or None)
             return
@@ -60,29 +55,17 @@ class Attempt:
 
     async def _start(self) -> None:
         job = self._launch.job
-        await self._unless_stopped(self._placement.reserve())
+        await unless_stopped(self._stop, self._placement.reserve())
         self._nodes = [self._placement.node(rank) for rank in range(job.spec.node_count)]
         self._checkpoints = None if job.spec.checkpoint_path is None else self._placement.checkpoints()
-        addresses = await self._unless_stopped(asyncio.gather(*(node.prepare() for node in self._nodes)))
+        addresses = await unless_stopped(self._stop, asyncio.gather(*(node.prepare() for node in self._nodes)))
         if self._checkpoints is not None and job.restore is not None:
-            await self._unless_stopped(self._checkpoints.restore(job.restore))
+            await unless_stopped(self._stop, self._checkpoints.restore(job.restore))
         if self._checkpoints is not None:
-            self._take(await self._unless_stopped(self._checkpoints.look()))  # fails if it cannot be synced at all
-        environment = await self._unless_stopped(self._environment(job.environment_token))
+            synced = await unless_stopped(self._stop, self._checkpoints.look())  # fails if it cannot be synced at all
+            self._take(synced)
+        environment = await unless_stopped(self._stop, self._environment(job.environment_token))
         await asyncio.gather(*(node.start(NodeStart(environment, addresses[0])) for node in self._nodes))
-
-    async def _unless_stopped(self, work: Awaitable[Result]) -> Result:
-        """The result of `work`; cancels it and raises _StoppedError when the job is stopped meanwhile."""
-        working = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise _StoppedError
-            return working.result()
-        finally:
-            stopping.cancel()
-            working.cancel()
 
     async def _run(self) -> None:
         """Watch the nodes and sync beside it; then finish the sync and clean up."""
@@ -153,7 +136,7 @@ def _early_outcome(error: Exception) -> Outcome:
         return error.outcome
     if isinstance(error, NoRoomError):
         return Outcome.REQUEUED
-    return Outcome.STOPPED if isinstance(error, _StoppedError) else Outcome.DEPLOY_FAILED
+    return Outcome.STOPPED if isinstance(error, StoppedError) else Outcome.DEPLOY_FAILED
 
 
 async def _within(seconds: float, event: asyncio.Event) -> None:
@@ -167,7 +150,7 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 async def _despite_losses(works: Iterable[Awaitable[None]]) -> None:
     """Do all of it. What is lost needs no cleaning."""
-    done = await asyncio.gather(*works, return_exceptions=True)
-    for error in done:
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for error in results:
         if isinstance(error, BaseException) and not isinstance(error, LostError):
             raise error

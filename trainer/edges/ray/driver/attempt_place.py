@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+from runtime.file_locks import try_lock
 from trainer.edges.local.directories import AttemptDirectory
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.submissions import submission_id
@@ -88,13 +89,12 @@ def _remove_abandoned(lock_file: Path) -> None:
     """Remove an attempt that nobody uses. A runner that ends its node goes on using it."""
     file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(file):
+            return  # in use
         root = lock_file.with_suffix("")
         states = [read_state(str(control)) for control in root.glob("control/node-*")]
         if not any(state is not None and state.is_present for state in states):
             _remove(root)
             lock_file.unlink(missing_ok=True)
-    except BlockingIOError:
-        return  # in use
     finally:
         os.close(file)

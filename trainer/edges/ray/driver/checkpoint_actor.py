@@ -37,10 +37,10 @@ class CheckpointActor:
         """Returns after a moment, synced or not: the driver tells how far it is."""
         if self._finishing is None:
             self._finishing = asyncio.ensure_future(self._checkpoints.finish())
-        done, _ = await asyncio.wait((self._finishing,), timeout=_LOOK_EVERY_S)
-        for finished in done:
+        over, _ = await asyncio.wait((self._finishing,), timeout=_LOOK_EVERY_S)
+        for finished in over:
             finished.result()
-        return Synced(tuple(await self._checkpoints.run_once()), not done, self._checkpoints.refusal)
+        return Synced(tuple(await self._checkpoints.run_once()), not over, self._checkpoints.refusal)
 
     async def clean(self) -> None:
         await asyncio.to_thread(self._place.remove)

@@ -55,19 +55,19 @@ class NodeActor:
         await asyncio.to_thread(self._guard.stdout.read)
 
     def _spawn(self, launch: Launch) -> "subprocess.Popen[bytes]":
-        given = os.memfd_create("launch")  # not a file on disk: it holds secrets
+        file = os.memfd_create("launch")  # not a file on disk: it holds secrets
         try:
-            os.write(given, launch.to_json())
-            os.lseek(given, 0, os.SEEK_SET)
+            os.write(file, launch.to_json())
+            os.lseek(file, 0, os.SEEK_SET)
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *runner_argv()],
-                stdin=given,
+                stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={},
             )
         finally:
-            os.close(given)
+            os.close(file)
 
     def _runner_launch(self, start: NodeStart) -> Launch:
         job = self._launch.job

@@ -35,11 +35,11 @@ class NodeWatch:
 
     async def run(self, stop: asyncio.Event) -> End:
         """Watch until all nodes have ended; end them when `stop` is set."""
-        stopping = asyncio.ensure_future(self._stop_when(stop))
+        stop_task = asyncio.ensure_future(self._stop_when(stop))
         try:
             await asyncio.gather(*(self._watch(rank) for rank in range(len(self._nodes))))
         finally:
-            stopping.cancel()
+            stop_task.cancel()
         return self._end()
 
     def _end(self) -> End:
@@ -57,14 +57,14 @@ class NodeWatch:
 
     async def _watch(self, rank: int) -> None:
         try:
-            found = self._exits[rank] = await self._follow(rank)
+            exit = self._exits[rank] = await self._follow(rank)
         except LostError as error:
-            found = None
+            exit = None
             self._first_loss = self._first_loss or str(error)
             self._tell(Output(rank, self._offsets[rank], b"", is_end=True))
         self._running.discard(rank)
-        self._ended(rank, -signal.SIGKILL if found is None else found.status)
-        if found is None or has_failed(found):
+        self._ended(rank, -signal.SIGKILL if exit is None else exit.status)
+        if exit is None or has_failed(exit):
             await self._stop_running()
 
     async def _follow(self, rank: int) -> Exit | None:
