@@ -96,9 +96,9 @@ def over_api(command: Callable[..., T]) -> Callable[..., T]:
     """Give a command `--url`, `--data`, `--workspace` and `--json`, and pass it a `Connection` as `connection`."""
 
     @wraps(command)
-    def connected(url: str | None, data: Path, workspace: str | None, as_json: bool, **given: Any) -> T:
+    def connected(url: str | None, data: Path, workspace: str | None, as_json: bool, **arguments: Any) -> T:
         context = click.get_current_context()
-        return command(connection=Connection(_access(context.obj, url, data, workspace), as_json), **given)
+        return command(connection=Connection(_access(context.obj, url, data, workspace), as_json), **arguments)
 
     for option in reversed(_OPTIONS):
         connected = option(connected)
@@ -120,10 +120,12 @@ def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | No
             if workspace is not None:
                 raise NoAccessError("TOLLGATE_API_KEY is set, and a key is of one workspace: unset it, or --workspace")
             return Access(http_url(url or DEFAULT_URL), api_key)
-        found = local(data, workspace)
-        if url and http_url(url) != found.url:  # the directory's own key is not for another control
-            raise NoAccessError(f"TOLLGATE_API_KEY is not set, and {url} is not served from {data}: it has {found.url}")
-        return found
+        access = local(data, workspace)
+        if url and http_url(url) != access.url:  # the directory's own key is not for another control
+            raise NoAccessError(
+                f"TOLLGATE_API_KEY is not set, and {url} is not served from {data}: it has {access.url}"
+            )
+        return access
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
     except NoAccessError as error:

@@ -35,8 +35,8 @@ def _indented(answer: Any) -> str:
         return json.dumps(answer, indent=2, ensure_ascii=False)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
@@ -64,10 +64,10 @@ def width_of(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """Return as much of the beginning as fits into so many columns."""
-    taken = 0
+    columns = 0
     for place, character in enumerate(text):
-        taken += _columns_of(character)
-        if taken > width:
+        columns += _columns_of(character)
+        if columns > width:
             return text[:place]
     return text
 

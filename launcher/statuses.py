@@ -13,7 +13,7 @@ _ENTRIES = {"DEPLOYING": "SCALED_TO_ZERO"}
 
 
 def moves(present: str, target: str) -> tuple[str, ...]:
-    """The statuses to set one after the other, from `present` to `wanted`. None if `wanted` is not ahead."""
+    """The statuses to set one after the other, from `present` to `target`. None if `target` is not ahead."""
     present = _ENTRIES.get(present, present)
     if present not in _WAY or target not in _WAY:
         return ()

@@ -37,8 +37,8 @@ def log_uncaught() -> None:
     Straight to standard error: the handlers may be closed by then.
     """
     sys.excepthook = lambda _kind, error, _trace: _write_uncaught("The process ends by an uncaught exception", error)
-    threading.excepthook = lambda found: _write_uncaught("A thread ended by an uncaught exception", found.exc_value)
-    sys.unraisablehook = lambda found: _write_uncaught(found.err_msg or "An exception was ignored", found.exc_value)
+    threading.excepthook = lambda failure: _write_uncaught("A thread ended by an uncaught exception", failure.exc_value)
+    sys.unraisablehook = lambda failure: _write_uncaught(failure.err_msg or "An exception was ignored", failure.exc_value)
     logging.captureWarnings(True)
 
 

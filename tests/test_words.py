@@ -1,4 +1,4 @@
-"""Checks the words of the sources: docstrings stand alone, a statement assigns one thing.
+"""Checks the words of the sources: docstrings stand alone, variables are nouns, a statement assigns one thing.
 
 A rule holds in the rooms that are listed for it. A room is mended first, and then listed; the list only grows.
 """
@@ -15,6 +15,7 @@ from tests.test_architecture import Module, Sources, functions, read_sources
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS_OF_DOCSTRINGS = ("bench", "commands", "launcher", "runtime", "trainer")
 ROOMS_OF_ASSIGNMENTS = ("bench", "commands", "launcher", "runtime", "trainer")
+ROOMS_OF_VARIABLES = ("commands", "launcher", "runtime", "trainer")
 
 DEPENDENT = frozenset(
     (
@@ -26,6 +27,28 @@ DEPENDENT = frozenset(
     )
 )
 """First words of a docstring that lean on its name or on the line above: it could not be read alone in an index."""
+PARTICIPLES = frozenset(
+    (
+        *(
+            "asked",
+            "chosen",
+            "doing",
+            "done",
+            "found",
+            "given",
+            "gone",
+            "heard",
+            "held",
+            "kept",
+            "known",
+            "left",
+            "lost",
+        ),
+        *("made", "named", "said", "seen", "sent", "shown", "started", "stopping", "taken", "told", "used", "waiting"),
+        *("wanted", "written"),
+    )
+)
+"""Names that say what happened to a value, not what it is."""
 MAX_PACKED_PER_FUNCTION = 1 / 100
 
 
@@ -50,6 +73,17 @@ def docstrings_stand_alone(sources: Sources) -> list[str]:
     ]
 
 
+def variables_are_nouns(sources: Sources) -> list[str]:
+    """A parameter or local variable is named after what it is."""
+    problems: set[str] = set()
+    for module in sources.values():
+        for node in (node for function in functions(module) for node in ast.walk(function)):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name.strip("_") in PARTICIPLES:
+                    problems.add(module.at(node, f"{name!r} is a participle: name the thing"))
+    return sorted(problems)
+
+
 def statements_assign_one_thing(sources: Sources) -> list[str]:
     """Of 100 functions at most one may assign two values in one statement: where the pair is one thing."""
     packed: dict[str, list[str]] = {}
@@ -72,6 +106,7 @@ Rule = Callable[[Sources], list[str]]
 RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (docstrings_stand_alone, ROOMS_OF_DOCSTRINGS),
     (statements_assign_one_thing, ROOMS_OF_ASSIGNMENTS),
+    (variables_are_nouns, ROOMS_OF_VARIABLES),
 )
 
 
@@ -89,6 +124,8 @@ def test_sources_keep_to_the_words(rule: Rule, rooms: tuple[str, ...]) -> None:
         (docstrings_stand_alone, 'class A:\n    x = 1\n    """`As` it is."""'),
         (docstrings_stand_alone, 'async def f():\n    """Whether it is so."""'),
         (statements_assign_one_thing, "def f():\n    a, b = 1, 2"),
+        (variables_are_nouns, "def f():\n    found = 1"),
+        (variables_are_nouns, "def f(*, given): ..."),
     ],
 )
 def test_breach_is_reported(rule: Rule, text: str) -> None:
@@ -98,4 +135,4 @@ def test_breach_is_reported(rule: Rule, text: str) -> None:
 def test_verbs_nouns_and_unpacked_results_are_allowed() -> None:
     text = '"""Sends events."""\ndef f(x):\n    """Return it."""\n    a, b = x\n    """A pair."""\n    return lambda: a'
     sources = {"bench.a": Module("bench.a", "bench/a.py", text, False)}
-    assert docstrings_stand_alone(sources) + statements_assign_one_thing(sources) == []
+    assert [problem for rule, _ in RULES for problem in rule(sources)] == []

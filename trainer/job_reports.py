@@ -16,7 +16,7 @@ _RAN = (Outcome.COMPLETED, Outcome.FAILED)
 
 
 def reports(wanted_state: WantedState | None, view: View) -> tuple[JobReport, ...]:
-    """One report for each job that there is something to tell of. `wanted`: control's last answer."""
+    """One report for each job that there is something to tell of. `wanted_state`: control's last answer."""
     jobs = {job.job_id: job for job in wanted_state.jobs} if wanted_state else {}
     all_reports = [_of_seen(jobs, observation, view, wanted_state is None) for observation in view.seen.values()]
     return (*(report for report in all_reports if report), *_of_missing(jobs, view))

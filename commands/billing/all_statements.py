@@ -45,53 +45,53 @@ class Written:
     changed: int = 0
 
 
-def file_name(entity: str, asked: StatementRequest) -> str:
+def file_name(entity: str, request: StatementRequest) -> str:
     """A name that is safe on every file system: something readable, and a hash that no two entities share."""
     readable = re.sub(r"[^a-z0-9]+", "-", entity.lower())[:_READABLE].strip("-")
     digest = hashlib.sha256(entity.encode()).hexdigest()[:32]
-    return "_".join(part for part in (asked.month, readable, digest) if part) + f".{asked.form}"
+    return "_".join(part for part in (request.month, readable, digest) if part) + f".{request.form}"
 
 
 async def write_all(
-    client: Client, asked: StatementRequest, directory: Directory, tell: Callable[[int], None]
+    client: Client, request: StatementRequest, directory: Directory, tell: Callable[[int], None]
 ) -> Written:
     """Write the statement of each entity that has calls, then the index. `tell` hears how many there are so far.
 
     Without an index the directory is incomplete; the same command again writes what is missing.
     """
-    _check_same_month(directory.read(_INDEX), asked)
+    _check_same_month(directory.read(_INDEX), request)
     rows: list[tuple[Any, ...]] = [_HEADERS]
     count = unpriced = changed = 0
-    async for page in report_pages(client, _PAGE_ITEMS, **asked.query()):
-        is_final = asked.is_final(page["window"])
+    async for page in report_pages(client, _PAGE_ITEMS, **request.query()):
+        is_final = request.is_final(page["window"])
         directory.remove(_INDEX)
         for item in page["items"]:
-            made = Statement(item["external_entity_id"], asked.month, item["lines"], is_final)
-            name = file_name(made.entity, asked)
-            changed += directory.write(name, statement_text(made, asked.form))
-            rows += _rows(made, name)
-            unpriced += made.unpriced_calls
+            statement = Statement(item["external_entity_id"], request.month, item["lines"], is_final)
+            name = file_name(statement.entity, request)
+            changed += directory.write(name, statement_text(statement, request.form))
+            rows += _rows(statement, name)
+            unpriced += statement.unpriced_calls
         count += len(page["items"])
         tell(count)
     directory.write(_INDEX, csv_text(rows))
     return Written(count, unpriced, changed)
 
 
-def _rows(made: Statement, name: str) -> list[tuple[Any, ...]]:
+def _rows(statement: Statement, name: str) -> list[tuple[Any, ...]]:
     """A row for each currency. Counts are in the first one alone, so sums over a column stay right."""
     rows = []
-    counts = (sum(line["calls"] for line in made.lines), made.unpriced_calls)
-    totals = [(currency, rounded_text(currency, total)) for currency, total in made.totals.items()]
+    counts = (sum(line["calls"] for line in statement.lines), statement.unpriced_calls)
+    totals = [(currency, rounded_text(currency, total)) for currency, total in statement.totals.items()]
     for total in totals or [("", "")]:
-        rows.append((made.entity, name, made.month, made.status, *counts, *total))
+        rows.append((statement.entity, name, statement.month, statement.status, *counts, *total))
         counts = (0, 0)
     return rows
 
 
-def _check_same_month(index: str | None, asked: StatementRequest) -> None:
+def _check_same_month(index: str | None, request: StatementRequest) -> None:
     """Another month's index is not replaced."""
     for row in csv.DictReader((index or "").splitlines()):
         file = row.get("file") or ""
-        if row.get("month") != asked.month or not file.endswith(f".{asked.form}"):
+        if row.get("month") != request.month or not file.endswith(f".{request.form}"):
             raise ManagementError(f"the directory has other statements, such as {file}. Name another --output")
         return

@@ -46,9 +46,9 @@ class PriceLine:
 
     def is_as(self, stored: Mapping[str, Any]) -> bool:
         """Return whether the API shows the same price."""
-        wanted = {"cached_input_per_million": self.body["input_per_million"], "per_call": "0", **self.body}
-        amounts = (Decimal(wanted[name]) == Decimal(stored[name]) for name in _AMOUNTS)
-        return wanted["currency"] == stored["currency"] and all(amounts)
+        price = {"cached_input_per_million": self.body["input_per_million"], "per_call": "0", **self.body}
+        amounts = (Decimal(price[name]) == Decimal(stored[name]) for name in _AMOUNTS)
+        return price["currency"] == stored["currency"] and all(amounts)
 
 
 def read_prices(content: bytes) -> list[PriceLine]:
@@ -59,19 +59,19 @@ def read_prices(content: bytes) -> list[PriceLine]:
         line = content.count(b"\n", 0, error.start) + 1
         raise PriceFileError([f"line {line}: no text in UTF-8"]) from None
     rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
-    found: list[PriceLine] = []
+    lines: list[PriceLine] = []
     problems: list[str] = []
     try:
         header = [name.strip() for name in next(rows, [])]
         _check_header(header)
         for row in rows:
             if row:
-                found.append(_line(rows.line_num, header, row, problems))
+                lines.append(_line(rows.line_num, header, row, problems))
     except csv.Error as error:
         raise PriceFileError([f"line {rows.line_num}: no CSV ({error})"]) from None
-    if problems or (problems := _repeated(found)):
+    if problems or (problems := _repeated(lines)):
         raise PriceFileError(problems)
-    return found
+    return lines
 
 
 def _check_header(header: list[str]) -> None:
@@ -138,14 +138,14 @@ async def set_prices(client: Client, lines: list[PriceLine]) -> int:
     return len(changed)
 
 
-async def _undo(client: Client, done: list[PriceLine], stored: Mapping[Place, Mapping[str, Any]]) -> None:
+async def _undo(client: Client, prices_set: list[PriceLine], stored: Mapping[Place, Mapping[str, Any]]) -> None:
     try:
-        for line in reversed(done):
+        for line in reversed(prices_set):
             slug, valid_from = line.place
             if line.place in stored:
                 await client.call("PUT", PATH, dict(stored[line.place]))
             else:
                 await client.call("DELETE", PATH, slug=slug, valid_from=valid_from)
     except ManagementError as error:
-        lines = f"lines {done[0].line} to {done[-1].line}"
+        lines = f"lines {prices_set[0].line} to {prices_set[-1].line}"
         raise ManagementError(f"a line was refused, and the prices of {lines} may remain set ({error})") from None

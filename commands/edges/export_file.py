@@ -36,37 +36,37 @@ class Kept:
 class ExportFile:
     """An open export, locked for this process. `kept` is None until `begin` or an earlier run wrote a state."""
 
-    def __init__(self, path: Path, fd: int, kept: Kept | None) -> None:
+    def __init__(self, path: Path, fd: int, content: Kept | None) -> None:
         self._path = path
         self._fd = fd
-        self.kept = kept
+        self.kept = content
 
-    def begin(self, asked: Mapping[str, Any], position: Mapping[str, Any]) -> None:
+    def begin(self, flags: Mapping[str, Any], position: Mapping[str, Any]) -> None:
         """Write the first state. The file is empty. Raises ExportFileError."""
-        self._keep(Kept(asked, position, 0))
+        self._keep(Kept(flags, position, 0))
 
     def append(self, text: str, position: Mapping[str, Any]) -> None:
         """Write the text, then the position behind it. Raises ExportFileError."""
         assert self.kept is not None, "begin comes first"
         length = self.kept.length
-        left = memoryview(text.encode())
+        rest = memoryview(text.encode())
         try:
-            while left:
-                written = os.pwrite(self._fd, left, length)
-                length += written
-                left = left[written:]
+            while rest:
+                count = os.pwrite(self._fd, rest, length)
+                length += count
+                rest = rest[count:]
             os.fsync(self._fd)
         except OSError as error:
             raise self._failed(error) from None
         self._keep(Kept(self.kept.asked, position, length))
 
-    def _keep(self, kept: Kept) -> None:
-        state = {"asked": kept.asked, "position": kept.position, "bytes": kept.length}
+    def _keep(self, content: Kept) -> None:
+        state = {"asked": content.asked, "position": content.position, "bytes": content.length}
         try:
             replace_file(_state_of(self._path), json.dumps(state, ensure_ascii=False, indent=2) + "\n")
         except OSError as error:
             raise self._failed(error) from None
-        self.kept = kept
+        self.kept = content
 
     def _failed(self, error: OSError) -> ExportFileError:
         return ExportFileError(f"{self._path} cannot be written: {error.strerror}. The same command goes on from here")
@@ -82,9 +82,9 @@ def opened(path: Path) -> Iterator[ExportFile]:
     try:
         if not try_lock(fd):
             raise ExportFileError(f"another export writes {path} now")
-        kept = _read_state(path)
-        _cut(fd, path, kept)
-        yield ExportFile(path, fd, kept)
+        content = _read_state(path)
+        _cut(fd, path, content)
+        yield ExportFile(path, fd, content)
     finally:
         os.close(fd)
 
@@ -100,14 +100,14 @@ def _read_state(path: Path) -> Kept | None:
         raise ExportFileError(f"{state_path} cannot be read ({error}). {_ANEW}") from None
 
 
-def _cut(fd: int, path: Path, kept: Kept | None) -> None:
+def _cut(fd: int, path: Path, content: Kept | None) -> None:
     """Drop what a crash left behind the length that the state names."""
     size = os.fstat(fd).st_size
-    if kept is None and size:
+    if content is None and size:
         raise ExportFileError(f"{path} exists, and no export began it. Name another file, or remove it")
-    if kept is not None and size < kept.length:
+    if content is not None and size < content.length:
         raise ExportFileError(f"{path} is shorter than {_state_of(path)} says: events are missing. {_ANEW}")
-    os.ftruncate(fd, kept.length if kept else 0)
+    os.ftruncate(fd, content.length if content else 0)
 
 
 def _state_of(path: Path) -> Path:

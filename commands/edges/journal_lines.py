@@ -17,6 +17,6 @@ def journal_lines(directory: Path) -> Iterator[dict[str, Any]]:
         assert dump.stdout is not None and dump.stderr is not None  # noqa: PT018 (piped above)
         for line in dump.stdout:
             yield json.loads(line)
-        said = dump.stderr.read().decode(errors="replace").strip().removeprefix("Error: ")
+        message = dump.stderr.read().decode(errors="replace").strip().removeprefix("Error: ")
     if dump.returncode:
-        raise JournalError(said.splitlines()[-1] if said else f"{directory}: the journals cannot be read")
+        raise JournalError(message.splitlines()[-1] if message else f"{directory}: the journals cannot be read")

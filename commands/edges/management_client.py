@@ -50,8 +50,8 @@ class ManagementClient:
         request = self._session.request(method, self._url + path, json=body, params=query, allow_redirects=False)
         try:
             async with request as answer:
-                found = await answer.json()
-                return answer.status, found if isinstance(found, dict) else {}
+                value = await answer.json()
+                return answer.status, value if isinstance(value, dict) else {}
         except (aiohttp.ClientError, ValueError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise AwayError(
@@ -67,7 +67,7 @@ def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
 def _message(status: int, answer: dict[str, Any]) -> str:
     """Return at most three lines: the error, and the first fields that it names."""
     error = str(answer.get("error", "no reason given"))
-    named = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
+    details = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
     lines = [f"{status}: {error}"]
-    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in named[:_MAX_DETAILS]]
+    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in details[:_MAX_DETAILS]]
     return "\n".join(lines)

@@ -48,8 +48,8 @@ class MetricsReader:
 
 def sample_of(body: bytes, at_s: float) -> Sample:
     """Read Prometheus text. ValueError if it is not a proxy's. The other lines are not parsed: they are many."""
-    wanted = [line for line in body.decode().split("\n") if line.startswith(READ)]
-    families = text_string_to_metric_families("\n".join(wanted) + "\n")
+    lines = [line for line in body.decode().split("\n") if line.startswith(READ)]
+    families = text_string_to_metric_families("\n".join(lines) + "\n")
     samples = [sample for family in families for sample in family.samples if sample.name in READ]
     if not any(sample.name == IN_FLIGHT for sample in samples):
         raise ValueError("not the metrics of a proxy")

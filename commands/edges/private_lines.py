@@ -43,8 +43,8 @@ class PrivateLines:
         """Write a line through to the disk. False: there is no file. Raises OSError."""
         if self._descriptor is None:
             return False
-        left = json.dumps(line).encode() + b"\n"
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+        rest = json.dumps(line).encode() + b"\n"
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
         os.fsync(self._descriptor)
         return True

@@ -18,8 +18,8 @@ class StatementDirectory:
 
     def read(self, name: str) -> str | None:
         """The file's text; None if there is no such file."""
-        found = self._bytes(name)
-        return None if found is None else found.decode(errors="replace")
+        content = self._bytes(name)
+        return None if content is None else content.decode(errors="replace")
 
     def write(self, name: str, text: str) -> bool:
         """Replace the file, unless it has this text. Whether it had another one."""

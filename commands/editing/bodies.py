@@ -11,9 +11,9 @@ file_option = click.option(
 )
 
 
-def body_of(file: TextIO | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's object with the members of `given` put over it, member by member. Raises click.ClickException."""
-    return _over(_read(file) if file is not None else {}, given)
+def body_of(file: TextIO | None, members: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's object with `members` put over it, member by member. Raises click.ClickException."""
+    return _over(_read(file) if file is not None else {}, members)
 
 
 def only(**members: Any) -> dict[str, Any]:
@@ -29,21 +29,21 @@ def check_something(body: Mapping[str, Any], flags: str) -> None:
 
 def _read(file: TextIO) -> dict[str, Any]:
     try:
-        found = json.loads(file.read(), object_pairs_hook=_object)
+        value = json.loads(file.read(), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"-f: not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise click.ClickException("-f: expected a JSON object")
-    return found
+    return value
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """The API refuses duplicate names; here one of them would be lost before it sees them."""
-    found = dict(members)
-    if len(found) != len(members):
+    value = dict(members)
+    if len(value) != len(members):
         names = [name for name, _ in members]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    return value
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,17 +40,17 @@ def changed(models: Sequence[Mapping[str, Any]], slugs: Sequence[str], limits: S
     A limit replaces one of its type in its list: a slug has one rate limit and one daily limit per type. What removes
     a limit names its unit, too.
     """
-    found = {model["slug"]: dict(model) for model in models}
+    by_slug = {model["slug"]: dict(model) for model in models}
     for slug in (*slugs, *(limit.slug for limit in limits)):
-        found.setdefault(slug, {"slug": slug})
+        by_slug.setdefault(slug, {"slug": slug})
     for limit in limits:
-        model = found[limit.slug]
+        model = by_slug[limit.slug]
         present = model.get(limit.list_name) or []
         others = [one for one in present if not limit.replaces(one)]
         if limit.threshold is not None:
             others.append({"type": limit.type, "unit": limit.unit, "threshold": limit.threshold})
         model[limit.list_name] = others
-    return list(found.values())
+    return list(by_slug.values())
 
 
 def limits_of(model: Mapping[str, Any]) -> Iterator[str]:
@@ -64,5 +64,5 @@ def _parse(text: str) -> LimitChange:
     if form is None:
         raise click.BadParameter(f"{text!r}: {_EXPECTED}")
     slug, type, unit, threshold = form.groups()
-    wanted = None if threshold.lower() == "none" else int(threshold)
-    return LimitChange(slug, type.upper(), unit.upper(), wanted)
+    number = None if threshold.lower() == "none" else int(threshold)
+    return LimitChange(slug, type.upper(), unit.upper(), number)

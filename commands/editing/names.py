@@ -28,8 +28,8 @@ async def group(client: Client, name: str) -> Item:
     """The group with this id or external id."""
     if name.startswith("grp_"):
         try:
-            found: Item = await client.call("GET", path("gateway", "groups", name))
-            return found
+            item: Item = await client.call("GET", path("gateway", "groups", name))
+            return item
         except RefusedError as error:
             if error.status != 404:
                 raise
@@ -62,12 +62,12 @@ async def deployment(client: Client, model_id: str, name: str) -> Item:
     for item in items:
         if name == item["id"]:
             return item
-    found = [item for item in items if name == item["name"]]
-    if not found:
+    matches = [item for item in items if name == item["name"]]
+    if not matches:
         environments = await all_items(client, path("models", model_id, "environments"))
         ids = [one["deployment_id"] for one in environments if one["name"].lower() == name.lower()]
-        found = [item for item in items if item["id"] in ids]
-    return _one(found, "deployment", name)
+        matches = [item for item in items if item["id"] in ids]
+    return _one(matches, "deployment", name)
 
 
 async def training_project(client: Client, name: str) -> Item:
@@ -87,10 +87,10 @@ async def _only(client: Client, listed: str, kind: str, is_meant: Callable[[Item
     return _one([item for item in items if item["id"] == name] or items, kind, name)
 
 
-def _one(found: list[Item], kind: str, name: str) -> Item:
-    if not found:
+def _one(matches: list[Item], kind: str, name: str) -> Item:
+    if not matches:
         raise RefusedError(f"there is no {kind} {name!r} in this workspace", 404, "NOT_FOUND")
-    if len(found) > 1:
-        ids = ", ".join(item["id"] for item in found[:5])
+    if len(matches) > 1:
+        ids = ", ".join(item["id"] for item in matches[:5])
         raise RefusedError(f"several {kind}s are called {name!r}; give an id: {ids}")
-    return found[0]
+    return matches[0]

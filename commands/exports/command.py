@@ -26,18 +26,18 @@ output_option = click.option(
 
 
 def run_export(
-    connection: Connection, listing: Listing, selection: Selection, output: Path | None, asked: Mapping[str, Any]
+    connection: Connection, listing: Listing, selection: Selection, output: Path | None, flags: Mapping[str, Any]
 ) -> None:
-    """Export to the file, or to standard output. `asked`: the flags that a later run must repeat, by parameter."""
+    """Export to the file, or to standard output. `flags`: those that a later run must repeat."""
     if output is None:
-        at = _first_position(asked)
+        at = _first_position(flags)
         connection.run(lambda client: Exporter(client, listing, selection, _StandardOutput()).run(at))
         return
     from commands.edges.export_file import opened
 
     try:
         with opened(output) as file:
-            before = _position(file, output, listing, asked)
+            before = _position(file, output, listing, flags)
             after = connection.run(lambda client: Exporter(client, listing, selection, file).run(before))
     except ManagementError as error:
         raise click.ClickException(str(error)) from None
@@ -49,28 +49,28 @@ class _StandardOutput:
         click.echo(text, nl=False)
 
 
-def _position(file: "ExportFile", output: Path, listing: Listing, asked: Mapping[str, Any]) -> Position:
+def _position(file: "ExportFile", output: Path, listing: Listing, flags: Mapping[str, Any]) -> Position:
     """Return where the file's export goes on, or begin it."""
     if file.kept is not None:
-        _check_same(output, file.kept.asked, asked)
+        _check_same(output, file.kept.asked, flags)
         return Position.from_state(file.kept.position, listing.noun)
-    at = _first_position(asked)
-    file.begin(asked, at.state(listing.noun))
+    at = _first_position(flags)
+    file.begin(flags, at.state(listing.noun))
     return at
 
 
-def _first_position(asked: Mapping[str, Any]) -> Position:
-    if asked["since"] is None:
+def _first_position(flags: Mapping[str, Any]) -> Position:
+    if flags["since"] is None:
         raise click.UsageError("--since is needed to begin an export")
-    return Position(time_from(asked["since"], "--since"))
+    return Position(time_from(flags["since"], "--since"))
 
 
-def _check_same(output: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _check_same(output: Path, before: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
     """Refuse to mix two exports in one file. `--until` may differ, and `--since` may be left out."""
-    differing = [name for name in asked if kept.get(name) != asked[name] and (name != "since" or asked[name])]
+    differing = [name for name in flags if before.get(name) != flags[name] and (name != "since" or flags[name])]
     if differing:
-        flags = {option.name: option.opts[0] for option in click.get_current_context().command.params}
-        names = ", ".join(flags[name] for name in differing)
+        flag_names = {option.name: option.opts[0] for option in click.get_current_context().command.params}
+        names = ", ".join(flag_names[name] for name in differing)
         raise click.ClickException(f"{output} was begun with other values of {names}. Give the same, or another file")
 
 

@@ -63,10 +63,10 @@ def error_of(body: bytes) -> dict[str, Any]:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    found = parsed.get("error") if isinstance(parsed, dict) else None
-    return found if isinstance(found, dict) else {}
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    return error if isinstance(error, dict) else {}
 
 
 def _message(body: bytes) -> str:
-    found = error_of(body).get("message")
-    return found if isinstance(found, str) else ""
+    message = error_of(body).get("message")
+    return message if isinstance(message, str) else ""

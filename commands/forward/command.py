@@ -77,16 +77,16 @@ _file = click.Path(dir_okay=False, path_type=Path)
     help="Print how far the forwarder with this state is, and end.",
 )
 @over_api
-def forward(connection: Connection, **given: Any) -> None:
+def forward(connection: Connection, **flags: Any) -> None:
     """Deliver each billing event once, to a billing system or into files.
 
     The keys of receivers come from STRIPE_API_KEY, OPENMETER_API_KEY or TOLLGATE_FORWARD_KEY.
     """
     try:
-        destination = Destination.of(given, os.environ)
+        destination = Destination.of(flags, os.environ)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    run = Run(destination, given, Teller(connection.as_json))
+    run = Run(destination, flags, Teller(connection.as_json))
     connection.run(run.forward)
 
 
@@ -116,7 +116,7 @@ class Run:
     """One run of the command, put together."""
 
     destination: Destination
-    given: dict[str, Any]
+    flags: dict[str, Any]
     teller: Teller
 
     async def forward(self, client: Client) -> None:
@@ -126,11 +126,11 @@ class Run:
 
         purpose = self.destination.purpose()
         async with AsyncExitStack() as stack:
-            state = stack.enter_context(opened(self.given["state_path"], purpose, self.given["start"]))
+            state = stack.enter_context(opened(self.flags["state_path"], purpose, self.flags["start"]))
             receiver = receiver_for(self.destination)
             stack.push_async_callback(receiver.close)
             options = self._options(stack.callback)
-            events = EventList(client, options.retries, self.given["end"])
+            events = EventList(client, options.retries, self.flags["end"])
             try:
                 await Forwarder(events, receiver, state, options).run()
             finally:
@@ -141,17 +141,17 @@ class Run:
         from commands.forward.forwarder import Options
         from commands.forward.retries import Retries
 
-        given = self.given
-        retry_for_s = given["retry_for"]
-        if retry_for_s is None and not given["follow"]:
+        flags = self.flags
+        retry_for_s = flags["retry_for"]
+        if retry_for_s is None and not flags["follow"]:
             retry_for_s = 600.0
-        dead_letters = None if given["dead_letter"] is None else LinesFile(given["dead_letter"], may_go=True)
+        dead_letters = None if flags["dead_letter"] is None else LinesFile(flags["dead_letter"], may_go=True)
         if dead_letters is not None:
             on_exit(dead_letters.close)
         return Options(
             retries=Retries(retry_for_s, self.teller.say),
             tell=self.teller.progress,
-            follow_s=given["interval"] if given["follow"] else None,
+            follow_s=flags["interval"] if flags["follow"] else None,
             dead_letters=dead_letters,
-            resends_in_doubt=given["resend_in_doubt"],
+            resends_in_doubt=flags["resend_in_doubt"],
         )

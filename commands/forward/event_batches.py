@@ -41,19 +41,19 @@ class EventList:
         """All events after `position` that are final now, in batches of at most `size`; the last one may be empty."""
         if self.is_over(position):
             return
-        waiting: list[Event] = []
+        batch: list[Event] = []
         read_to = position
         window_end = position.timestamp
         async for page in self._pages(position):
             window_end = page["window"]["end_time"]
             for event in map(read_event, page["items"]):
                 if event.position > read_to:
-                    waiting.append(event)
+                    batch.append(event)
                     read_to = event.position
-            while len(waiting) > size:
-                yield Batch(tuple(waiting[:size]), waiting[size - 1].position, False)
-                del waiting[:size]
-        yield Batch(tuple(waiting), max(read_to, Position(window_end)), True)
+            while len(batch) > size:
+                yield Batch(tuple(batch[:size]), batch[size - 1].position, False)
+                del batch[:size]
+        yield Batch(tuple(batch), max(read_to, Position(window_end)), True)
 
     async def _pages(self, position: Position) -> AsyncIterator[Any]:
         """The pages of one window. A cursor that is refused, as after a change of control's key, begins a new one."""

@@ -84,11 +84,11 @@ class Forwarder:
     def _recover(self) -> None:
         """Bring the receiver and the state together: a forwarder may have died between the two."""
         progress = self._state.progress
-        written = self._receiver.recover(progress.mark)
-        if written is not None:
-            forwarded = progress.forwarded + len(written.keys)
-            progress = replace(progress, position=written.position, mark=written.mark, forwarded=forwarded)
-            self._state.save(progress, written.keys)
+        recovery = self._receiver.recover(progress.mark)
+        if recovery is not None:
+            forwarded = progress.forwarded + len(recovery.keys)
+            progress = replace(progress, position=recovery.position, mark=recovery.mark, forwarded=forwarded)
+            self._state.save(progress, recovery.keys)
         elif progress.mark is None:
             self._state.save(replace(progress, mark=0))
         if self._options.dead_letters is not None:
@@ -103,8 +103,8 @@ class Forwarder:
             self._state.save(replace(self._state.progress, dead_letter_bytes=letters.length))
 
     async def _forward(self, batch: Batch) -> None:
-        known = self._state.known([event.key for event in batch.events])
-        fresh = [event for event in batch.events if event.key not in known]
+        repeats = self._state.known([event.key for event in batch.events])
+        fresh = [event for event in batch.events if event.key not in repeats]
         refused, mark = await self._deliver(fresh) if fresh else ([], self._state.progress.mark)
         if refused and self._options.dead_letters is None:
             self._stop(fresh, refused)
@@ -113,7 +113,7 @@ class Forwarder:
             progress,
             position=batch.after,
             forwarded=progress.forwarded + len(fresh) - len(refused),
-            repeated=progress.repeated + len(known),
+            repeated=progress.repeated + len(repeats),
             dead_letters=progress.dead_letters + len(refused),
             dead_letter_bytes=self._bury(refused),
             mark=mark,
@@ -154,10 +154,10 @@ class Forwarder:
         that the refused event is mended."""
         keys = {one.event.key for one in refused}
         progress = self._state.progress
-        taken = [event.key for event in events if event.key not in keys]
+        keys_taken = [event.key for event in events if event.key not in keys]
         doubt_s = progress.in_doubt_since_s if any(one.is_partly_taken for one in refused) else None
-        forwarded = progress.forwarded + len(taken)
-        self._state.save(replace(progress, forwarded=forwarded, in_doubt_since_s=doubt_s), taken)
+        forwarded = progress.forwarded + len(keys_taken)
+        self._state.save(replace(progress, forwarded=forwarded, in_doubt_since_s=doubt_s), keys_taken)
         first = refused[0]
         raise RefusedEventError(
             f"the receiver refuses event {first.event.key} ({first.event.entity!r}, {first.event.timestamp}):"

@@ -38,23 +38,23 @@ class Destination:
     customers: Path | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], environ: Mapping[str, str]) -> "Destination":
+    def of(cls, flags: Mapping[str, Any], environ: Mapping[str, str]) -> "Destination":
         """Raises ValueError naming the flag or variable that is missing or wrong."""
-        kind = given["kind"]
-        batch_events = given["batch"] or _BATCHES[kind]
+        kind = flags["kind"]
+        batch_events = flags["batch"] or _BATCHES[kind]
         if kind in FILES:
-            if given["output"] is None:
+            if flags["output"] is None:
                 raise ValueError(f"--to {kind} needs --output")
-            return cls(kind, batch_events, output=given["output"])
-        url = _url(kind, given["receiver_url"])
+            return cls(kind, batch_events, output=flags["output"])
+        url = _url(kind, flags["receiver_url"])
         key = environ.get(KEY_NAMES[kind], "").strip() or None
         if key is not None and not (key.isascii() and key.isprintable()):
             raise ValueError(f"{KEY_NAMES[kind]} has characters that no key has, such as a line break")
         if key is not None and not _is_safe(url):
             raise ValueError(f"{url} would show the key of {KEY_NAMES[kind]} to others on the way: use https")
         if kind == "stripe":
-            return cls(kind, batch_events, url, key, **_stripe(given, key))
-        return cls(kind, batch_events, url, key, source=given["source"], event_type=given["event_type"])
+            return cls(kind, batch_events, url, key, **_stripe(flags, key))
+        return cls(kind, batch_events, url, key, source=flags["source"], event_type=flags["event_type"])
 
     def purpose(self) -> dict[str, Any]:
         """Return what the state file is for: another purpose needs another state."""
@@ -90,19 +90,19 @@ def _files(destination: Destination, output: Path) -> Receiver:
     return (JsonlFile if destination.kind == "jsonl" else ParquetParts)(output, destination.batch_events)
 
 
-def _stripe(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+def _stripe(flags: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     if key is None:
         raise ValueError("--to stripe needs STRIPE_API_KEY in the environment")
-    meters = tuple(stripe_meters.read_meter(text) for text in given["meters"])
+    meters = tuple(stripe_meters.read_meter(text) for text in flags["meters"])
     if not meters:
         raise ValueError("--to stripe needs --meter NAME=FIGURE, once or more")
     if len({meter.figure for meter in meters}) < len(meters):
         raise ValueError("--meter: each figure at most once")
-    if (given["customer"] is None) == (given["customers"] is None):
+    if (flags["customer"] is None) == (flags["customers"] is None):
         raise ValueError("--to stripe needs either --customer or --customers")
-    if given["customer"] is not None and _ENTITY not in given["customer"]:
+    if flags["customer"] is not None and _ENTITY not in flags["customer"]:
         raise ValueError(f"--customer needs {_ENTITY} in it; all usage would be billed to one customer")
-    return {"meters": meters, "customer": given["customer"], "customers": given["customers"]}
+    return {"meters": meters, "customer": flags["customer"], "customers": flags["customers"]}
 
 
 def _customer_by(destination: Destination) -> stripe_meters.Customer:

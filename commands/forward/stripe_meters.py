@@ -64,7 +64,7 @@ def read_meter(text: str) -> Meter:
 
 def meter_events(event: Event, meters: Sequence[Meter], customer: str) -> list[MeterEvent]:
     """Return what is sent for one event. A figure of 0 is not sent: it would change no sum."""
-    made = []
+    events = []
     for meter in meters:
         if value := FIGURES[meter.figure](event):
             identifier = event.key if len(meters) == 1 else f"{event.key}.{meter.figure}"
@@ -75,8 +75,8 @@ def meter_events(event: Event, meters: Sequence[Meter], customer: str) -> list[M
                 "payload[stripe_customer_id]": customer,
                 "payload[value]": value,
             }
-            made.append(MeterEvent(meter.event_name, identifier, customer, event, urlencode(form).encode()))
-    return made
+            events.append(MeterEvent(meter.event_name, identifier, customer, event, urlencode(form).encode()))
+    return events
 
 
 class StripeReceiver:
@@ -97,24 +97,24 @@ class StripeReceiver:
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
         refused = []
-        sent: list[tuple[Event, list[MeterEvent]]] = []
+        pairs: list[tuple[Event, list[MeterEvent]]] = []
         lanes: dict[str, list[MeterEvent]] = defaultdict(list)
         for event in events:
             if (customer := self._customer(event.entity)) is None:
                 refused.append(RefusedEvent(event, f"no Stripe customer for entity {event.entity!r}"))
                 continue
-            made = meter_events(event, self._meters, customer)
-            sent.append((event, made))
-            lanes[customer] += made
+            meters = meter_events(event, self._meters, customer)
+            pairs.append((event, meters))
+            lanes[customer] += meters
         await self._send_all(list(lanes.values()))
-        refused += [found for event, made in sent if (found := self._refused(event, made)) is not None]
+        refused += [refusal for event, meters in pairs if (refusal := self._refused(event, meters)) is not None]
         self._answered.clear()
         return sorted(refused, key=lambda one: one.event.position), 0
 
-    def _refused(self, event: Event, sent: Sequence[MeterEvent]) -> RefusedEvent | None:
+    def _refused(self, event: Event, meters: Sequence[MeterEvent]) -> RefusedEvent | None:
         """The event, if a meter refused it, with what each of them said."""
-        said = [f"{one.meter}: {why}" for one in sent if (why := self._answered[one.identifier]) is not None]
-        return RefusedEvent(event, "; ".join(said), len(said) < len(sent)) if said else None
+        reasons = [f"{one.meter}: {why}" for one in meters if (why := self._answered[one.identifier]) is not None]
+        return RefusedEvent(event, "; ".join(reasons), len(reasons) < len(meters)) if reasons else None
 
     async def _send_all(self, lanes: Sequence[Sequence[MeterEvent]]) -> None:
         """Send all, some customers at a time. Every lane ends before the first error is raised."""
@@ -126,9 +126,9 @@ class StripeReceiver:
                     if one.identifier not in self._answered:
                         self._answered[one.identifier] = await self._send(one)
 
-        errors = [found for found in await asyncio.gather(*map(send, lanes), return_exceptions=True) if found]
-        in_doubt = bool(self._answered) or any(getattr(found, "is_in_doubt", False) for found in errors)
-        for error in sorted(errors, key=lambda found: isinstance(found, ReceiverAwayError)):
+        errors = [failure for failure in await asyncio.gather(*map(send, lanes), return_exceptions=True) if failure]
+        in_doubt = bool(self._answered) or any(getattr(failure, "is_in_doubt", False) for failure in errors)
+        for error in sorted(errors, key=lambda failure: isinstance(failure, ReceiverAwayError)):
             if isinstance(error, ReceiverAwayError | ReceiverError):
                 error.is_in_doubt = in_doubt
             raise error

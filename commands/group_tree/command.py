@@ -24,12 +24,12 @@ def tree(group: str | None, no_usage: bool, connection: Connection) -> None:
     """Draw the groups, or the group ID and all below it, with their limits and today's usage."""
 
     async def work(client: Client) -> Sequence[Group]:
-        wanted: dict[str, Any] = {} if connection.as_json else {"effective_models": "false"}
+        query: dict[str, Any] = {} if connection.as_json else {"effective_models": "false"}
         if group is not None:
-            wanted["top_group_id"] = await names.group_id(client, group)
-        return await _groups(client, wanted, no_usage, told)
+            query["top_group_id"] = await names.group_id(client, group)
+        return await _groups(client, query, no_usage, report)
 
-    with reading("groups") as told:
+    with reading("groups") as report:
         groups = connection.run(work)
     if connection.as_json:
         click.echo(json_text(tree_json(roots_of(groups))))
@@ -37,12 +37,12 @@ def tree(group: str | None, no_usage: bool, connection: Connection) -> None:
         click.echo(tree_text(roots_of(groups)) or "There are no groups.")
 
 
-async def _groups(client: Client, wanted: dict[str, Any], no_usage: bool, told: Told) -> Sequence[Group]:
+async def _groups(client: Client, query: dict[str, Any], no_usage: bool, report: Told) -> Sequence[Group]:
     """The groups, each with `usage`: None where it has daily limits and Redis is away, so that control cannot tell."""
     if no_usage:
-        return [group | {"usage": []} for group in await all_items(client, names.GROUPS, told, **wanted)]
+        return [group | {"usage": []} for group in await all_items(client, names.GROUPS, report, **query)]
     try:
-        return await all_items(client, names.GROUPS, told, **wanted, usage="true")
+        return await all_items(client, names.GROUPS, report, **query, usage="true")
     except AwayError:
-        found = await all_items(client, names.GROUPS, told, **wanted | {"effective_models": "true"})
-        return [group | {"usage": None if has_daily_limit(group) else []} for group in found]
+        groups = await all_items(client, names.GROUPS, report, **query | {"effective_models": "true"})
+        return [group | {"usage": None if has_daily_limit(group) else []} for group in groups]

@@ -23,11 +23,11 @@ class Node:
 
 def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
     """The trees. A group whose parent is not among `groups` is a root."""
-    known = {group["id"] for group in groups}
+    ids = {group["id"] for group in groups}
     below: dict[str | None, list[Group]] = defaultdict(list)
     for group in sorted(groups, key=_external_id):
         parent = group["hierarchy"]["parent_group_id"]
-        below[parent if parent in known else None].append(group)
+        below[parent if parent in ids else None].append(group)
 
     def node(group: Group) -> Node:
         return Node(group, tuple(map(node, below[group["id"]])))
@@ -50,10 +50,10 @@ def tree_json(roots: Sequence[Node]) -> list[dict[str, Any]]:
     return [{**node.group, "children": tree_json(node.children)} for node in roots]
 
 
-def bar(used: int, threshold: int) -> str:
+def bar(usage: int, threshold: int) -> str:
     """Twenty cells. One that is not full shows no full bar, and one that is used no empty one."""
-    part = min(BAR_CELLS - 1, max(used * BAR_CELLS // threshold, 1 if used else 0))
-    full = BAR_CELLS if used >= threshold else part
+    part = min(BAR_CELLS - 1, max(usage * BAR_CELLS // threshold, 1 if usage else 0))
+    full = BAR_CELLS if usage >= threshold else part
     return "█" * full + "░" * (BAR_CELLS - full)
 
 
@@ -70,8 +70,8 @@ def _lines(node: Node, first: str, rest: str) -> Iterator[str]:
 
 def _head(group: Group) -> str:
     name = group["metadata"]["name"]
-    shown = [cell_text(_external_id(group)), *([cell_text(name)] if name else []), group["id"]]
-    return "  ".join(shown) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
+    words = [cell_text(_external_id(group)), *([cell_text(name)] if name else []), group["id"]]
+    return "  ".join(words) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
 
 
 def _models(group: Group) -> Iterator[str]:
@@ -87,11 +87,11 @@ def _models(group: Group) -> Iterator[str]:
 
 
 def _usage(entry: Mapping[str, Any], group_id: str) -> str:
-    used = entry["current_usage"]
+    usage = entry["current_usage"]
     threshold = entry["threshold"]
-    share = f"{100 * used // threshold}%"
+    share = f"{100 * usage // threshold}%"
     source = "" if entry["source_group"] == group_id else f"  set by {entry['source_group']}"
-    return f"{bar(used, threshold)} {share:>4}  {used} of {threshold} {entry['type']} today{source}"
+    return f"{bar(usage, threshold)} {share:>4}  {usage} of {threshold} {entry['type']} today{source}"
 
 
 def _external_id(group: Group) -> str:

@@ -69,9 +69,9 @@ def set_model(model: str, name: str | None, file: TextIO | None, connection: Con
 @over_api
 def delete(model: str, is_sure: bool, connection: Connection) -> None:
     """Delete a model that no endpoint names, with its deployments, environments and logs."""
-    found = connection.run(lambda client: names.model(client, model))
-    ask_before(f"model {found['name']} ({found['id']}) with its deployments", is_sure)
-    call_and_print(connection, "DELETE", path("models", found["id"]))
+    item = connection.run(lambda client: names.model(client, model))
+    ask_before(f"model {item['name']} ({item['id']}) with its deployments", is_sure)
+    call_and_print(connection, "DELETE", path("models", item["id"]))
 
 
 _COLUMNS = (

@@ -146,10 +146,10 @@ def retry(model: str, deployment: str, connection: Connection) -> None:
 def wake(model: str, deployment: str, proxy_url: str | None, connection: Connection) -> None:
     """Ask for replicas of a deployment, without a call."""
     proxy = connection.at_proxy(proxy_url)
-    found = connection.run(lambda client: _found(client, model, deployment))
-    place = path("models", found["model_id"], "deployment", found["id"], "wake").removeprefix("/v1")
+    item = connection.run(lambda client: _found(client, model, deployment))
+    place = path("models", item["model_id"], "deployment", item["id"], "wake").removeprefix("/v1")
     answer = proxy.run(lambda client: client.call("POST", place))
-    click.echo(json_text(answer) if connection.as_json else f"Asked for replicas of {found['id']}.")
+    click.echo(json_text(answer) if connection.as_json else f"Asked for replicas of {item['id']}.")
 
 
 @deployments.command()
@@ -161,8 +161,8 @@ def logs(model: str, deployment: str, connection: Connection, **query: Any) -> N
     """Print the latest lines of a deployment's log, the oldest first."""
 
     async def place(client: Client) -> str:
-        found = await _found(client, model, deployment)
-        return path("models", found["model_id"], "deployments", found["id"], "logs")
+        item = await _found(client, model, deployment)
+        return path("models", item["model_id"], "deployments", item["id"], "logs")
 
     print_log(connection, place, query)
 
@@ -174,9 +174,9 @@ def logs(model: str, deployment: str, connection: Connection, **query: Any) -> N
 @over_api
 def delete(model: str, deployment: str, is_sure: bool, connection: Connection) -> None:
     """Delete a deployment that no environment points to."""
-    found = connection.run(lambda client: _found(client, model, deployment))
-    ask_before(f"deployment {found['name']} ({found['id']})", is_sure)
-    place = path("models", found["model_id"], "deployments", found["id"])
+    item = connection.run(lambda client: _found(client, model, deployment))
+    ask_before(f"deployment {item['name']} ({item['id']})", is_sure)
+    place = path("models", item["model_id"], "deployments", item["id"])
     print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
 
 
@@ -186,8 +186,8 @@ def _call(
     """One call on the deployment that `which` (model, deployment) names, at the path `below` it; print its answer."""
 
     async def work(client: Client) -> Any:
-        found = await _found(client, *which)
-        return await client.call(method, path("models", found["model_id"], "deployments", found["id"], *below), body)
+        item = await _found(client, *which)
+        return await client.call(method, path("models", item["model_id"], "deployments", item["id"], *below), body)
 
     print_answer(connection, connection.run(work))
 
@@ -197,10 +197,10 @@ async def _found(client: Client, model: str, deployment: str) -> dict[str, Any]:
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    given = only(**{name: flags[name] for name in ("wake_url", "max_concurrency", "max_queued")})
+    members = only(**{name: flags[name] for name in ("wake_url", "max_concurrency", "max_queued")})
     if flags["health_path"] is not None:
-        given["health"] = {"path": flags["health_path"]}
-    return given
+        members["health"] = {"path": flags["health_path"]}
+    return members
 
 
 _COLUMNS = (

@@ -56,8 +56,8 @@ async def apply_steps(
 
 
 def _known_ids(workspace: Workspace) -> dict[tuple[Kind, str], str]:
-    ids = {(Kind.SECRET, key): found.id for key, found in workspace.secrets.items()}
-    return ids | {(Kind.GROUP, key): found.id for key, found in workspace.groups.items()}
+    ids = {(Kind.SECRET, key): item.id for key, item in workspace.secrets.items()}
+    return ids | {(Kind.GROUP, key): item.id for key, item in workspace.groups.items()}
 
 
 def _resolved(part: Any, ids: Mapping[tuple[Kind, str], str], values: Mapping[str, str]) -> Any:
@@ -76,5 +76,5 @@ def _resolved(part: Any, ids: Mapping[tuple[Kind, str], str], values: Mapping[st
 
 def _stopped(step: Step, number: int, total: int, error: ManagementError) -> StoppedError:
     reason = "\n".join(str(error).splitlines()[:_SHOWN_LINES])
-    done = f"{number - 1} of {total} steps are done. Mend the cause and apply again: it does the rest"
-    return StoppedError(f"{step.does} {step.kind} {cell_text(step.key)}: {reason}\n{done}")
+    progress = f"{number - 1} of {total} steps are done. Mend the cause and apply again: it does the rest"
+    return StoppedError(f"{step.does} {step.kind} {cell_text(step.key)}: {reason}\n{progress}")

@@ -30,7 +30,7 @@ def intermediate_models(transitions: Mapping[str, Transition]) -> dict[str, tupl
     either phase, and no descendant's exceeds it.
     """
     least: dict[str, dict[ThresholdKey, int]] = {}
-    found: dict[str, tuple[SlugLimits, ...]] = {}
+    by_key: dict[str, tuple[SlugLimits, ...]] = {}
     for key, transition in transitions.items():
         ceilings = dict(least.get(transition.parent or "", {}))
         for models in (transition.old or (), transition.new):
@@ -38,8 +38,8 @@ def intermediate_models(transitions: Mapping[str, Transition]) -> dict[str, tupl
                 ceilings[tuple_] = min(threshold, ceilings.get(tuple_, threshold))
         least[key] = ceilings
         if transition.old is not None:
-            found[key] = tuple(_between(transition.old, transition.new, ceilings))
-    return found
+            by_key[key] = tuple(_between(transition.old, transition.new, ceilings))
+    return by_key
 
 
 def _between(
@@ -69,7 +69,7 @@ def _lowered(slug: str, limits: Sequence[Limit], ceilings: Mapping[ThresholdKey,
 def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
     """Return the faults in these groups' limits: each threshold that exceeds an ancestor's in a CASCADING tree."""
     own = {key: thresholds(group.models) for key, group in groups.items()}
-    found: list[str] = []
+    faults: list[str] = []
     for key, group in groups.items():
         if group.enforcement is not Enforcement.CASCADING:
             continue
@@ -78,5 +78,5 @@ def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
                 ceiling = own[above.external_entity_id].get((slug, type, unit), threshold)
                 if threshold > ceiling:
                     over = f"{threshold} exceeds {ceiling} of {above.external_entity_id}"
-                    found.append(f"group {key}: {slug} {type} per {unit} {over}")
-    return found
+                    faults.append(f"group {key}: {slug} {type} per {unit} {over}")
+    return faults

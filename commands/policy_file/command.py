@@ -40,9 +40,9 @@ class _FailedUseError(WrongUseError):
 class _PlanCommand(click.Command):
     """Wrong flags end with exit status 1: 2 means that there are changes."""
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
+    def make_context(self, *options: Any, **more: Any) -> click.Context:
         try:
-            return super().make_context(*given, **more)
+            return super().make_context(*options, **more)
         except click.UsageError as error:
             raise _FailedUseError(error.format_message(), error.ctx) from None
 
@@ -53,8 +53,8 @@ class _PlanCommand(click.Command):
             raise _FailedUseError(error.format_message(), error.ctx) from None
 
 
-def _print_schema(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    if asked:
+def _print_schema(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
         click.echo(json_text(SCHEMA))
         context.exit(0)
 
@@ -119,8 +119,8 @@ def apply(
         sys.exit(_FAILED)
     if prepared.steps and not yes and sys.stdin.isatty():
         click.confirm("Apply?", abort=True, err=True)
-    with PrivateLines(webhook_secrets) as kept:
-        _run(connection, prepared, kept)
+    with PrivateLines(webhook_secrets) as file_of_secrets:
+        _run(connection, prepared, file_of_secrets)
 
 
 @click.command()
@@ -134,12 +134,12 @@ def export(connection: Connection, name: str | None) -> None:
     """
     workspace = _read(connection, {})
     try:
-        value, left = export_value(workspace, owner_to_export(workspace) if name is None else name)
+        value, rest = export_value(workspace, owner_to_export(workspace) if name is None else name)
         read_value(value)
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
-    if left:
-        click.echo(f"{left} resources of other policy files are left out.", err=True)
+    if rest:
+        click.echo(f"{rest} resources of other policy files are left out.", err=True)
     click.echo(json_text(value) + "\n" if connection.as_json else yaml_of(value), nl=False)
 
 
@@ -153,8 +153,8 @@ class _Prepared:
     values: dict[str, str]
 
     def show(self, as_json: bool) -> None:
-        shown = plan_value(self.plan, self.steps) if as_json else plan_text(self.plan, self.steps)
-        click.echo(json_text(shown) if as_json else shown)
+        output = plan_value(self.plan, self.steps) if as_json else plan_text(self.plan, self.steps)
+        click.echo(json_text(output) if as_json else output)
 
 
 def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepared:
@@ -169,8 +169,8 @@ def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepa
 
 
 def _read(connection: Connection, values: dict[str, str]) -> Workspace:
-    with reading("groups") as told:
-        return connection.run(lambda client: read_workspace(client, values, told))
+    with reading("groups") as report:
+        return connection.run(lambda client: read_workspace(client, values, report))
 
 
 def _text(file: BinaryIO) -> str:
@@ -182,22 +182,22 @@ def _text(file: BinaryIO) -> str:
 
 def _values(document: PolicyFile) -> dict[str, str]:
     """The value of each secret whose environment variable is set and not empty."""
-    found = {secret.name: os.environ.get(secret.env or "", "") for secret in document.secrets}
-    return {name: value for name, value in found.items() if value}
+    values = {secret.name: os.environ.get(secret.env or "", "") for secret in document.secrets}
+    return {name: value for name, value in values.items() if value}
 
 
-def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> None:
+def _run(connection: Connection, prepared: _Prepared, secrets_file: PrivateLines) -> None:
     def step(number: int, total: int, step: Step) -> None:
         click.echo(f"[{number}/{total}] {step.does} {step.kind} {cell_text(step.key)}", err=True)
 
-    def webhook(made: NewWebhook) -> None:
+    def webhook(new: NewWebhook) -> None:
         try:
-            is_kept = kept.append({"id": made.id, "webhook": made.key, "secret": made.secret})
+            is_kept = secrets_file.append({"id": new.id, "webhook": new.key, "secret": new.secret})
         except OSError as error:
-            lost = f"the signing secret of {made.id} could not be kept ({error.strerror}): rotate it to see one"
-            raise click.ClickException(f"{lost}.\nApply again: it does the rest") from None
+            message = f"the signing secret of {new.id} could not be kept ({error.strerror}): rotate it to see one"
+            raise click.ClickException(f"{message}.\nApply again: it does the rest") from None
         if not is_kept:
-            click.echo(f"The signing secret of {made.id} was not kept: rotate it to see one.", err=True)
+            click.echo(f"The signing secret of {new.id} was not kept: rotate it to see one.", err=True)
 
     steps = prepared.steps
     workspace = prepared.workspace
@@ -205,5 +205,5 @@ def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> Non
     connection.run(lambda client: apply_steps(client, steps, workspace, values, Observer(step, webhook)))
     if steps:
         deleted = sum(change.action is Action.DELETE for change in prepared.plan.changes)
-        told = f"{len(prepared.plan.changes) - deleted} created, changed or adopted, {deleted} deleted."
-        click.echo(f"Applied {prepared.plan.owner}: {told}", err=True)
+        summary = f"{len(prepared.plan.changes) - deleted} created, changed or adopted, {deleted} deleted."
+        click.echo(f"Applied {prepared.plan.owner}: {summary}", err=True)

@@ -37,11 +37,11 @@ def read_document(text: str) -> PolicyFile:
 
 def read_value(document: Any) -> PolicyFile:
     """The policy file with this value. Raises IllegalDocumentError."""
-    if found := problems_of(document):
-        raise IllegalDocumentError(found)
+    if problems := problems_of(document):
+        raise IllegalDocumentError(problems)
     groups = list(_groups(document.get("groups", []), ("groups",), None))
-    if found := [*_repeated(document), *_group_problems(groups)]:
-        raise IllegalDocumentError(found)
+    if problems := [*_repeated(document), *_group_problems(groups)]:
+        raise IllegalDocumentError(problems)
     return PolicyFile(
         document["name"],
         tuple(Secret(item["name"], item["value_from"]["env"]) for item in document.get("secrets", [])),
@@ -51,10 +51,10 @@ def read_value(document: Any) -> PolicyFile:
     )
 
 
-def _error(parsed: Parsed, found: Sequence[Problem]) -> PolicyFileError:
-    at = parsed.lines(problem.place for problem in found)
-    lines = sorted({(at[problem.place], _told(problem)) for problem in found})
-    return PolicyFileError([f"line {line}: {told}" for line, told in lines])
+def _error(parsed: Parsed, problems: Sequence[Problem]) -> PolicyFileError:
+    at = parsed.lines(problem.place for problem in problems)
+    lines = sorted({(at[problem.place], _told(problem)) for problem in problems})
+    return PolicyFileError([f"line {line}: {message}" for line, message in lines])
 
 
 def _told(problem: Problem) -> str:
@@ -96,32 +96,32 @@ def _webhook(item: dict[str, Any]) -> Webhook:
 def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
     """The same webhooks; those with the same URL and description numbered from 1."""
     counts: dict[tuple[str, str | None], int] = {}
-    found: list[Webhook] = []
+    result: list[Webhook] = []
     for webhook in webhooks:
         identity = (webhook.url, webhook.description)
         counts[identity] = counts.get(identity, 0) + 1
-        found.append(Webhook(webhook.url, webhook.description, webhook.enabled, counts[identity]))
-    return tuple(found)
+        result.append(Webhook(webhook.url, webhook.description, webhook.enabled, counts[identity]))
+    return tuple(result)
 
 
 def _repeated(document: dict[str, Any]) -> Iterator[Problem]:
     for kind, identity in (("secrets", "name"), ("endpoints", "slug")):
-        seen: set[str] = set()
+        names: set[str] = set()
         for index, item in enumerate(document.get(kind, [])):
-            if item[identity] in seen:
+            if item[identity] in names:
                 yield Problem((kind, index, identity), f"{item[identity]} is given twice")
-            seen.add(item[identity])
+            names.add(item[identity])
 
 
 def _group_problems(groups: list[_Placed]) -> Iterator[Problem]:
-    seen: dict[str, Group] = {}
+    before: dict[str, Group] = {}
     for place, group in groups:
-        if group.external_entity_id in seen:
+        if group.external_entity_id in before:
             yield Problem((*place, "external_entity_id"), f"{group.external_entity_id} is given twice")
-        seen[group.external_entity_id] = group
+        before[group.external_entity_id] = group
         yield from _model_problems(place, group)
     for place, group in groups:
-        if len(path_up(group, seen)) > MAX_DEPTH:
+        if len(path_up(group, before)) > MAX_DEPTH:
             yield Problem(place, f"a group tree has at most {MAX_DEPTH} levels, and no group is below itself")
 
 

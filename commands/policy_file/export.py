@@ -16,7 +16,7 @@ DEFAULT_NAME = "policy"
 
 def owner_to_export(workspace: Workspace) -> str:
     """The only owner in the workspace, or DEFAULT_NAME without one. PolicyFileError if there are several."""
-    owners = sorted({found.owner for found in _everything(workspace) if found.owner is not None})
+    owners = sorted({item.owner for item in _everything(workspace) if item.owner is not None})
     if len(owners) > 1:
         raise PolicyFileError([f"several policy files own resources: {', '.join(owners)}. Say which one with --name"])
     return owners[0] if owners else DEFAULT_NAME
@@ -25,54 +25,54 @@ def owner_to_export(workspace: Workspace) -> str:
 def export_value(workspace: Workspace, name: str) -> tuple[dict[str, Any], int]:
     """Return the content of the file that `name` would own, and how many resources of other owners it leaves out."""
     owners = (None, name)
-    secrets = [key for key, found in workspace.secrets.items() if found.owner in owners]
+    secrets = [key for key, item in workspace.secrets.items() if item.owner in owners]
     variables = _variables(secrets)
     document: dict[str, Any] = {
         "version": VERSION,
         "name": name,
         "secrets": [{"name": key, "value_from": {"env": variables[key]}} for key in secrets],
         "endpoints": _endpoints(
-            [found.value for found in workspace.endpoints.values() if found.owner in owners], workspace.models
+            [item.value for item in workspace.endpoints.values() if item.owner in owners], workspace.models
         ),
-        "groups": _groups([found.value for found in workspace.groups.values() if found.owner in owners]),
-        "webhooks": [_webhook(found.value) for found in workspace.webhooks if found.owner in owners],
+        "groups": _groups([item.value for item in workspace.groups.values() if item.owner in owners]),
+        "webhooks": [_webhook(item.value) for item in workspace.webhooks if item.owner in owners],
     }
-    left = sum(found.owner not in owners for found in _everything(workspace))
-    return {key: value for key, value in document.items() if value != []}, left
+    rest = sum(item.owner not in owners for item in _everything(workspace))
+    return {key: value for key, value in document.items() if value != []}, rest
 
 
 def _everything(workspace: Workspace) -> Iterable[Found[Any]]:
-    found: list[Found[Any]] = [*workspace.secrets.values(), *workspace.endpoints.values(), *workspace.groups.values()]
-    return [*found, *workspace.webhooks]
+    items: list[Found[Any]] = [*workspace.secrets.values(), *workspace.endpoints.values(), *workspace.groups.values()]
+    return [*items, *workspace.webhooks]
 
 
 def _variables(names: Iterable[str]) -> dict[str, str]:
     """An environment variable for each secret: its name in capitals, and a number where two would be the same."""
-    taken: set[str] = set()
-    found: dict[str, str] = {}
+    used_names: set[str] = set()
+    variables: dict[str, str] = {}
     for name in names:
         base = "SECRET_" + re.sub("[^A-Z0-9]", "_", name.upper())
         candidate = base
         number = 1
-        while candidate in taken:
+        while candidate in used_names:
             number += 1
             candidate = f"{base}_{number}"
-        taken.add(candidate)
-        found[name] = candidate
-    return found
+        used_names.add(candidate)
+        variables[name] = candidate
+    return variables
 
 
 def _endpoints(endpoints: Iterable[Endpoint], models: Mapping[str, str]) -> list[dict[str, Any]]:
     """Write endpoints with the names of models that are unambiguous instead of their ids."""
-    named = Counter(models.values())
-    shown: list[dict[str, Any]] = []
+    counts = Counter(models.values())
+    items: list[dict[str, Any]] = []
     for endpoint in endpoints:
         target = dict(endpoint.target)
         name = models.get(target.get("model", ""))
-        if name is not None and named[name] == 1 and name not in models:
+        if name is not None and counts[name] == 1 and name not in models:
             target["model"] = name
-        shown.append({"slug": endpoint.slug, "target": target})
-    return shown
+        items.append({"slug": endpoint.slug, "target": target})
+    return items
 
 
 def _groups(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -57,10 +57,10 @@ class Plan:
     unchanged: int
 
 
-def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, given: frozenset[str]) -> Plan:
-    """`given`: the names of the secrets whose value is known here."""
+def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: frozenset[str]) -> Plan:
+    """`values`: the names of the secrets whose value is known here."""
     planner = _Planner(file.name, consent)
-    planner.secrets(file.secrets, workspace, given)
+    planner.secrets(file.secrets, workspace, values)
     planner.endpoints(file, workspace)
     planner.groups(file.groups, workspace.groups)
     planner.webhooks(file.webhooks, workspace.webhooks)
@@ -80,121 +80,123 @@ class _Planner:
         self.notes: list[str] = []
         self.unchanged = 0
 
-    def secrets(self, wanted: Sequence[Secret], workspace: Workspace, given: frozenset[str]) -> None:
-        for secret in wanted:
-            found = workspace.secrets.get(secret.name)
+    def secrets(self, secrets: Sequence[Secret], workspace: Workspace, values: frozenset[str]) -> None:
+        for secret in secrets:
+            present = workspace.secrets.get(secret.name)
             name = secret.name
-            if name not in given and found is None:
+            if name not in values and present is None:
                 self.refusals.append(f"secret {name}: {secret.env} is not set, and there is no such secret yet")
-            elif name not in given:
+            elif name not in values:
                 self.notes.append(f"secret {name}: {secret.env} is not set; the stored value stays as it is")
-                self._compare(Kind.SECRET, name, found, None)
+                self._compare(Kind.SECRET, name, present, None)
             else:
                 equal = workspace.equal.get(name, False)
-                self._compare(Kind.SECRET, name, found, secret, is_equal=equal)
-        self._left(Kind.SECRET, workspace.secrets, {secret.name for secret in wanted})
+                self._compare(Kind.SECRET, name, present, secret, is_equal=equal)
+        self._left(Kind.SECRET, workspace.secrets, {secret.name for secret in secrets})
 
     def endpoints(self, file: PolicyFile, workspace: Workspace) -> None:
-        known = {*workspace.secrets, *(secret.name for secret in file.secrets)}
+        names = {*workspace.secrets, *(secret.name for secret in file.secrets)}
         for endpoint in file.endpoints:
             target = dict(endpoint.target)
-            if "secret" in target and target["secret"] not in known:
+            if "secret" in target and target["secret"] not in names:
                 self.refusals.append(f"endpoint {endpoint.slug}: there is no secret {target['secret']}")
             if "model" in target and (id := self._model(endpoint, workspace.models)):
                 target["model"] = id
-            found = workspace.endpoints.get(endpoint.slug)
-            self._compare(Kind.ENDPOINT, endpoint.slug, found, Endpoint(endpoint.slug, target))
+            present = workspace.endpoints.get(endpoint.slug)
+            self._compare(Kind.ENDPOINT, endpoint.slug, present, Endpoint(endpoint.slug, target))
         self._left(Kind.ENDPOINT, workspace.endpoints, {endpoint.slug for endpoint in file.endpoints})
 
     def _model(self, endpoint: Endpoint, models: Mapping[str, str]) -> str | None:
         """The id of the target's model, which the file names by name or id."""
-        wanted = endpoint.target["model"]
-        ids = [wanted] if wanted in models else [id for id, name in models.items() if name == wanted]
+        model = endpoint.target["model"]
+        ids = [model] if model in models else [id for id, name in models.items() if name == model]
         if len(ids) == 1:
             return ids[0]
         reason = "there is no model" if not ids else "several models are called"
-        self.refusals.append(f"endpoint {endpoint.slug}: {reason} {wanted}")
+        self.refusals.append(f"endpoint {endpoint.slug}: {reason} {model}")
         return None
 
-    def groups(self, wanted: Sequence[Group], existing: Mapping[str, Found[Group]]) -> None:
-        known = {key: found.value for key, found in existing.items()}
-        for group in wanted:
+    def groups(self, file_groups: Sequence[Group], existing: Mapping[str, Found[Group]]) -> None:
+        groups = {key: present.value for key, present in existing.items()}
+        for group in file_groups:
             key = group.external_entity_id
-            found = existing.get(key)
-            resolved = self._in_tree(group, known)
-            if found is not None and not self._is_in_place(resolved, found.value):
+            present = existing.get(key)
+            resolved = self._in_tree(group, groups)
+            if present is not None and not self._is_in_place(resolved, present.value):
                 continue
-            if found is None and not group.models:
+            if present is None and not group.models:
                 self.refusals.append(f"group {key}: a new group needs at least one entry in models")
-            known.setdefault(key, resolved)
-            equal = found is not None and _group_identity(found.value) == _group_identity(resolved)
-            self._compare(Kind.GROUP, key, found, resolved, is_equal=equal)
-        self._left(Kind.GROUP, existing, {group.external_entity_id for group in wanted})
+            groups.setdefault(key, resolved)
+            equal = present is not None and _group_identity(present.value) == _group_identity(resolved)
+            self._compare(Kind.GROUP, key, present, resolved, is_equal=equal)
+        self._left(Kind.GROUP, existing, {group.external_entity_id for group in file_groups})
 
-    def _in_tree(self, group: Group, known: Mapping[str, Group]) -> Group:
+    def _in_tree(self, group: Group, groups: Mapping[str, Group]) -> Group:
         """The group with the enforcement that it has in its tree."""
         key = group.external_entity_id
-        parent = None if group.parent is None else known.get(group.parent)
+        parent = None if group.parent is None else groups.get(group.parent)
         if group.parent is not None and parent is None:
             self.refusals.append(f"group {key}: there is no group {group.parent} to be its parent")
         if parent is None:
             return replace(group, enforcement=group.enforcement or Enforcement.INDEPENDENT)
         if group.enforcement not in (None, parent.enforcement):
             self.refusals.append(f"group {key}: limit_enforcement must be its parent's, {parent.enforcement}")
-        if key not in known and len(path_up(parent, known)) >= MAX_DEPTH:
+        if key not in groups and len(path_up(parent, groups)) >= MAX_DEPTH:
             self.refusals.append(f"group {key}: a group tree has at most {MAX_DEPTH} levels")
         return replace(group, enforcement=parent.enforcement)
 
-    def _is_in_place(self, wanted: Group, found: Group) -> bool:
+    def _is_in_place(self, goal: Group, present: Group) -> bool:
         """Return whether parent and enforcement, which cannot change, are as wanted."""
-        key = wanted.external_entity_id
+        key = goal.external_entity_id
         remedy = "cannot change; delete the group and create it again"
-        if wanted.parent != found.parent:
-            self.refusals.append(f"group {key}: its parent is {found.parent or 'none'} and {remedy}")
-        elif wanted.enforcement is not found.enforcement:
-            self.refusals.append(f"group {key}: limit_enforcement is {found.enforcement} and {remedy}")
+        if goal.parent != present.parent:
+            self.refusals.append(f"group {key}: its parent is {present.parent or 'none'} and {remedy}")
+        elif goal.enforcement is not present.enforcement:
+            self.refusals.append(f"group {key}: limit_enforcement is {present.enforcement} and {remedy}")
         else:
             return True
         return False
 
-    def webhooks(self, wanted: Sequence[Webhook], existing: Sequence[Found[Webhook]]) -> None:
+    def webhooks(self, file_webhooks: Sequence[Webhook], existing: Sequence[Found[Webhook]]) -> None:
         """Pair webhooks of the same URL and description: first the file's own, then those of nobody."""
-        rest = sorted(existing, key=lambda found: (found.owner != self._owner, found.owner is not None))
-        chosen: dict[str, Found[Webhook]] = {}
+        rest = sorted(existing, key=lambda present: (present.owner != self._owner, present.owner is not None))
+        choices: dict[str, Found[Webhook]] = {}
         for is_enough in (_is_same_webhook, _has_same_receiver):
-            for webhook in wanted:
+            for webhook in file_webhooks:
                 usable = (
-                    found for found in rest if found.owner in (None, self._owner) or is_enough is _has_same_receiver
+                    present
+                    for present in rest
+                    if present.owner in (None, self._owner) or is_enough is _has_same_receiver
                 )
-                if webhook.key not in chosen and (same := next((f for f in usable if is_enough(f, webhook)), None)):
-                    chosen[webhook.key] = same
+                if webhook.key not in choices and (same := next((f for f in usable if is_enough(f, webhook)), None)):
+                    choices[webhook.key] = same
                     rest.remove(same)
-        for webhook in wanted:
-            found = chosen.get(webhook.key)
-            is_equal = found is not None and _is_same_webhook(found, webhook)
-            self._compare(Kind.WEBHOOK, webhook.key, found, webhook, is_equal=is_equal)
-        for left in rest:
-            self._leave_or_delete(Kind.WEBHOOK, left.value.key, left)
+        for webhook in file_webhooks:
+            present = choices.get(webhook.key)
+            is_equal = present is not None and _is_same_webhook(present, webhook)
+            self._compare(Kind.WEBHOOK, webhook.key, present, webhook, is_equal=is_equal)
+        for unused in rest:
+            self._leave_or_delete(Kind.WEBHOOK, unused.value.key, unused)
 
     def _compare(
-        self, kind: Kind, key: str, found: Found[Any] | None, wanted: Any, *, is_equal: bool | None = None
+        self, kind: Kind, key: str, now: Found[Any] | None, goal: Any, *, is_equal: bool | None = None
     ) -> None:
-        """Decide about a resource that the file describes. `wanted` None: its value is unknown here."""
-        if found is None:
-            self.changes.append(Change(Action.CREATE, kind, key, None, wanted))
+        """Decide about a resource that the file describes. `goal` None: its value is unknown here."""
+        if now is None:
+            self.changes.append(Change(Action.CREATE, kind, key, None, goal))
             return
-        equal = wanted is None or (found.value == wanted if is_equal is None else is_equal)
-        if found.owner not in (None, self._owner):
-            self.refusals.append(f"{kind} {key}: it is owned by {found.owner}")
+        equal = goal is None or (now.value == goal if is_equal is None else is_equal)
+        if now.owner not in (None, self._owner):
+            self.refusals.append(f"{kind} {key}: it is owned by {now.owner}")
         elif equal:
-            may_adopt = self._consent.adopt if found.owner is None else found.drifted and self._consent.overwrite_drift
-            self._keep(Change(Action.ADOPT, kind, key, found, wanted), may_adopt and wanted is not None)
-        elif found.owner is None and not self._consent.adopt:
+            may_adopt = self._consent.adopt if now.owner is None else now.drifted and self._consent.overwrite_drift
+            self._keep(Change(Action.ADOPT, kind, key, now, goal), may_adopt and goal is not None)
+        elif now.owner is None and not self._consent.adopt:
             self.refusals.append(f"{kind} {key}: it differs and no policy file owns it; --adopt takes it over")
-        elif found.drifted and not self._consent.overwrite_drift:
+        elif now.drifted and not self._consent.overwrite_drift:
             self.refusals.append(_drifted(kind, key))
         else:
-            self.changes.append(Change(Action.UPDATE, kind, key, found, wanted))
+            self.changes.append(Change(Action.UPDATE, kind, key, now, goal))
 
     def _keep(self, change: Change, adopts: bool) -> None:
         if adopts:
@@ -202,32 +204,32 @@ class _Planner:
         else:
             self.unchanged += 1
 
-    def _left(self, kind: Kind, existing: Mapping[str, Found[Any]], wanted: set[str]) -> None:
-        for key, found in existing.items():
-            if key not in wanted:
-                self._leave_or_delete(kind, key, found)
+    def _left(self, kind: Kind, existing: Mapping[str, Found[Any]], keys: set[str]) -> None:
+        for key, present in existing.items():
+            if key not in keys:
+                self._leave_or_delete(kind, key, present)
 
-    def _leave_or_delete(self, kind: Kind, key: str, found: Found[Any]) -> None:
+    def _leave_or_delete(self, kind: Kind, key: str, present: Found[Any]) -> None:
         """Decide about a resource that the file does not describe."""
-        if found.owner != self._owner:
+        if present.owner != self._owner:
             return
         if not self._consent.prune:
             self.notes.append(f"{kind} {key}: no longer in the file; --prune deletes it")
-        elif found.drifted and not self._consent.overwrite_drift:
+        elif present.drifted and not self._consent.overwrite_drift:
             self.refusals.append(_drifted(kind, key))
         else:
-            self.changes.append(Change(Action.DELETE, kind, key, found, None))
+            self.changes.append(Change(Action.DELETE, kind, key, present, None))
 
     def check_deleted(self, workspace: Workspace) -> None:
         """Check that nothing which stays needs, or would be deleted with, what goes."""
         going = {(change.kind, change.key) for change in self.changes if change.action is Action.DELETE}
-        targets = {found.value.slug: found.value.target for found in workspace.endpoints.values()}
+        targets = {endpoint.value.slug: endpoint.value.target for endpoint in workspace.endpoints.values()}
         targets |= {change.key: change.after.target for change in self.changes if isinstance(change.after, Endpoint)}
         for slug, target in targets.items():
             name = target.get("secret")
             if (Kind.SECRET, name) in going and (Kind.ENDPOINT, slug) not in going:
                 self.refusals.append(f"secret {name}: endpoint {slug} still uses it; it cannot be deleted")
-        parents = {key: found.value.parent for key, found in workspace.groups.items()}
+        parents = {key: group.value.parent for key, group in workspace.groups.items()}
         parents |= {change.key: change.after.parent for change in self.changes if isinstance(change.after, Group)}
         for key, parent in parents.items():
             if (Kind.GROUP, parent) in going and (Kind.GROUP, key) not in going:
@@ -236,7 +238,7 @@ class _Planner:
     def check_cascade(self, existing: Mapping[str, Found[Group]]) -> None:
         """Check that in CASCADING trees no limit exceeds an ancestor's when all is done."""
         changed = {change.key: change for change in self.changes if change.kind is Kind.GROUP}
-        final = {key: found.value for key, found in existing.items()}
+        final = {key: group.value for key, group in existing.items()}
         final |= {key: change.after for key, change in changed.items() if change.after is not None}
         for key, change in changed.items():
             if change.after is None:
@@ -244,12 +246,12 @@ class _Planner:
         self.refusals += exceeding_limits(final)
 
 
-def _has_same_receiver(found: Found[Webhook], wanted: Webhook) -> bool:
-    return (found.value.url, found.value.description) == (wanted.url, wanted.description)
+def _has_same_receiver(present: Found[Webhook], webhook: Webhook) -> bool:
+    return (present.value.url, present.value.description) == (webhook.url, webhook.description)
 
 
-def _is_same_webhook(found: Found[Webhook], wanted: Webhook) -> bool:
-    return _has_same_receiver(found, wanted) and found.value.enabled == wanted.enabled
+def _is_same_webhook(present: Found[Webhook], webhook: Webhook) -> bool:
+    return _has_same_receiver(present, webhook) and present.value.enabled == webhook.enabled
 
 
 def _drifted(kind: Kind, key: str) -> str:

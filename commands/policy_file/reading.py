@@ -19,20 +19,20 @@ SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
 
 
-async def read_workspace(client: Client, values: Mapping[str, str], told: Told | None = None) -> Workspace:
+async def read_workspace(client: Client, values: Mapping[str, str], report: Told | None = None) -> Workspace:
     """All that policy files describe. `values`: the value of each secret that is to be compared, by its name.
 
-    `told`: gets the number of groups that have been read.
+    `report`: gets the number of groups that have been read.
     """
     secrets = await all_items(client, SECRETS)
     names = {secret["id"]: secret["name"] for secret in secrets}
     endpoints = [_found(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
-    groups = await all_items(client, GROUPS, told, effective_models="false")
+    groups = await all_items(client, GROUPS, report, effective_models="false")
     webhooks = await all_items(client, WEBHOOKS)
     numbers = numbered([_webhook(item) for item in webhooks])
     return Workspace(
         {item["name"]: _found(item, Secret(item["name"])) for item in secrets},
-        {found.value.slug: found for found in endpoints},
+        {endpoint.value.slug: endpoint for endpoint in endpoints},
         _groups(groups),
         tuple(_found(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
         {model["id"]: model["name"] for model in await all_items(client, MODELS)},
@@ -68,9 +68,9 @@ def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
 def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, Found[Group]]:
     """Read groups by external id, parents first: lists are ordered by the clocks of several control processes."""
     external = {item["id"]: item["metadata"]["external_entity_id"] for item in items}
-    found = {external[item["id"]]: _found(item, _group(item, external)) for item in items}
-    ordered = parents_first([group.value for group in found.values()])
-    return {group.external_entity_id: found[group.external_entity_id] for group in ordered}
+    groups = {external[item["id"]]: _found(item, _group(item, external)) for item in items}
+    ordered = parents_first([group.value for group in groups.values()])
+    return {group.external_entity_id: groups[group.external_entity_id] for group in ordered}
 
 
 def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:

@@ -69,8 +69,8 @@ def _summary(plan: Plan, steps: Sequence[Step]) -> str:
     if not plan.changes:
         return f"Nothing to do: all {plan.unchanged} resources of the file are as it says."
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
-    told = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
-    return f"{told}; {plan.unchanged} unchanged. {len(steps)} calls."
+    text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    return f"{text}; {plan.unchanged} unchanged. {len(steps)} calls."
 
 
 def differences(change: Change) -> list[Difference]:
@@ -98,7 +98,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in target.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", found) for inner, found in value.items())
+            yield from ((f"{name}.{inner}", member) for inner, member in value.items())
         else:
             yield name, value
 

@@ -26,21 +26,21 @@ class Problem:
 
 def problems_of(value: Any) -> list[Problem]:
     """Every problem of a policy file's value, in the file's order where possible."""
-    found: list[Problem] = []
-    _check(SCHEMA, value, (), found)
-    return found
+    problems: list[Problem] = []
+    _check(SCHEMA, value, (), problems)
+    return problems
 
 
-def _check(schema: Schema, value: Any, place: Place, found: list[Problem]) -> None:
+def _check(schema: Schema, value: Any, place: Place, problems: list[Problem]) -> None:
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
     message = _scalar_problem(schema, value)
     if message is not None:
-        found.append(Problem(place, message))
+        problems.append(Problem(place, message))
     elif isinstance(value, dict):
-        _check_object(schema, value, place, found)
+        _check_object(schema, value, place, problems)
     elif isinstance(value, list):
-        _check_list(schema, value, place, found)
+        _check_list(schema, value, place, problems)
 
 
 def _scalar_problem(schema: Schema, value: Any) -> str | None:
@@ -50,9 +50,9 @@ def _scalar_problem(schema: Schema, value: Any) -> str | None:
     if "enum" in schema and value not in schema["enum"]:
         return f"must be one of {', '.join(schema['enum'])}"
     if "type" in schema:
-        kind, wanted = _KINDS[schema["type"]]
+        kind, description = _KINDS[schema["type"]]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            return f"must be {wanted}"
+            return f"must be {description}"
     if isinstance(value, str):
         return _text_problem(schema, value)
     if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
@@ -70,33 +70,33 @@ def _text_problem(schema: Schema, value: str) -> str | None:
     return None
 
 
-def _check_object(schema: Schema, value: dict[str, Any], place: Place, found: list[Problem]) -> None:
-    known = schema.get("properties", {})
+def _check_object(schema: Schema, value: dict[str, Any], place: Place, problems: list[Problem]) -> None:
+    properties = schema.get("properties", {})
     for name, item in value.items():
-        inner = known.get(name)
-        if name not in known and "properties" in schema and not schema.get("additionalProperties", True):
-            found.append(Problem((*place, name), f"unknown; known are {', '.join(known)}"))
+        inner = properties.get(name)
+        if name not in properties and "properties" in schema and not schema.get("additionalProperties", True):
+            problems.append(Problem((*place, name), f"unknown; known are {', '.join(properties)}"))
         elif inner is not None and inner is not False:
-            _check(inner, item, (*place, name), found)
-    found += [Problem(place, f"{name} is missing") for name in schema.get("required", ()) if name not in value]
+            _check(inner, item, (*place, name), problems)
+    problems += [Problem(place, f"{name} is missing") for name in schema.get("required", ()) if name not in value]
     for condition in schema.get("allOf", ()):
         provider = condition["if"]["properties"]["provider"]["const"]
         if value.get("provider") == provider:
-            _check_provider(condition["then"], value, place, found)
+            _check_provider(condition["then"], value, place, problems)
 
 
-def _check_provider(then: Schema, value: dict[str, Any], place: Place, found: list[Problem]) -> None:
+def _check_provider(then: Schema, value: dict[str, Any], place: Place, problems: list[Problem]) -> None:
     for name in then["required"]:
         if name not in value:
-            found.append(Problem(place, f"{value['provider']} needs {name}"))
+            problems.append(Problem(place, f"{value['provider']} needs {name}"))
     for name in then["properties"]:
         if name in value:
-            found.append(Problem((*place, name), f"{value['provider']} has no field {name}"))
+            problems.append(Problem((*place, name), f"{value['provider']} has no field {name}"))
 
 
-def _check_list(schema: Schema, value: list[Any], place: Place, found: list[Problem]) -> None:
+def _check_list(schema: Schema, value: list[Any], place: Place, problems: list[Problem]) -> None:
     if len(value) > schema.get("maxItems", len(value)):
-        found.append(Problem(place, f"must have at most {schema['maxItems']} items"))
+        problems.append(Problem(place, f"must have at most {schema['maxItems']} items"))
         return
     for index, item in enumerate(value):
-        _check(schema["items"], item, (*place, index), found)
+        _check(schema["items"], item, (*place, index), problems)

@@ -53,20 +53,20 @@ def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
     if plan.refusals:
         raise ValueError("a plan with refusals has no steps")
     changes = {kind: [change for change in plan.changes if change.kind is kind] for kind in Kind}
-    kept = {kind: [change for change in found if change.after is not None] for kind, found in changes.items()}
-    gone = {kind: [_deletion(change) for change in found if change.after is None] for kind, found in changes.items()}
-    webhooks = [step for change in kept[Kind.WEBHOOK] for step in _webhook(change, plan.owner)]
-    created = sum(change.action is Action.CREATE for change in kept[Kind.WEBHOOK])
+    lasting = {kind: [change for change in some if change.after is not None] for kind, some in changes.items()}
+    deletions = {kind: [_deletion(change) for change in some if change.after is None] for kind, some in changes.items()}
+    webhooks = [step for change in lasting[Kind.WEBHOOK] for step in _webhook(change, plan.owner)]
+    created = sum(change.action is Action.CREATE for change in lasting[Kind.WEBHOOK])
     is_full = len(workspace.webhooks) + created > MAX_WEBHOOKS
     return (
-        *(_secret(change, plan.owner) for change in kept[Kind.SECRET]),
-        *(_endpoint(change, plan.owner) for change in kept[Kind.ENDPOINT]),
+        *(_secret(change, plan.owner) for change in lasting[Kind.SECRET]),
+        *(_endpoint(change, plan.owner) for change in lasting[Kind.ENDPOINT]),
         # Before the limits: a group that goes must not hold up those of its ancestors. Children first.
-        *reversed(gone[Kind.GROUP]),
-        *_groups(kept[Kind.GROUP], changes[Kind.GROUP], workspace.groups, plan.owner),
-        *((*gone[Kind.WEBHOOK], *webhooks) if is_full else (*webhooks, *gone[Kind.WEBHOOK])),
-        *gone[Kind.ENDPOINT],
-        *gone[Kind.SECRET],
+        *reversed(deletions[Kind.GROUP]),
+        *_groups(lasting[Kind.GROUP], changes[Kind.GROUP], workspace.groups, plan.owner),
+        *((*deletions[Kind.WEBHOOK], *webhooks) if is_full else (*webhooks, *deletions[Kind.WEBHOOK])),
+        *deletions[Kind.ENDPOINT],
+        *deletions[Kind.SECRET],
     )
 
 
@@ -96,49 +96,49 @@ def _endpoint(change: Change, owner: str) -> Step:
 def _webhook(change: Change, owner: str) -> Iterator[Step]:
     """A webhook is created enabled, so one that is not takes two calls."""
     key = change.key
-    wanted = change.after
+    goal = change.after
     body: dict[str, Any] = {"managed_by": owner}
     if change.before is None:
-        described = {"url": wanted.url, "description": wanted.description, **body}
+        described = {"url": goal.url, "description": goal.description, **body}
         yield Step("POST", (WEBHOOKS,), Kind.WEBHOOK, key, "create", described)
-        if not wanted.enabled:
+        if not goal.enabled:
             yield Step(
                 "PATCH", (WEBHOOKS, IdOf(Kind.WEBHOOK, key)), Kind.WEBHOOK, key, "disable", body | {"enabled": False}
             )
     else:
         if change.action is Action.UPDATE:
-            body["enabled"] = wanted.enabled
+            body["enabled"] = goal.enabled
         yield Step("PATCH", (WEBHOOKS, change.before.id), Kind.WEBHOOK, key, change.action.value, body)
 
 
 def _groups(
-    kept: Sequence[Change], all_changes: Sequence[Change], existing: Mapping[str, Found[Group]], owner: str
+    changes: Sequence[Change], all_changes: Sequence[Change], existing: Mapping[str, Found[Group]], owner: str
 ) -> Iterator[Step]:
     """Tighten from the leaves up, then create and change from the root down."""
     deleted = {change.key for change in all_changes if change.after is None}
-    between = _intermediate(kept, {key: found for key, found in existing.items() if key not in deleted})
-    by_key = {change.key: change for change in kept}
+    between = _intermediate(changes, {key: group for key, group in existing.items() if key not in deleted})
+    by_key = {change.key: change for change in changes}
     for key in reversed(tuple(existing)):
         if key in by_key and key in between and entries(between[key]) != entries(existing[key].value.models):
             yield _tightening(by_key[key], between[key], owner)
     # Changes come in the file's order, parents first among the file's groups; parents of others exist already.
     order = {key: number for number, key in enumerate(existing)}
-    for change in sorted(kept, key=lambda change: (change.before is None, order.get(change.key, 0))):
+    for change in sorted(changes, key=lambda change: (change.before is None, order.get(change.key, 0))):
         step = _final(change, between.get(change.key), owner)
         if step is not None:
             yield step
 
 
-def _intermediate(kept: Sequence[Change], existing: Mapping[str, Found[Group]]) -> dict[str, tuple[SlugLimits, ...]]:
+def _intermediate(changes: Sequence[Change], existing: Mapping[str, Found[Group]]) -> dict[str, tuple[SlugLimits, ...]]:
     """Return limits on the way, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
-    after = {change.key: change.after for change in kept if change.before is not None}
-    parents = {found.value.parent for found in existing.values()}
+    after = {change.key: change.after for change in changes if change.before is not None}
+    parents = {group.value.parent for group in existing.values()}
     transitions = {
         key: Transition(
-            key, found.value.parent, found.value.models, after[key].models if key in after else found.value.models
+            key, group.value.parent, group.value.models, after[key].models if key in after else group.value.models
         )
-        for key, found in existing.items()
-        if found.value.enforcement is Enforcement.CASCADING and (found.value.parent is not None or key in parents)
+        for key, group in existing.items()
+        if group.value.enforcement is Enforcement.CASCADING and (group.value.parent is not None or key in parents)
     }
     changed = {key for key in after if key in transitions and after[key].models != transitions[key].old}
     if not changed:
@@ -154,30 +154,30 @@ def _tightening(change: Change, models: Sequence[SlugLimits], owner: str) -> Ste
 
 def _final(change: Change, between: Sequence[SlugLimits] | None, owner: str) -> Step | None:
     """None: tightening was all. A change of the name alone sends no models."""
-    wanted: Group = change.after
+    goal: Group = change.after
     if change.before is None:
-        return _creation(wanted, owner)
+        return _creation(goal, owner)
     was: Group = change.before.value
     body: dict[str, Any] = {"managed_by": owner}
-    if wanted.name != was.name:
-        body["metadata"] = {"name": wanted.name}
-    if entries(wanted.models) != entries(was.models if between is None else between):
-        body["models"] = wire_models(wanted.models)
+    if goal.name != was.name:
+        body["metadata"] = {"name": goal.name}
+    if entries(goal.models) != entries(was.models if between is None else between):
+        body["models"] = wire_models(goal.models)
     was_tightened = between is not None and entries(between) != entries(was.models)
     if len(body) == 1 and was_tightened:
         return None
     return Step("PATCH", (GROUPS, change.before.id), Kind.GROUP, change.key, change.action.value, body)
 
 
-def _creation(wanted: Group, owner: str) -> Step:
-    assert wanted.enforcement is not None
-    hierarchy: dict[str, Any] = {"limit_enforcement": wanted.enforcement.value}
-    if wanted.parent is not None:
-        hierarchy["parent_group_id"] = IdOf(Kind.GROUP, wanted.parent)
-    key = wanted.external_entity_id
+def _creation(goal: Group, owner: str) -> Step:
+    assert goal.enforcement is not None
+    hierarchy: dict[str, Any] = {"limit_enforcement": goal.enforcement.value}
+    if goal.parent is not None:
+        hierarchy["parent_group_id"] = IdOf(Kind.GROUP, goal.parent)
+    key = goal.external_entity_id
     body = {
-        "metadata": {"external_entity_id": key, "name": wanted.name},
-        "models": wire_models(wanted.models),
+        "metadata": {"external_entity_id": key, "name": goal.name},
+        "models": wire_models(goal.models),
         "hierarchy": hierarchy,
         "managed_by": owner,
     }

@@ -6,15 +6,15 @@ from commands.policy_file.values import Group
 from policy.groups import MAX_DEPTH
 
 
-def path_up(group: Group, known: Mapping[str, Group]) -> list[Group]:
+def path_up(group: Group, groups: Mapping[str, Group]) -> list[Group]:
     """The group and its ancestors, as far as they are known; longer than MAX_DEPTH for a cycle, and then cut off."""
     path = [group]
-    while len(path) <= MAX_DEPTH and path[-1].parent is not None and path[-1].parent in known:
-        path.append(known[path[-1].parent])
+    while len(path) <= MAX_DEPTH and path[-1].parent is not None and path[-1].parent in groups:
+        path.append(groups[path[-1].parent])
     return path
 
 
 def parents_first(groups: Sequence[Group]) -> tuple[Group, ...]:
     """The same groups; those of one level keep their order."""
-    known = {group.external_entity_id: group for group in groups}
-    return tuple(sorted(groups, key=lambda group: len(path_up(group, known))))
+    by_id = {group.external_entity_id: group for group in groups}
+    return tuple(sorted(groups, key=lambda group: len(path_up(group, by_id))))

@@ -43,11 +43,11 @@ class Parsed:
 
     def lines(self, places: Iterable[Place]) -> dict[Place, int]:
         """The lines of these parts, or of the nearest part around each, counted from 1. Reads the text again."""
-        asked = tuple(places)
-        around = {place[:length] for place in asked for length in range(len(place) + 1)}
+        keys = tuple(places)
+        around = {place[:length] for place in keys for length in range(len(place) + 1)}
         reader = _Reader(yaml.parse(self.text, Loader=_LOADER), frozenset(around))
         reader.document()
-        return {place: reader.line(place) for place in asked}
+        return {place: reader.line(place) for place in keys}
 
 
 def parse_yaml(text: str) -> Parsed:
@@ -69,9 +69,9 @@ class _Reader:
     The line of each place would be more memory than the value.
     """
 
-    def __init__(self, events: Iterator[yaml.Event], wanted: frozenset[Place] = frozenset()) -> None:
+    def __init__(self, events: Iterator[yaml.Event], places: frozenset[Place] = frozenset()) -> None:
         self._events = events
-        self._wanted = wanted
+        self._wanted = places
         self._lines: dict[Place, int] = {}
         self._path: list[str | int] = []
 
@@ -112,26 +112,26 @@ class _Reader:
             self._lines.setdefault(place, event.start_mark.line + 1)
 
     def _list(self) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            self._path.append(len(found))
-            found.append(self._value(event))
+            self._path.append(len(items))
+            items.append(self._value(event))
             self._path.pop()
-        return found
+        return items
 
     def _mapping(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise _refusal(event, "a key is plain text")
-            if event.value in found:
+            if event.value in members:
                 raise _refusal(event, f"{event.value!r} is given twice")
             self._path.append(event.value)
             if self._wanted:
                 self._note(event)
-            found[event.value] = self._value(next(self._events))
+            members[event.value] = self._value(next(self._events))
             self._path.pop()
-        return found
+        return members
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
@@ -211,7 +211,7 @@ def _scalar_text(value: Any) -> str:
     return _OTHER_THAN_ASCII.sub(_escaped, json.dumps(value, ensure_ascii=False))
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     """Readers of YAML change or refuse some characters that cannot be seen."""
-    character = found[0]
+    character = match[0]
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -51,18 +51,18 @@ def _time(_context: click.Context, _option: click.Parameter, text: str) -> str:
     "--tolerance", default=0.0, type=click.FloatRange(0, 100), help="Percent by which the invoice's figures may differ."
 )
 @over_api
-def reconcile(connection: Connection, **given: Any) -> None:
+def reconcile(connection: Connection, **flags: Any) -> None:
     """Compare journals, the database and an upstream's invoice, and print the differences.
 
     The exit status is 0 if there is none and 1 otherwise.
     """
-    if not given["journals"] and given["invoice"] is None:
+    if not flags["journals"] and flags["invoice"] is None:
         raise click.UsageError("give --journal, --invoice or both")
-    if math.isnan(given["tolerance"]):
+    if math.isnan(flags["tolerance"]):
         raise click.UsageError("--tolerance is a number of percent")
-    if given["end"] <= given["start"]:
+    if flags["end"] <= flags["start"]:
         raise click.UsageError("--end must be after --start")
-    report = connection.run(lambda client: Comparison(client, given).report())
+    report = connection.run(lambda client: Comparison(client, flags).report())
     click.echo(json_text(report) if connection.as_json else _text(report))
     sys.exit(1 if report["differences"] else 0)
 
@@ -72,12 +72,12 @@ class Comparison:
     """One run of the command."""
 
     client: Client
-    given: Mapping[str, Any]
+    flags: Mapping[str, Any]
 
     async def report(self) -> dict[str, Any]:
         """Raises ManagementError."""
         count = 0
-        window = {"start_time": self.given["start"], "end_time": self.given["end"]}
+        window = {"start_time": self.flags["start"], "end_time": self.flags["end"]}
         await self._check_is_final(window)
         journal = self._journal_check()
         invoice = await self._invoice_check()
@@ -108,32 +108,32 @@ class Comparison:
     def _journal_check(self) -> JournalCheck | None:
         from commands.edges.journal_lines import journal_lines
 
-        if not self.given["journals"]:
+        if not self.flags["journals"]:
             return None
-        calls = read_calls(line for directory in self.given["journals"] for line in journal_lines(directory))
-        start_s = epoch_s(self.given["start"])
-        end_s = epoch_s(self.given["end"])
-        return JournalCheck(calls, self.given["workspace_id"], start_s, end_s, self.given["all_machines"])
+        calls = read_calls(line for directory in self.flags["journals"] for line in journal_lines(directory))
+        start_s = epoch_s(self.flags["start"])
+        end_s = epoch_s(self.flags["end"])
+        return JournalCheck(calls, self.flags["workspace_id"], start_s, end_s, self.flags["all_machines"])
 
     async def _invoice_check(self) -> InvoiceCheck | None:
         from commands.edges.invoice_file import opened_invoice
 
-        if self.given["invoice"] is None:
+        if self.flags["invoice"] is None:
             return None
         endpoints = [endpoint async for endpoint in items_of(self.client, _ENDPOINTS)]
-        models = models_of(endpoints, self.given["provider"])
-        if self.given["provider"] is not None and not models:
-            raise ManagementError(f"--provider: no endpoint has the provider {self.given['provider']!r} now")
-        with opened_invoice(self.given["invoice"]) as rows:
-            columns = Columns.of(self.given["columns"], rows.fieldnames or ())
-            tolerance = Fraction(str(self.given["tolerance"])) / 100
+        models = models_of(endpoints, self.flags["provider"])
+        if self.flags["provider"] is not None and not models:
+            raise ManagementError(f"--provider: no endpoint has the provider {self.flags['provider']!r} now")
+        with opened_invoice(self.flags["invoice"]) as rows:
+            columns = Columns.of(self.flags["columns"], rows.fieldnames or ())
+            tolerance = Fraction(str(self.flags["tolerance"])) / 100
             check = InvoiceCheck(columns, models, self._days(columns), tolerance)
             for row in rows:
                 check.add_row(rows.line_num, row)
         return check
 
     def _days(self, columns: Columns) -> tuple[str, str]:
-        (first, at), (last, until) = (self.given[name].split("T") for name in ("start", "end"))
+        (first, at), (last, until) = (self.flags[name].split("T") for name in ("start", "end"))
         if "day" in columns.by and (at, until) != ("00:00:00.000Z", "00:00:00.000Z"):
             raise InvoiceError("it has days, so --start and --end must be midnights of UTC")
         return first, last
@@ -142,7 +142,7 @@ class Comparison:
         """Events are stamped when they came in, at the earliest: a call of the window may be listed after it."""
         if not journal.missing():
             return
-        async for event in self._events({"start_time": self.given["end"]}):
+        async for event in self._events({"start_time": self.flags["end"]}):
             if event.key in journal.calls:
                 journal.add(event, is_late=True)
 
@@ -156,12 +156,12 @@ def _text(report: Mapping[str, Any]) -> str:
     lines = [counts]
     for side, totals in report.get("totals", {}).items():
         lines.append(f"{side}: " + ", ".join(f"{total} {name}" for name, total in totals.items()))
-    found = report["differences"]
-    if not found:
+    differences = report["differences"]
+    if not differences:
         return "\n".join([*lines, "no differences"])
-    lines += ["", table(_COLUMNS, found[:_SHOWN])]
-    if len(found) > _SHOWN:
-        lines.append(f"and {len(found) - _SHOWN} more; --json prints all")
+    lines += ["", table(_COLUMNS, differences[:_SHOWN])]
+    if len(differences) > _SHOWN:
+        lines.append(f"and {len(differences) - _SHOWN} more; --json prints all")
     return "\n".join(lines)
 
 

@@ -38,19 +38,19 @@ class Columns:
     figures: Mapping[str, str]
 
     @classmethod
-    def of(cls, given: str | None, header: Sequence[str]) -> "Columns":
+    def of(cls, text: str | None, header: Sequence[str]) -> "Columns":
         """Read `day=Date,model=Model,input=Tokens In`, or the columns' own names. Raises InvoiceError."""
-        named = _pairs(given) if given else {name: name for name in header}
-        known = {name: column for name, column in named.items() if name in (*IDENTITIES, *FIGURES)}
-        if given and (wrong := [*(set(named) - set(known)), *(set(named.values()) - set(header))]):
+        columns = _pairs(text) if text else {name: name for name in header}
+        usable = {name: column for name, column in columns.items() if name in (*IDENTITIES, *FIGURES)}
+        if text and (wrong := [*(set(columns) - set(usable)), *(set(columns.values()) - set(header))]):
             raise InvoiceError(
                 f"--columns: {', '.join(sorted(wrong))}: neither a name ({', '.join((*IDENTITIES, *FIGURES))}) nor a"
                 f" column of the file ({', '.join(header)})"
             )
-        if twice := sorted(name for name in set(known.values()) if header.count(name) > 1):
+        if twice := sorted(name for name in set(usable.values()) if header.count(name) > 1):
             raise InvoiceError(f"the column {', '.join(twice)} is there twice; which is meant is unknown")
-        by = {name: known[name] for name in IDENTITIES if name in known}
-        figures = {name: known[name] for name in FIGURES if name in known}
+        by = {name: usable[name] for name in IDENTITIES if name in usable}
+        figures = {name: usable[name] for name in FIGURES if name in usable}
         if "request_id" in by:
             by = {"request_id": by["request_id"]}
         if not by or not figures:
@@ -101,15 +101,15 @@ class InvoiceCheck:
 
     def differences(self) -> list[Difference]:
         """Lines that one side lacks, and figures that differ by more than the tolerance."""
-        found = []
+        differences = []
         nothing = [0] * len(self.columns.figures)
         for identity in sorted(self.ours.keys() | self.theirs.keys()):
             ours = self.ours.get(identity, nothing)
             theirs = self.theirs.get(identity, nothing)
             for name, own, other in zip(self.columns.figures, ours, theirs, strict=True):
                 if abs(own - other) > self.tolerance * max(own, other):
-                    found.append(Difference(f"invoice: {name}", " ".join(identity), str(own), str(other)))
-        return found
+                    differences.append(Difference(f"invoice: {name}", " ".join(identity), str(own), str(other)))
+        return differences
 
     def counts(self) -> dict[str, int]:
         lines = len(self.ours.keys() | self.theirs.keys())
@@ -137,13 +137,13 @@ def models_of(endpoints: Iterable[Mapping[str, Sequence[Mapping[str, str]]]], pr
     }
 
 
-def _pairs(given: str) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for text in given.split(","):
+def _pairs(words: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in words.split(","):
         name, _, column = (part.strip() for part in text.partition("="))
-        if named.setdefault(name, column) != column:
-            raise InvoiceError(f"--columns: {name} is given twice, as {named[name]} and {column}")
-    return named
+        if pairs.setdefault(name, column) != column:
+            raise InvoiceError(f"--columns: {name} is given twice, as {pairs[name]} and {column}")
+    return pairs
 
 
 def _identity(name: str, text: str | None, row: int) -> str:

@@ -106,9 +106,9 @@ class JournalCheck:
                 " workspace's. Give its id with --workspace-id (`tollgate workspace list` prints it)"
             )
         names = {SHIPPED: "not in the database", REJECTED: "rejected by control"}
-        lost = [call for call in missing if call.kept in names]
+        losses = [call for call in missing if call.kept in names]
         return [
-            *(Difference(names[call.kept], call.key, "-", _text(_members_of_call(call))) for call in lost),
+            *(Difference(names[call.kept], call.key, "-", _text(_members_of_call(call))) for call in losses),
             *self.different,
             *(Difference("not in a journal", one.key, _text(_members_of_event(one)), "-") for one in self.unknown),
         ]
@@ -128,8 +128,8 @@ def read_calls(lines: Iterable[Mapping[str, Any]]) -> dict[str, JournaledCall]:
     calls: dict[str, JournaledCall] = {}
     for line in lines:
         call = _call(line)
-        known = calls.get(call.key)
-        if known is None or _STRENGTH.index(known.kept) < _STRENGTH.index(call.kept):
+        before = calls.get(call.key)
+        if before is None or _STRENGTH.index(before.kept) < _STRENGTH.index(call.kept):
             calls[call.key] = call
     return calls
 

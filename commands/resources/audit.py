@@ -46,17 +46,17 @@ def list_changes(connection: Connection, since: str | None, until: str | None, a
 @click.option("--format", type=click.Choice(FORMATS), default=JSON_LINES, show_default=True)
 @output_option
 @over_api
-def export_changes(connection: Connection, output: Path | None, **asked: Any) -> None:
+def export_changes(connection: Connection, output: Path | None, **flags: Any) -> None:
     """Write the changes of a window, newest first.
 
     With --output, the same command again goes on where the last one ended, also after a crash: each change is in the
     file exactly once.
     """
     settled = time_from(SETTLED, "--until")
-    until = time_from(asked.pop("until"), "--until")
+    until = time_from(flags.pop("until"), "--until")
     if output is not None:  # a change of a later moment may not have committed, and would be missing for ever
         until = min(until, settled)
-    run_export(connection, CHANGES, Selection({"actor": asked["actor"]}, asked["format"], until), output, asked)
+    run_export(connection, CHANGES, Selection({"actor": flags["actor"]}, flags["format"], until), output, flags)
 
 
 def _time(text: str | None, flag: str) -> str | None:

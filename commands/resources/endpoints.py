@@ -54,8 +54,8 @@ def _one_of(field: str) -> click.Choice[str]:
     return click.Choice(ALLOWED_VALUES[field], case_sensitive=False)
 
 
-def _list_or_none(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
-    return list(given) or None
+def _list_or_none(_context: click.Context, _parameter: click.Parameter, items: tuple[str, ...]) -> list[str] | None:
+    return list(items) or None
 
 
 def _having(field: str) -> str:
@@ -107,9 +107,9 @@ def create(slug: str | None, connection: Connection, file: TextIO | None, **flag
     body = body_of(file, only(slug=slug))
 
     async def work(client: Client) -> Any:
-        given = await _target_of(client, flags)
-        if given:
-            body["targets"] = [_first_target(body) | given]
+        target = await _target_of(client, flags)
+        if target:
+            body["targets"] = [_first_target(body) | target]
         return await client.call("POST", names.ENDPOINTS, body)
 
     print_answer(connection, connection.run(work))
@@ -125,12 +125,12 @@ def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **f
     check_something(body or only(**flags), _FLAGS)
 
     async def work(client: Client) -> Any:
-        found = await names.endpoint(client, endpoint)
+        item = await names.endpoint(client, endpoint)
         is_new = body.get("targets") is not None or flags["provider"] is not None
-        given = await _target_of(client, flags)
-        if given or not is_new:
-            body["targets"] = [(_first_target(body) if is_new else dict(found["targets"][0])) | given]
-        return await client.call("PATCH", path("gateway", "endpoints", found["id"]), body)
+        target = await _target_of(client, flags)
+        if target or not is_new:
+            body["targets"] = [(_first_target(body) if is_new else dict(item["targets"][0])) | target]
+        return await client.call("PATCH", path("gateway", "endpoints", item["id"]), body)
 
     print_answer(connection, connection.run(work))
 
@@ -141,9 +141,9 @@ def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **f
 @over_api
 def delete(endpoint: str, is_sure: bool, connection: Connection) -> None:
     """Delete an endpoint. Its slug answers 404 from then on."""
-    found = connection.run(lambda client: names.endpoint(client, endpoint))
-    ask_before(f"endpoint {found['slug']}", is_sure)
-    call_and_print(connection, "DELETE", path("gateway", "endpoints", found["id"]))
+    item = connection.run(lambda client: names.endpoint(client, endpoint))
+    ask_before(f"endpoint {item['slug']}", is_sure)
+    call_and_print(connection, "DELETE", path("gateway", "endpoints", item["id"]))
 
 
 async def _target_of(client: Client, flags: Mapping[str, Any]) -> dict[str, Any]:

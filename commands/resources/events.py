@@ -36,11 +36,11 @@ def events() -> None:
 @_key_option
 @limit_option
 @over_api
-def list_events(connection: Connection, since: str, until: str | None, **given: Any) -> None:
+def list_events(connection: Connection, since: str, until: str | None, **flags: Any) -> None:
     """Print the first events of a window, oldest first. `export` writes all of them."""
-    query = {"start_time": time_from(since, "--since"), "limit": given["limit"]}
+    query = {"start_time": time_from(since, "--since"), "limit": flags["limit"]}
     query |= {"end_time": None if until is None else time_from(until, "--until")}
-    query |= {"external_entity_ids": list(given["entities"]), "api_keys": list(given["key_prefixes"])}
+    query |= {"external_entity_ids": list(flags["entities"]), "api_keys": list(flags["key_prefixes"])}
 
     answer = connection.run(lambda client: client.call("GET", _PATH, **query))
     print_page(connection, answer, _COLUMNS, "raise --limit, move --since, or use `tollgate events export`")
@@ -54,7 +54,7 @@ def list_events(connection: Connection, since: str, until: str | None, **given: 
 @click.option("--format", type=click.Choice(FORMATS), default=CSV, show_default=True)
 @output_option
 @over_api
-def export_events(connection: Connection, output: Path | None, until: str | None, **asked: Any) -> None:
+def export_events(connection: Connection, output: Path | None, until: str | None, **flags: Any) -> None:
     """Write billing events, oldest first.
 
     With --output, the same command again goes on where the last one ended, also after a crash: each event is in the
@@ -62,11 +62,11 @@ def export_events(connection: Connection, output: Path | None, until: str | None
     """
     if until is not None:
         until = time_from(until, "--until")
-        if asked["since"] is not None and until <= time_from(asked["since"], "--since"):
+        if flags["since"] is not None and until <= time_from(flags["since"], "--since"):
             raise click.UsageError("--until must be after --since")
-    asked |= {"entities": list(asked["entities"]), "key_prefixes": list(asked["key_prefixes"])}
-    filters = {"external_entity_ids": asked["entities"], "api_keys": asked["key_prefixes"]}
-    run_export(connection, EVENTS, Selection(filters, asked["format"], until), output, asked)
+    flags |= {"entities": list(flags["entities"]), "key_prefixes": list(flags["key_prefixes"])}
+    filters = {"external_entity_ids": flags["entities"], "api_keys": flags["key_prefixes"]}
+    run_export(connection, EVENTS, Selection(filters, flags["format"], until), output, flags)
 
 
 _COLUMNS = (

@@ -67,7 +67,7 @@ def create(external_id: str | None, connection: Connection, file: TextIO | None,
     """Create a group with the external id ID."""
     metadata = only(external_entity_id=external_id, name=flags["name"])
     hierarchy = only(limit_enforcement=flags["enforcement"])
-    body = body_of(file, {name: given for name, given in (("metadata", metadata), ("hierarchy", hierarchy)) if given})
+    body = body_of(file, {name: part for name, part in (("metadata", metadata), ("hierarchy", hierarchy)) if part})
     _add_models(body, body.get("models") or [], flags["slugs"], flags["limits"])
 
     async def work(client: Client) -> Any:
@@ -94,13 +94,13 @@ def set_group(group: str, connection: Connection, file: TextIO | None, **flags: 
     check_something(body or only(models=changes_models or None), "--name, --slug, --limit, --remove-slug")
 
     async def work(client: Client) -> Any:
-        found = await names.group(client, group)
+        item = await names.group(client, group)
         if changes_models:
-            present = body["models"] if body.get("models") is not None else found["models"]
-            left = _without(present, flags["removed"])
-            _add_models(body, left, flags["slugs"], flags["limits"])
-            body.setdefault("models", left)
-        return await client.call("PATCH", path("gateway", "groups", found["id"]), body)
+            present = body["models"] if body.get("models") is not None else item["models"]
+            rest = _without(present, flags["removed"])
+            _add_models(body, rest, flags["slugs"], flags["limits"])
+            body.setdefault("models", rest)
+        return await client.call("PATCH", path("gateway", "groups", item["id"]), body)
 
     _print_group(connection, connection.run(work))
 
@@ -111,10 +111,10 @@ def set_group(group: str, connection: Connection, file: TextIO | None, **flags: 
 @over_api
 def delete(group: str, is_sure: bool, connection: Connection) -> None:
     """Delete a group, all groups below it and all their keys."""
-    found = connection.run(lambda client: names.group(client, group))
-    external_id = found["metadata"]["external_entity_id"]
-    ask_before(f"group {external_id} ({found['id']}), all groups below it and all their keys", is_sure)
-    place = path("gateway", "groups", found["id"])
+    item = connection.run(lambda client: names.group(client, group))
+    external_id = item["metadata"]["external_entity_id"]
+    ask_before(f"group {external_id} ({item['id']}), all groups below it and all their keys", is_sure)
+    place = path("gateway", "groups", item["id"])
     print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
 
 

@@ -22,13 +22,13 @@ async def items_of(client: Client, path: str, **query: Any) -> AsyncIterator[dic
             yield item
 
 
-async def all_items(client: Client, path: str, told: Told | None = None, **query: Any) -> list[dict[str, Any]]:
-    """The items of all pages. `told` gets the number of those read, while more follow."""
+async def all_items(client: Client, path: str, report: Told | None = None, **query: Any) -> list[dict[str, Any]]:
+    """The items of all pages. `report` gets the number of those read, while more follow."""
     items: list[dict[str, Any]] = []
     async for page in _pages_of(client, path, query):
         items += page["items"]
-        if told is not None and page["pagination"]["cursor"] is not None:
-            told(len(items))
+        if report is not None and page["pagination"]["cursor"] is not None:
+            report(len(items))
     return items
 
 

@@ -36,9 +36,9 @@ def list_prices(connection: Connection, slug: str | None) -> None:
 @click.option("--cached-input", "cached_input_per_million", help="Of cached input; by default as uncached input.")
 @click.option("--per-call", help="Each call; by default 0.")
 @over_api
-def set_price(connection: Connection, file: BinaryIO | None, **given: Any) -> None:
+def set_price(connection: Connection, file: BinaryIO | None, **figures: Any) -> None:
     """Set the price of SLUG, or all prices of a file. A price replaces the slug's price of the same date."""
-    body = {name: value for name, value in given.items() if value is not None}
+    body = {name: value for name, value in figures.items() if value is not None}
     if file is not None:
         if body:
             raise click.UsageError("--file takes no SLUG and no other price")

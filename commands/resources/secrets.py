@@ -55,11 +55,9 @@ def create(name: str | None, value_file: TextIO | None, file: TextIO | None, con
     body = _body(name, value_file, file)
 
     async def work(client: Client) -> Any:
-        wanted = body.get("name")
-        if wanted in [item["name"] async for item in items_of(client, names.SECRETS)]:
-            raise click.ClickException(
-                f"there is a secret {wanted!r} already; `tollgate secrets set` replaces its value"
-            )
+        name = body.get("name")
+        if name in [item["name"] async for item in items_of(client, names.SECRETS)]:
+            raise click.ClickException(f"there is a secret {name!r} already; `tollgate secrets set` replaces its value")
         return await client.call("POST", names.SECRETS, body)
 
     print_answer(connection, connection.run(work))
@@ -75,8 +73,8 @@ def set_secret(name: str, value_file: TextIO | None, file: TextIO | None, connec
     body = _body(name, value_file, file)
 
     async def work(client: Client) -> Any:
-        found = await names.secret(client, name)
-        return await client.call("POST", names.SECRETS, {**body, "name": found["name"]})
+        item = await names.secret(client, name)
+        return await client.call("POST", names.SECRETS, {**body, "name": item["name"]})
 
     print_answer(connection, connection.run(work))
 
@@ -87,9 +85,9 @@ def set_secret(name: str, value_file: TextIO | None, file: TextIO | None, connec
 @over_api
 def delete(name: str, is_sure: bool, connection: Connection) -> None:
     """Delete a secret that no endpoint uses."""
-    found = connection.run(lambda client: names.secret(client, name))
-    ask_before(f"secret {found['name']}", is_sure)
-    print_answer(connection, connection.run(lambda client: client.call("DELETE", path("secrets", found["name"]))))
+    item = connection.run(lambda client: names.secret(client, name))
+    ask_before(f"secret {item['name']}", is_sure)
+    print_answer(connection, connection.run(lambda client: client.call("DELETE", path("secrets", item["name"]))))
 
 
 def _body(name: str | None, value_file: TextIO | None, file: TextIO | None) -> dict[str, Any]:

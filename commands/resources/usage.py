@@ -54,14 +54,14 @@ _COLUMNS = (
 @click.option("--entity", help="Only of the group with this external id.")
 @click.option("--format", "form", type=click.Choice(["table", "csv"]), default="table", show_default=True)
 @over_api
-def report(connection: Connection, start: str, end: str | None, group_by: str, **given: Any) -> None:
+def report(connection: Connection, start: str, end: str | None, group_by: str, **flags: Any) -> None:
     """Print sums of calls, tokens and exact costs over a window of at most 92 days."""
-    query = {"start": time_from(start, "--start"), "group_by": group_by, "external_entity_id": given["entity"]}
+    query = {"start": time_from(start, "--start"), "group_by": group_by, "external_entity_id": flags["entity"]}
     query["end"] = None if end is None else time_from(end, "--end")
     answer = connection.run(lambda client: read_report(client, **query))
     if connection.as_json:
         click.echo(json_text(answer))
-    elif given["form"] == "csv":
+    elif flags["form"] == "csv":
         click.echo(csv_text(csv_rows(group_by, answer["items"])), nl=False)
     else:
         click.echo(table(columns_of(group_by), answer["items"]))
@@ -77,45 +77,45 @@ def report(connection: Connection, start: str, end: str | None, group_by: str, *
 @click.option("--output", type=click.Path(path_type=Path), help="By default standard output.")
 @click.option("--draft", is_flag=True, help="Also for a month that is not over.")
 @over_api
-def statement(connection: Connection, month: str, entity: str | None, of_all: bool, **given: Any) -> None:
+def statement(connection: Connection, month: str, entity: str | None, of_all: bool, **flags: Any) -> None:
     """Print an entity's monthly statement: each slug and price, exact amounts, a total for each currency.
 
     With --all: a file for each entity, and index.csv that names them. Run it again to complete them.
     """
     try:
-        asked = StatementRequest.of(month, given["form"], given["draft"])
+        request = StatementRequest.of(month, flags["form"], flags["draft"])
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--month") from None
     if of_all == (entity is not None):
         raise click.UsageError("either --entity or --all is needed")
     if entity is not None:
-        if connection.as_json and given["output"] is not None:
+        if connection.as_json and flags["output"] is not None:
             raise click.UsageError("--json prints the report and writes no statement: leave out --output")
-        _state_one(connection, asked, entity, given["output"])
-    elif given["output"] is None:
+        _state_one(connection, request, entity, flags["output"])
+    elif flags["output"] is None:
         raise click.UsageError("--all needs --output: a directory")
     else:
-        _state_all(connection, asked, given["output"])
+        _state_all(connection, request, flags["output"])
 
 
-def _state_one(connection: Connection, asked: StatementRequest, entity: str, output: Path | None) -> None:
+def _state_one(connection: Connection, request: StatementRequest, entity: str, output: Path | None) -> None:
     async def read(client: Client) -> tuple[Any, bool]:
-        answer = await read_report(client, **asked.query(entity))
-        return answer, asked.is_final(answer["window"])
+        answer = await read_report(client, **request.query(entity))
+        return answer, request.is_final(answer["window"])
 
     answer, is_final = connection.run(read)
     lines = [line for item in answer["items"] for line in item["lines"]]
-    made = Statement(entity, asked.month, lines, is_final)
+    statement_of = Statement(entity, request.month, lines, is_final)
     if connection.as_json:
         click.echo(json_text(answer))
         return
-    _write(statement_text(made, asked.form), output)
+    _write(statement_text(statement_of, request.form), output)
     if not lines:
-        click.echo(f"{entity!r} has no calls in {asked.month}. Is it the external id of a group?", err=True)
-    _warn(made.unpriced_calls)
+        click.echo(f"{entity!r} has no calls in {request.month}. Is it the external id of a group?", err=True)
+    _warn(statement_of.unpriced_calls)
 
 
-def _state_all(connection: Connection, asked: StatementRequest, output: Path) -> None:
+def _state_all(connection: Connection, request: StatementRequest, output: Path) -> None:
     from commands.edges.statement_directory import opened_directory
 
     def tell(count: int) -> None:
@@ -123,14 +123,14 @@ def _state_all(connection: Connection, asked: StatementRequest, output: Path) ->
 
     async def write(client: Client) -> Written:
         with opened_directory(output) as directory:
-            return await write_all(client, asked, directory, tell)
+            return await write_all(client, request, directory, tell)
 
-    written = connection.run(write)
+    result = connection.run(write)
     if connection.as_json:
-        click.echo(json_text(asdict(written)))
-    if written.changed:
-        click.echo(f"{written.changed} of them replaced others: drafts, or prices were changed since.", err=True)
-    _warn(written.unpriced_calls)
+        click.echo(json_text(asdict(result)))
+    if result.changed:
+        click.echo(f"{result.changed} of them replaced others: drafts, or prices were changed since.", err=True)
+    _warn(result.unpriced_calls)
 
 
 def _warn(unpriced_calls: int) -> None:

@@ -56,10 +56,10 @@ def create(receiver: str | None, description: str | None, file: TextIO | None, c
 @over_api
 def set_webhook(webhook: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change a webhook."""
-    given = only(url=flags.pop("receiver"), **flags)
-    if given.get("description") == "":
-        given["description"] = None
-    body = body_of(file, given)
+    members = only(url=flags.pop("receiver"), **flags)
+    if members.get("description") == "":
+        members["description"] = None
+    body = body_of(file, members)
     check_something(body, "--receiver, --description, --enable, --disable")
     _patch(connection, webhook, body)
 
@@ -79,9 +79,9 @@ def rotate(webhook: str, overlap_s: int | None, connection: Connection) -> None:
 @over_api
 def delete(webhook: str, is_sure: bool, connection: Connection) -> None:
     """Delete a webhook, and what waits to be sent to it."""
-    found = connection.run(lambda client: names.webhook(client, webhook))
-    ask_before(f"webhook {found['id']} ({found['url']})", is_sure)
-    place = path("gateway", "webhooks", found["id"])
+    item = connection.run(lambda client: names.webhook(client, webhook))
+    ask_before(f"webhook {item['id']} ({item['url']})", is_sure)
+    place = path("gateway", "webhooks", item["id"])
     print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
 
 
@@ -111,9 +111,9 @@ def deliveries(webhook: str, status: str | None, limit: int, connection: Connect
     """Print the latest messages to a webhook, the newest first."""
 
     async def work(client: Client) -> Any:
-        found = await names.webhook(client, webhook)
+        receiver = await names.webhook(client, webhook)
         items: list[Any] = []
-        async for item in items_of(client, path("gateway", "webhooks", found["id"], "deliveries"), status=status):
+        async for item in items_of(client, path("gateway", "webhooks", receiver["id"], "deliveries"), status=status):
             items.append(item)
             if len(items) == limit:
                 break
@@ -124,16 +124,16 @@ def deliveries(webhook: str, status: str | None, limit: int, connection: Connect
 
 def _patch(connection: Connection, webhook: str, body: Any) -> None:
     async def work(client: Client) -> Any:
-        found = await names.webhook(client, webhook)
-        return await client.call("PATCH", path("gateway", "webhooks", found["id"]), body)
+        item = await names.webhook(client, webhook)
+        return await client.call("PATCH", path("gateway", "webhooks", item["id"]), body)
 
     print_answer(connection, connection.run(work))
 
 
 def _post(connection: Connection, webhook: str, *below: str) -> None:
     async def work(client: Client) -> Any:
-        found = await names.webhook(client, webhook)
-        return await client.call("POST", path("gateway", "webhooks", found["id"], *below))
+        item = await names.webhook(client, webhook)
+        return await client.call("POST", path("gateway", "webhooks", item["id"], *below))
 
     print_answer(connection, connection.run(work))
 

@@ -54,15 +54,15 @@ class Follower:
 
     async def look(self) -> View:
         """Look at all proxies at once. ManagementError if none of them answers for the first time."""
-        found = await asyncio.gather(*map(self._look_at, range(len(self._places))))
-        errors = [result for result in found if isinstance(result, ManagementError)]
-        if len(errors) == len(found) and not any(self._last):
+        looks = await asyncio.gather(*map(self._look_at, range(len(self._places))))
+        errors = [result for result in looks if isinstance(result, ManagementError)]
+        if len(errors) == len(looks) and not any(self._last):
             raise errors[0]
         befores = self._last
         self._last = list(self._last)
         pairs = []
         proxies = []
-        for number, result in enumerate(found):
+        for number, result in enumerate(looks):
             before = befores[number]
             proxies.append(_state(self._urls[number], before, result))
             if isinstance(result, Sample):
@@ -78,10 +78,10 @@ class Follower:
             return error
 
 
-def _state(url: str, before: Sample | None, found: Sample | ManagementError) -> Proxy:
-    if isinstance(found, ManagementError):
-        return Proxy(url, "away", str(found))
+def _state(url: str, before: Sample | None, look: Sample | ManagementError) -> Proxy:
+    if isinstance(look, ManagementError):
+        return Proxy(url, "away", str(look))
     if before is None:
         return Proxy(url, "up")
-    state = "restarted" if has_restarted(before, found) else "up"
-    return Proxy(url, state, seconds=found.at_s - before.at_s)
+    state = "restarted" if has_restarted(before, look) else "up"
+    return Proxy(url, state, seconds=look.at_s - before.at_s)

@@ -124,13 +124,13 @@ def rates_of(pairs: Iterable[tuple[Sample | None, Sample]]) -> Rates:
 
 def _growth(before: Sample, after: Sample) -> Iterator[tuple[str, Labels, float]]:
     """Return how much each counter grew. After a restart all began at 0; alone, one that was dropped and came back."""
-    known = {} if has_restarted(before, after) else before.values
+    values = {} if has_restarted(before, after) else before.values
     for (metric, labels), value in after.values.items():
-        earlier = known.get((metric, labels), 0.0)
+        earlier = values.get((metric, labels), 0.0)
         grown = value - earlier if value >= earlier else value
         if metric in (REQUESTS, TOKENS) and grown:
             yield metric, labels, grown
 
 
 def _listed(name: str, traffic: Mapping[tuple[str, str], Traffic]) -> list[dict[str, Any]]:
-    return [{"workspace": key[0], name: key[1], **found.to_json()} for key, found in busiest(traffic)]
+    return [{"workspace": key[0], name: key[1], **rate.to_json()} for key, rate in busiest(traffic)]

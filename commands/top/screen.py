@@ -33,15 +33,15 @@ def log_line(view: View, timestamp: str) -> str:
     """One line: the whole, the busiest group and slug, and which proxies are away or new."""
     parts = [timestamp, _figures(view)]
     for name, traffic in (("group", view.rates.groups), ("slug", view.rates.slugs)):
-        for key, found in busiest(traffic)[:1]:
-            parts.append(f"busiest {name} {cell_text(key[1])} {_rate(found.calls)} calls/s")
+        for key, rate in busiest(traffic)[:1]:
+            parts.append(f"busiest {name} {cell_text(key[1])} {_rate(rate.calls)} calls/s")
     return "   ".join((*parts, *_troubles(view)))
 
 
 def json_line(view: View, timestamp: str) -> str:
     """One line of JSON in ASCII, so that no text from users reaches a terminal as it is."""
-    found: dict[str, Any] = {"timestamp": timestamp} | view.rates.to_json()
-    return json.dumps(found | {"proxies": [proxy.to_json() for proxy in view.proxies]})
+    members: dict[str, Any] = {"timestamp": timestamp} | view.rates.to_json()
+    return json.dumps(members | {"proxies": [proxy.to_json() for proxy in view.proxies]})
 
 
 def _head(view: View) -> list[str]:

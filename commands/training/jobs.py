@@ -32,9 +32,9 @@ def jobs() -> None:
 @over_api
 def list_jobs(project: str | None, statuses: tuple[str, ...], oldest_first: bool, connection: Connection) -> None:
     """Print training jobs: at most 1000."""
-    wanted = [STATUS_PREFIX + status.upper().removeprefix(STATUS_PREFIX) for status in statuses]
+    names_of_statuses = [STATUS_PREFIX + status.upper().removeprefix(STATUS_PREFIX) for status in statuses]
     order = [{"field": "created_at", "order": "asc"}] if oldest_first else None
-    body = only(statuses=wanted or None, order_by=order)
+    body = only(statuses=names_of_statuses or None, order_by=order)
 
     async def work(client: Client) -> Any:
         if project is not None:
@@ -65,8 +65,8 @@ def create(project: str, connection: Connection, file: TextIO | None, **flags: A
     """Create a job in PROJECT, by name or id. -f takes {"training_job": {…}}."""
     compute = only(**{name: flags[name] for name in ("cpu_count", "memory", "node_count")})
     runtime = only(start_commands=list(flags["start_commands"]) or None)
-    given = only(name=flags["name"], compute=compute or None, runtime=runtime or None)
-    body = body_of(file, {"training_job": given} if given else {})
+    members = only(name=flags["name"], compute=compute or None, runtime=runtime or None)
+    body = body_of(file, {"training_job": members} if members else {})
 
     async def work(client: Client) -> Any:
         id = (await names.training_project(client, project))["id"]
@@ -164,8 +164,8 @@ def session(job: str, connection: Connection) -> None:
 
 
 async def _place(client: Client, job: str, *below: str) -> str:
-    found = await names.training_job(client, job)
-    return path("training_projects", found["training_project_id"], "jobs", found["id"], *below)
+    item = await names.training_job(client, job)
+    return path("training_projects", item["training_project_id"], "jobs", item["id"], *below)
 
 
 def _call(connection: Connection, method: str, job: str, *below: str) -> None:

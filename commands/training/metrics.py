@@ -13,13 +13,13 @@ async def read_metrics(client: Client, path: str, **query: Any) -> list[dict[str
     points = dict[str, list[dict[str, Any]]]()
     since = None
     while True:
-        shown = (await client.call("GET", path, **query))["metrics"]
-        for metric in shown:
-            known = points.setdefault(metric["name"], [])
-            while known and known[-1]["timestamp"] == since:  # the answer has all points of its first moment again
-                known.pop()
-            known += metric["points"]
-        latest = max((point["timestamp"] for metric in shown for point in metric["points"]), default=since)
+        page = (await client.call("GET", path, **query))["metrics"]
+        for metric in page:
+            before = points.setdefault(metric["name"], [])
+            while before and before[-1]["timestamp"] == since:  # the answer has all points of its first moment again
+                before.pop()
+            before += metric["points"]
+        latest = max((point["timestamp"] for metric in page for point in metric["points"]), default=since)
         if latest == since:
             return [{"name": name, "points": points[name]} for name in sorted(points)]
         query["since"] = since = latest

@@ -44,8 +44,8 @@ def get(project: str, connection: Connection) -> None:
 @over_api
 def create(name: str | None, file: TextIO | None, connection: Connection) -> None:
     """Create a project, or find the one of that name."""
-    given = {} if name is None else {"training_project": {"name": name}}
-    call_and_print(connection, "POST", PROJECTS, body_of(file, given))
+    members = {} if name is None else {"training_project": {"name": name}}
+    call_and_print(connection, "POST", PROJECTS, body_of(file, members))
 
 
 @projects.command()
@@ -54,9 +54,9 @@ def create(name: str | None, file: TextIO | None, connection: Connection) -> Non
 @over_api
 def delete(project: str, is_sure: bool, connection: Connection) -> None:
     """Delete a project whose jobs have ended, with its jobs and their checkpoints."""
-    found = connection.run(lambda client: names.training_project(client, project))
-    ask_before(f"training project {found['name']} with its jobs and checkpoints", is_sure)
-    call_and_print(connection, "DELETE", path("training_projects", found["id"]))
+    item = connection.run(lambda client: names.training_project(client, project))
+    ask_before(f"training project {item['name']} with its jobs and checkpoints", is_sure)
+    call_and_print(connection, "DELETE", path("training_projects", item["id"]))
 
 
 _COLUMNS = (

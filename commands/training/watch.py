@@ -43,11 +43,11 @@ def describe(progress: Progress, now_s: float) -> str:
     status = job["current_status"].removeprefix("TRAINING_JOB_")
     until_s = _epoch_s(job["updated_at"]) if job["current_status"] in ENDED else now_s
     parts = [f"{status} {_duration(until_s - _epoch_s(job['created_at']))}"]
-    shown = sorted(progress.latest.items())[:_METRICS_SHOWN]
-    parts += [f"{name} {point['value']:.6g}{_at(point['step'])}" for name, point in shown]
+    metrics = sorted(progress.latest.items())[:_METRICS_SHOWN]
+    parts += [f"{name} {point['value']:.6g}{_at(point['step'])}" for name, point in metrics]
     if progress.checkpoints:
-        done = progress.checkpoints.count(SYNCED)
-        parts.append(f"checkpoints {done} of {len(progress.checkpoints)} synced")
+        count = progress.checkpoints.count(SYNCED)
+        parts.append(f"checkpoints {count} of {len(progress.checkpoints)} synced")
     if job["error_message"]:
         parts.append(str(job["error_message"]))
     return " · ".join(parts)
@@ -55,10 +55,10 @@ def describe(progress: Progress, now_s: float) -> str:
 
 async def watch(client: Client, job_id: str, printer: ProgressPrinter) -> bool:
     """Follow the job until it has ended. Returns whether it is COMPLETED. ManagementError if it cannot be followed."""
-    found = (await client.call("POST", "/v1/training_jobs/search", {"job_id": job_id}))["training_jobs"]
-    if not found:
+    jobs = (await client.call("POST", "/v1/training_jobs/search", {"job_id": job_id}))["training_jobs"]
+    if not jobs:
         raise ManagementError(f"no training job {job_id} in this workspace; search lists them")
-    path = f"/v1/training_projects/{found[0]['training_project_id']}/jobs/{job_id}"
+    path = f"/v1/training_projects/{jobs[0]['training_project_id']}/jobs/{job_id}"
     latest = dict[str, Mapping[str, Any]]()
     while True:
         try:

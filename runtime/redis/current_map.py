@@ -19,7 +19,7 @@ MAX_AGE_S = 10.0
 
 
 class CurrentMap:
-    """One per client. `discovery` None: the Redis is one server, `found`, for ever."""
+    """One per client. `discovery` None: the Redis is one server, `first_map`, for ever."""
 
     def __init__(self, clients: NodeClients, discovery: Discovery | None, first_map: SlotMap | None) -> None:
         self._clients = clients

@@ -26,7 +26,7 @@ class Discovery(Protocol):
     """One kind of Redis."""
 
     async def find(self, last: SlotMap | None) -> SlotMap:
-        """`known`: what was found before. Raises redis-py's ConnectionError, which names the server asked last."""
+        """Find the map; `last` is the one before. Raises redis-py's ConnectionError, which names the last server."""
 
     async def close(self) -> None:
         """Close connections that are not `NodeClients`'."""

@@ -28,7 +28,7 @@ class SlotMap:
 
     @classmethod
     def of_cluster(cls, reply: Sequence[Any], source: Place) -> "SlotMap":
-        """`reply`: of CLUSTER SLOTS, from the node `asked`, whose host it leaves out if the node does not know it."""
+        """`reply`: of CLUSTER SLOTS, from the node `source`, whose host it leaves out if the node does not know it."""
         owners: list[Place | None] = [None] * SLOTS
         nodes = set[Place]()
         for first, last, servers in slot_ranges(reply, source):

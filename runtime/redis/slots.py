@@ -44,7 +44,7 @@ def slot_of(key: bytes) -> int:
 
 
 def slot_ranges(reply: Any, source: Place) -> Iterator[SlotRange]:
-    """The reply to CLUSTER SLOTS. A node that does not know its own host leaves it out: then it is the `asked` one."""
+    """The reply to CLUSTER SLOTS. A node that does not know its own host leaves it out: then it is `source`."""
     for first, last, *servers in reply:
         yield SlotRange(first, last, tuple(Place(_host(host, source), int(port)) for host, port, *_ in servers))
 

@@ -14,7 +14,7 @@ OTHER_ANSWERS_S = 0.3
 async def most_named(questions: Sequence[Coroutine[Any, Any, Place | None]], within_s: float) -> Place | None:
     """The primary that most of them name; at once when more than half of all do. None if nobody names one in time.
 
-    Each of `asked` is one sentinel's answer, None if it gives none. `within_s`: how long all of them may be silent.
+    Each of `questions` is one sentinel's answer, None if it gives none. `within_s`: how long all of them may be silent.
     """
     tasks = [asyncio.create_task(one) for one in questions]
     votes: Counter[Place] = Counter()

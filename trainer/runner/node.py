@@ -59,7 +59,7 @@ class Node:
         self.is_stopping = True
 
     def run(self, on_start: Callable[[], None]) -> Result:
-        """Run the commands up to the first that fails, and end what they left. `started`: the first one runs."""
+        """Run the commands up to the first that fails, and end what they left. `on_start`: the first one runs."""
         result = Result()
         for command in self._launch.commands:
             result = self._run(command, on_start)

@@ -11,7 +11,7 @@ _CUSTOMER = "stripe_customer_id"
 
 def read_customers(path: Path) -> dict[str, str]:
     """Read a CSV file with the columns `external_entity_id` and `stripe_customer_id`. Raises ReceiverError."""
-    found: dict[str, str] = {}
+    customers: dict[str, str] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             for row in csv.DictReader(file, strict=True):
@@ -19,10 +19,10 @@ def read_customers(path: Path) -> dict[str, str]:
                 customer = (row.get(_CUSTOMER) or "").strip()
                 if not entity or not customer:
                     raise ReceiverError(f"{path}: a row lacks {_ENTITY} or {_CUSTOMER}: {row}")
-                if found.setdefault(entity, customer) != customer:
-                    raise ReceiverError(f"{path}: {entity!r} has two customers, {found[entity]} and {customer}")
+                if customers.setdefault(entity, customer) != customer:
+                    raise ReceiverError(f"{path}: {entity!r} has two customers, {customers[entity]} and {customer}")
     except OSError as error:
         raise ReceiverError(f"{path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise ReceiverError(f"{path}: no CSV file in UTF-8 ({error})") from None
-    return found
+    return customers

@@ -46,10 +46,10 @@ class LinesFile:
         """The new length, once the lines are on the disk. Raises ReceiverError."""
         text = "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
         data = text.encode()
-        written = 0
+        count = 0
         try:
-            while written < len(data):
-                written += os.pwrite(self._fd, data[written:], self.length + written)
+            while count < len(data):
+                count += os.pwrite(self._fd, data[count:], self.length + count)
             os.fsync(self._fd)
         except OSError as error:
             raise ReceiverError(

@@ -40,13 +40,13 @@ class ForwarderState:
 
     def known(self, keys: Sequence[str]) -> set[str]:
         """Return those of `keys` that were delivered before."""
-        found: set[str] = set()
+        matches: set[str] = set()
         for start in range(0, len(keys), _ASKED_AT_ONCE):
-            asked = keys[start : start + _ASKED_AT_ONCE]
-            marks = ",".join("?" * len(asked))
-            rows = self._database.execute(f"SELECT key FROM delivered WHERE key IN ({marks})", asked)  # noqa: S608
-            found.update(key for (key,) in rows)
-        return found
+            part = keys[start : start + _ASKED_AT_ONCE]
+            marks = ",".join("?" * len(part))
+            rows = self._database.execute(f"SELECT key FROM delivered WHERE key IN ({marks})", part)  # noqa: S608
+            matches.update(key for (key,) in rows)
+        return matches
 
     def save(self, progress: Progress, delivered: Iterable[str] = ()) -> None:
         """Durable when it returns."""
@@ -85,8 +85,8 @@ def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterato
         with _readable(path), closing(_connected(path)) as database:
             if not database.execute("SELECT name FROM sqlite_master").fetchall():
                 _create(database, {**purpose, "start": start}, Progress(Position(start or "")))
-            kept, progress = _load(database)
-            _check_purpose(path, kept, purpose if start is None else {**purpose, "start": start})
+            old_purpose, progress = _load(database)
+            _check_purpose(path, old_purpose, purpose if start is None else {**purpose, "start": start})
             yield ForwarderState(database, progress)
 
 
@@ -97,8 +97,11 @@ def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
     """
     if not path.exists():
         raise StateError(f"{path}: there is no such state")
-    with _readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)) as found:
-        return _load(found)
+    with (
+        _readable(path),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)) as database,
+    ):
+        return _load(database)
 
 
 @contextmanager
@@ -154,28 +157,28 @@ def _load(database: sqlite3.Connection) -> tuple[dict[str, Any], Progress]:
     """Raises sqlite3.DatabaseError, also if what is stored is no progress: SQLite notices few damages itself."""
     try:
         purpose, progress = database.execute("SELECT purpose, progress FROM forwarder").fetchone()
-        kept = json.loads(progress)
-        loaded = Progress(**{**kept, "position": Position(*kept["position"])})
+        members = json.loads(progress)
+        loaded = Progress(**{**members, "position": Position(*members["position"])})
         epoch_s(loaded.position.timestamp)
         return json.loads(purpose), loaded
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise sqlite3.DatabaseError(f"it is damaged: {error}") from None
 
 
-def _check_purpose(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    for name, value in asked.items():
-        if kept.get(name) != value:
+def _check_purpose(path: Path, before: Mapping[str, Any], purpose: Mapping[str, Any]) -> None:
+    for name, value in purpose.items():
+        if before.get(name) != value:
             raise StateError(
-                f"{path}: this state is for {name} {kept.get(name)!r}, not {value!r}. Each receiver, and each way of"
+                f"{path}: this state is for {name} {before.get(name)!r}, not {value!r}. Each receiver, and each way of"
                 " sending to it, needs a state of its own; begin another with --state and --start"
             )
 
 
 def _first_ulid(epoch_s: float) -> str:
     """The smallest ULID of this time (its first ten characters), to compare keys with."""
-    left = max(0, int(epoch_s * 1000))
+    rest = max(0, int(epoch_s * 1000))
     digits = ""
     for _ in range(10):
-        left, digit = divmod(left, 32)
+        rest, digit = divmod(rest, 32)
         digits = _ULID_DIGITS[digit] + digits
     return digits

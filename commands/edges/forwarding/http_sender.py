@@ -38,8 +38,8 @@ class HttpSender:
         headers = {"Content-Type": content_type}
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                said = await _start_of(answer.content)
-                return Answer(answer.status, said, retry_after_s(answer.headers))
+                reply = await _start_of(answer.content)
+                return Answer(answer.status, reply, retry_after_s(answer.headers))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
             why = str(error) or type(error).__name__
@@ -52,10 +52,10 @@ class HttpSender:
 
 
 async def _start_of(content: aiohttp.StreamReader) -> bytes:
-    said = b""
-    while len(said) < _MAX_ANSWER_BYTES and (more := await content.read(_MAX_ANSWER_BYTES)):
-        said += more
-    return said
+    start = b""
+    while len(start) < _MAX_ANSWER_BYTES and (more := await content.read(_MAX_ANSWER_BYTES)):
+        start += more
+    return start
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

@@ -67,7 +67,7 @@ def latest(submitted: Iterable[Submitted]) -> dict[str, Submitted]:
 
 
 def final_report(submitted: Submitted, last: JobReport | None, stop: Outcome | None) -> JobReport:
-    """The report of an attempt whose driver has ended. `told`: its last words. `stop`: what a stop was to mean."""
+    """The report of an attempt whose driver has ended. `last`: its last report. `stop`: what a stop was to mean."""
     report = last or submitted.starting
     if report.phase is Phase.ENDED:
         return _meant(report, stop)
