@@ -18,27 +18,27 @@ SECONDS = 3
 ROUNDS = 5
 
 
-def measure_prompts(subjects: Sequence[Subject], rig: Rig, found: Findings, scratch: Path) -> None:
+def measure_prompts(subjects: Sequence[Subject], rig: Rig, findings: Findings, scratch: Path) -> None:
     """Measure the CPU of 400 kB prompts over eight connections, in rounds."""
     rounds: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
         for subject in subjects:
             print(f"  {subject.name:18} prompts of 400 kB, round {turn + 1} of {ROUNDS}", flush=True)
             large = replace(subject.call, body=chat_body(subject.call.model, prompt_bytes=PROMPT_BYTES))
-            load, used = rig.measure(
+            load, usage = rig.measure(
                 lambda large=large: run_wrk(large, 8, SECONDS, scratch),  # type: ignore[misc]  # binds the loop's value
                 subject.parts,
             )
-            rounds[subject.name].append(proxy_cpu_s(used) * 1e6 / load.requests)
+            rounds[subject.name].append(proxy_cpu_s(usage) * 1e6 / load.requests)
     for name, costs_us in rounds.items():
-        found.facts[f"prompt_us {name}"] = costs_us
-        found.notes.append(
+        findings.facts[f"prompt_us {name}"] = costs_us
+        findings.notes.append(
             f"a prompt of 400 kB through {name}: {statistics.median(costs_us):,.0f} CPU µs"
             f" ({min(costs_us):,.0f} to {max(costs_us):,.0f})"
         )
 
 
-def measure_huge_bodies(subject: Subject, found: Findings) -> None:
+def measure_huge_bodies(subject: Subject, findings: Findings) -> None:
     """Measure by how much two 99 MB bodies, one after the other, raise the memory high-water mark.
 
     The first may cost a few copies (as read, as parsed, as sent); the second should reuse their memory.
@@ -49,9 +49,9 @@ def measure_huge_bodies(subject: Subject, found: Findings) -> None:
         _send_huge(subject.call)
         marks.append(_high_water_mib(subject.proxy_pids()))
     bodies_mib = HUGE_BYTES / 2**20
-    found.facts["huge_body_times"] = [(marks[1] - marks[0]) / bodies_mib]
-    found.facts["next_huge_body_times"] = [(marks[2] - marks[1]) / bodies_mib]
-    found.notes.append(
+    findings.facts["huge_body_times"] = [(marks[1] - marks[0]) / bodies_mib]
+    findings.facts["next_huge_body_times"] = [(marks[2] - marks[1]) / bodies_mib]
+    findings.notes.append(
         f"a body of 99 MB raised the memory high-water mark of {subject.name} by {marks[1] - marks[0]:.0f} MiB,"
         f" the next one by {marks[2] - marks[1]:.0f} MiB more"
     )

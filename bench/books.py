@@ -22,7 +22,7 @@ PAGE = 1000
 PATIENCE_S = 60
 
 
-def measure_books(rig: Rig, found: Findings, scratch: Path) -> None:
+def measure_books(rig: Rig, findings: Findings, scratch: Path) -> None:
     """Measure control's CPU from a load's first call until the last of its events is listed, in rounds."""
     place = scratch / "books"
     place.mkdir()
@@ -35,11 +35,11 @@ def measure_books(rig: Rig, found: Findings, scratch: Path) -> None:
         for turn in range(ROUNDS):
             print(f"  events of {SECONDS} s shipped, ingested and listed, round {turn + 1} of {ROUNDS}", flush=True)
             parts = {part: (lambda part=part: gateway.pids(part)) for part in gateway.PARTS}
-            listed, used = rig.measure(lambda: books.load_and_list(SECONDS, place), parts)
-            rounds.append(used["control"].cpu_s * 1e6 / listed)
-    found.facts["books_us"] = rounds
+            listed, usage = rig.measure(lambda: books.load_and_list(SECONDS, place), parts)
+            rounds.append(usage["control"].cpu_s * 1e6 / listed)
+    findings.facts["books_us"] = rounds
     figure = Measured.of(rounds)
-    found.notes.append(
+    findings.notes.append(
         f"control, events shipped, ingested and listed: {figure.median:.1f} CPU µs a call"
         f" ({figure.least:.1f} to {figure.most:.1f})"
     )

@@ -100,15 +100,15 @@ class Figures:
 
     def rounds(self, connections: int, of: Callable[[Sample], float]) -> list[float]:
         """A figure per round. Raises `NotMeasuredError` if there are none."""
-        taken = self.samples.get(connections)
-        if not taken:
+        samples_taken = self.samples.get(connections)
+        if not samples_taken:
             raise NotMeasuredError(self.name)
-        return [of(sample) for sample in taken]
+        return [of(sample) for sample in samples_taken]
 
     def median(self, connections: int, of: Callable[[Sample], float]) -> float:
         """The median over the rounds, without those in which the figure is unknown (NaN)."""
-        known = [figure for figure in self.rounds(connections, of) if not isnan(figure)]
-        return statistics.median(known) if known else nan
+        figures = [figure for figure in self.rounds(connections, of) if not isnan(figure)]
+        return statistics.median(figures) if figures else nan
 
     def cpu_us(self, connections: int = COMPARED_AT) -> list[float]:
         """CPU µs per request of the proxy's processes, per round."""

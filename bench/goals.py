@@ -21,19 +21,19 @@ class Goal:
     measure: Callable[[Findings], Measured]
     at_least: bool = False
 
-    def line(self, found: Findings) -> str:
+    def line(self, findings: Findings) -> str:
         """The report's line: goal, measured value with its spread, verdict."""
         aim = f"{self.point}. {self.claim}: goal {'≥' if self.at_least else '≤'} {_figure(self.limit)}{self.unit}"
         try:
-            measured = self.measure(found)
+            measured = self.measure(findings)
         except NotMeasuredError as error:
-            why = found.missing.get(str(error))
+            why = findings.missing.get(str(error))
             return f"{aim}, NOT MEASURED ({error}{': ' + why if why else ''})"
         return f"{aim}, measured {_with_spread(measured)}{self.unit}: {self._verdict(measured)}"
 
-    def is_measured(self, found: Findings) -> bool:
+    def is_measured(self, findings: Findings) -> bool:
         try:
-            self.measure(found)
+            self.measure(findings)
         except NotMeasuredError:
             return False
         return True
@@ -63,38 +63,38 @@ def _figure(value: float) -> str:
 
 
 def _cpu_ratio(peer: str) -> Callable[[Findings], Measured]:
-    return lambda found: Measured.ratio(found.of(GOVERNED).cpu_us(), found.of(peer).cpu_us())
+    return lambda findings: Measured.ratio(findings.of(GOVERNED).cpu_us(), findings.of(peer).cpu_us())
 
 
-def _added_percent(found: Findings) -> Measured:
-    rounds = zip(found.of(GOVERNED).cpu_us(), found.of(BARE).cpu_us(), strict=False)
+def _added_percent(findings: Findings) -> Measured:
+    rounds = zip(findings.of(GOVERNED).cpu_us(), findings.of(BARE).cpu_us(), strict=False)
     return Measured.of([(ours - bare) / bare * 100 for ours, bare in rounds])
 
 
 def _part_us(part: Callable[[Sample], Cost]) -> Callable[[Findings], Measured]:
-    return lambda found: Measured.of(found.of(GOVERNED).rounds(COMPARED_AT, lambda sample: part(sample).cpu_us))
+    return lambda findings: Measured.of(findings.of(GOVERNED).rounds(COMPARED_AT, lambda sample: part(sample).cpu_us))
 
 
 def _stream(name: str) -> Callable[[Findings], Measured]:
-    return lambda found: Measured.of([found.of(GOVERNED).per_stream(name)])
+    return lambda findings: Measured.of([findings.of(GOVERNED).per_stream(name)])
 
 
 def _fact(name: str) -> Callable[[Findings], Measured]:
-    return lambda found: Measured.of(found.rounds(name))
+    return lambda findings: Measured.of(findings.rounds(name))
 
 
 def _ratio(above: str, below: str) -> Callable[[Findings], Measured]:
-    return lambda found: Measured.ratio(found.rounds(above), found.rounds(below))
+    return lambda findings: Measured.ratio(findings.rounds(above), findings.rounds(below))
 
 
 def _added_ratio(above: str, below: str) -> Callable[[Findings], Measured]:
     """A ratio of costs that are themselves differences: without meaning if one of them is not above 0."""
 
-    def measure(found: Findings) -> Measured:
+    def measure(findings: Findings) -> Measured:
         for name in (above, below):
-            if min(found.rounds(name)) <= 0:
+            if min(findings.rounds(name)) <= 0:
                 raise NotMeasuredError(f"{name} was not above 0 in each round: lost in the noise")
-        return Measured.ratio(found.rounds(above), found.rounds(below))
+        return Measured.ratio(findings.rounds(above), findings.rounds(below))
 
     return measure
 

@@ -21,28 +21,30 @@ DIRECT = "direct"
 QUANTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
 
 
-def measure_latencies(subjects: Sequence[Subject], rig: Rig, found: Findings, scratch: Path) -> None:
+def measure_latencies(subjects: Sequence[Subject], rig: Rig, findings: Findings, scratch: Path) -> None:
     """Measure in rounds; a gateway's added latency is its quantile above the direct call's of the same round."""
-    seen: dict[str, list[Mapping[str, float]]] = {name: [] for name in (DIRECT, *(one.name for one in subjects))}
+    latencies: dict[str, list[Mapping[str, float]]] = {name: [] for name in (DIRECT, *(one.name for one in subjects))}
     with _real_time(rig.upstream.pids()) as is_real_time:
         for turn in range(ROUNDS):
             print(f"  {RATE_PER_S} calls/s, round {turn + 1} of {ROUNDS}", flush=True)
-            seen[DIRECT].append(measure_latency(rig.direct, {}, rig, scratch))
+            latencies[DIRECT].append(measure_latency(rig.direct, {}, rig, scratch))
             for subject in subjects:
-                seen[subject.name].append(measure_latency(subject.call, subject.parts, rig, scratch))
-    for name, rounds in seen.items():
-        found.notes.append(f"latency of {name} at {RATE_PER_S} calls/s, open loop: {_quantiles(rounds)}")
+                latencies[subject.name].append(measure_latency(subject.call, subject.parts, rig, scratch))
+    for name, rounds in latencies.items():
+        findings.notes.append(f"latency of {name} at {RATE_PER_S} calls/s, open loop: {_quantiles(rounds)}")
         if name == DIRECT:
             continue
         above = [
             {key: ours[key] - direct[key] for key in QUANTILES}
-            for ours, direct in zip(rounds, seen[DIRECT], strict=True)
+            for ours, direct in zip(rounds, latencies[DIRECT], strict=True)
         ]
-        found.notes.append(f"added by {name}: {_quantiles(above)}")
+        findings.notes.append(f"added by {name}: {_quantiles(above)}")
         for key in QUANTILES:
-            found.facts[f"added {key} {name}"] = [figures[key] for figures in above]
+            findings.facts[f"added {key} {name}"] = [figures[key] for figures in above]
     if not is_real_time:
-        found.notes.append("load and upstream could not run with real-time priority: other programs delayed them too")
+        findings.notes.append(
+            "load and upstream could not run with real-time priority: other programs delayed them too"
+        )
 
 
 def measure_latency(call: Call, parts: Watched, rig: Rig, scratch: Path) -> Mapping[str, float]:
@@ -52,14 +54,16 @@ def measure_latency(call: Call, parts: Watched, rig: Rig, scratch: Path) -> Mapp
     argv = ["taskset", "-c", str(OTHER_CORE), str(build("open_loop")), *map(str, (call.port, RATE_PER_S, SECONDS))]
 
     def load() -> Mapping[str, float]:
-        with request.open("rb") as sent:
-            done = subprocess.run(argv, stdin=sent, capture_output=True, text=True, timeout=SECONDS + 60, check=False)
-        if done.returncode:
-            raise BenchError(f"the load in an open loop failed: {done.stderr.strip()[-300:]}")
-        seen: Mapping[str, float] = json.loads(done.stdout)
-        if seen["failed"]:
-            raise BenchError(f"{seen['failed']:.0f} of {seen['requests']:.0f} calls in an open loop failed")
-        return seen
+        with request.open("rb") as calls_file:
+            process = subprocess.run(
+                argv, stdin=calls_file, capture_output=True, text=True, timeout=SECONDS + 60, check=False
+            )
+        if process.returncode:
+            raise BenchError(f"the load in an open loop failed: {process.stderr.strip()[-300:]}")
+        figures: Mapping[str, float] = json.loads(process.stdout)
+        if figures["failed"]:
+            raise BenchError(f"{figures['failed']:.0f} of {figures['requests']:.0f} calls in an open loop failed")
+        return figures
 
     return rig.measure(load, parts)[0]
 

@@ -53,10 +53,10 @@ def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, under: Se
     argv = [*under, "taskset", "-c", str(OTHER_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
     argv += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{call.port}{call.path}"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 60, check=True)
+        process = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise BenchError(f"wrk (Debian package wrk) failed: {error}") from error
-    return parse(done.stdout)
+    return parse(process.stdout)
 
 
 def parse(text: str) -> Load:
@@ -71,7 +71,7 @@ def parse(text: str) -> Load:
 
 
 def _percentile(text: str, which: str) -> float:
-    found = re.search(rf"^\s+{which}\s+([\d.]+)(us|ms|s|m) ?$", text, re.MULTILINE)
-    if not found:
+    match = re.search(rf"^\s+{which}\s+([\d.]+)(us|ms|s|m) ?$", text, re.MULTILINE)
+    if not match:
         raise BenchError(f"wrk printed no {which} latency")
-    return float(found[1]) * _UNITS_US[found[2]]
+    return float(match[1]) * _UNITS_US[match[2]]

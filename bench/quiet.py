@@ -38,14 +38,14 @@ class Machine:
         for turn in range(TRIES):
             if turn:
                 time.sleep(PAUSE_S)
-            outcome, used, share = _measure(act, watched)
+            outcome, usage, share = _measure(act, watched)
             is_quiet = share < BUSY_SHARE
             if isinstance(outcome, BenchError):
                 if is_quiet:
                     raise outcome
             elif is_quiet or self.may_be_shared:
                 self.foreign_shares.append(share)
-                return outcome, used
+                return outcome, usage
             print(f"    rejected: other programs used {share:.0%} of a core; repeating", flush=True)
         raise BusyError(
             f"{BusyError.__doc__} ({TRIES} tries, each with over {BUSY_SHARE:.0%} of a core used by others)"
@@ -56,15 +56,15 @@ def _measure(act: Callable[[], Result], watched: Watched) -> tuple[Result | Benc
     """The outcome, the usage by part, and the share of a core that other programs used."""
     ours_s = cpu_s([os.getpid()])
     machine_s = machine_cpu_s()
-    started = time.monotonic()
+    start_s = time.monotonic()
     parts = {name: PartUsage(find) for name, find in watched.items()}
     outcome = _try(act)
-    used = {name: part.end() for name, part in parts.items()}
-    took_s = time.monotonic() - started
+    usages = {name: part.end() for name, part in parts.items()}
+    took_s = time.monotonic() - start_s
     machine_s = machine_cpu_s() - machine_s
     ours_s = cpu_s([os.getpid()]) - ours_s
-    foreign_s = machine_s - ours_s - sum(usage.cpu_s for usage in used.values())
-    return outcome, used, foreign_s / took_s
+    foreign_s = machine_s - ours_s - sum(usage.cpu_s for usage in usages.values())
+    return outcome, usages, foreign_s / took_s
 
 
 def _try(act: Callable[[], Result]) -> Result | BenchError:

@@ -38,22 +38,22 @@ _STREAM_COLUMNS = {
 }
 
 
-def write_report(found: Findings, path: Path | None) -> None:
+def write_report(findings: Findings, path: Path | None) -> None:
     """Print the report, and write it to `path` if there is one."""
-    text = "\n".join(_lines(found, full=path is not None)) + "\n"
+    text = "\n".join(_lines(findings, full=path is not None)) + "\n"
     print(text)
     if path is not None:
         path.write_text(text)
 
 
-def _lines(found: Findings, *, full: bool) -> list[str]:
+def _lines(findings: Findings, *, full: bool) -> list[str]:
     lines = ["# Benchmark results", ""]
     lines += [
-        f"{datetime.date.today()}, {found.machine}. Each proxy has one pinned core. See also [NOTES.md](NOTES.md).",
+        f"{datetime.date.today()}, {findings.machine}. Each proxy has one pinned core. See also [NOTES.md](NOTES.md).",
         "",
     ]
-    lines += [*_spread_and_load(found), "", "## Goals", "", *_goals(found, full=full), ""]
-    figures = [one for one in found.figures.values() if one.samples]
+    lines += [*_spread_and_load(findings), "", "## Goals", "", *_goals(findings, full=full), ""]
+    figures = [one for one in findings.figures.values() if one.samples]
     for connections in sorted({count for one in figures for count in one.samples}):
         measured = [one for one in figures if one.samples.get(connections)]
         lines += [f"## {connections} connections, small chat completions, per request", ""]
@@ -61,28 +61,28 @@ def _lines(found: Findings, *, full: bool) -> list[str]:
         lines += ["", *_ratios(measured, connections), ""]
     if figures:
         lines += ["## Memory and idle CPU of the proxy's processes", "", *_memory(figures), ""]
-    lines += _streams(list(found.figures.values()))
-    if found.notes:
-        lines += ["## Further measurements", "", *(f"- {note}" for note in found.notes), ""]
-    lines += ["## Versions", "", *(f"- {tool}" for tool in found.tools)]
-    lines += [f"- {one.name}: {one.version}" for one in found.figures.values()]
-    lines += [f"- {name}: NOT MEASURED: {why}" for name, why in found.missing.items()]
-    took = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in found.took.items())
-    return [*lines, "", f"The run took {sum(found.took.values()) / 60:.1f} minutes: {took}."]
+    lines += _streams(list(findings.figures.values()))
+    if findings.notes:
+        lines += ["## Further measurements", "", *(f"- {note}" for note in findings.notes), ""]
+    lines += ["## Versions", "", *(f"- {tool}" for tool in findings.tools)]
+    lines += [f"- {one.name}: {one.version}" for one in findings.figures.values()]
+    lines += [f"- {name}: NOT MEASURED: {why}" for name, why in findings.missing.items()]
+    took = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in findings.took.items())
+    return [*lines, "", f"The run took {sum(findings.took.values()) / 60:.1f} minutes: {took}."]
 
 
-def _goals(found: Findings, *, full: bool) -> list[str]:
+def _goals(findings: Findings, *, full: bool) -> list[str]:
     """One line per goal; a short run shows only the goals that it measured."""
-    return [f"- {goal.line(found)}" for goal in GOALS if full or goal.is_measured(found)]
+    return [f"- {goal.line(findings)}" for goal in GOALS if full or goal.is_measured(findings)]
 
 
-def _spread_and_load(found: Findings) -> list[str]:
+def _spread_and_load(findings: Findings) -> list[str]:
     """Explain how to read the figures, and what else used the machine."""
     lines = [
         "Figures are medians of interleaved rounds, in brackets the least and the most; a ratio is taken within each"
         " round. CPU is the scheduler's run time: all threads, the kernel's share included."
     ]
-    shares = found.foreign_shares
+    shares = findings.foreign_shares
     if shares:
         lines.append(
             f"Other programs used {statistics.median(shares):.0%} of a core in the median measurement,"

@@ -81,7 +81,7 @@ class Run:
     def part(self, name: str, *, needed: bool = False) -> Iterator[None]:
         """Print the part's name and duration. A failure is noted in the report, or raised if the part is `needed`."""
         print(f"== {name}", flush=True)
-        started = time.monotonic()
+        start_s = time.monotonic()
         try:
             yield
         except BusyError:
@@ -91,11 +91,11 @@ class Run:
                 raise
             print(f"  failed: {error}", flush=True)
             self.found.missing[name] = str(error)
-        took_s = self.found.took[name] = time.monotonic() - started
+        took_s = self.found.took[name] = time.monotonic() - start_s
         print(f"== {name}: {took_s:.0f} s", flush=True)
 
     @contextlib.contextmanager
-    def leaving_out(self, subject: Subject, doing: str) -> Iterator[None]:
+    def leaving_out(self, subject: Subject, part: str) -> Iterator[None]:
         """Note a peer's failure in the report and leave the peer out from then on. Tollgate's own failure is raised."""
         try:
             yield
@@ -105,7 +105,7 @@ class Run:
             if subject.name in OURS:
                 raise
             print(f"  {subject.name}: not measured further: {error}", flush=True)
-            self.found.missing[subject.name] = f"failed at {doing}: {error}"
+            self.found.missing[subject.name] = f"failed at {part}: {error}"
             self.subjects.remove(subject)
 
     def named(self, *names: str) -> list[Subject]:
@@ -122,46 +122,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as scratch, ExitStack() as stack:
-            found = _run(stack, Path(scratch), options)
+            findings = _run(stack, Path(scratch), options)
     except BenchError as error:
         print(f"bench: {error}; no report", file=sys.stderr)
         return 1
-    write_report(found, None if options.quick or options.part else RESULTS)
+    write_report(findings, None if options.quick or options.part else RESULTS)
     failed = [
-        name for name in found.missing if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith("streams of ")
+        name for name in findings.missing if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith("streams of ")
     ]
     if failed:
         print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
     sys.stderr.flush()
-    print(f"cpu_ratio tollgate_governed/envoy_plain {_ratio_to_envoy(found)}", flush=True)
+    print(f"cpu_ratio tollgate_governed/envoy_plain {_ratio_to_envoy(findings)}", flush=True)
     return 1 if failed else 0
 
 
-def _ratio_to_envoy(found: Findings) -> str:
+def _ratio_to_envoy(findings: Findings) -> str:
     try:
-        ratio = Measured.ratio(found.of(GOVERNED).cpu_us(), found.of(ENVOY).cpu_us())
+        ratio = Measured.ratio(findings.of(GOVERNED).cpu_us(), findings.of(ENVOY).cpu_us())
     except NotMeasuredError:
         return "nan"
     return f"{ratio.median:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
 
 
 def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findings:
-    found = Findings(_machine(), _tools())
-    started = time.monotonic()
+    findings = Findings(_machine(), _tools())
+    start_s = time.monotonic()
     print("== starting", flush=True)
     rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=options.shared)
-    wanted = [GOVERNED, OPEN, BARE, *PEERS]
+    names = [GOVERNED, OPEN, BARE, *PEERS]
     if options.quick or options.part:
-        wanted = [GOVERNED, "nginx", ENVOY, *(["portkey"] if "latency" in (options.part or ()) else [])]
-    subjects, missing = start_all(stack, rig, scratch, wanted)
-    found.missing.update(missing)
-    found.foreign_shares = rig.machine.foreign_shares
-    found.figures = {subject.name: Figures(subject.name, subject.version) for subject in subjects}
-    run = Run(scratch, rig, subjects, found)
+        names = [GOVERNED, "nginx", ENVOY, *(["portkey"] if "latency" in (options.part or ()) else [])]
+    subjects, missing = start_all(stack, rig, scratch, names)
+    findings.missing.update(missing)
+    findings.foreign_shares = rig.machine.foreign_shares
+    findings.figures = {subject.name: Figures(subject.name, subject.version) for subject in subjects}
+    run = Run(scratch, rig, subjects, findings)
     for subject in subjects:
-        found.figures[subject.name].idle_mib = rss_mib(subject.proxy_pids())
+        findings.figures[subject.name].idle_mib = rss_mib(subject.proxy_pids())
     _warm_up(run)
-    found.took["starting"] = time.monotonic() - started
+    findings.took["starting"] = time.monotonic() - start_s
     if not options.part:
         _completions(run, (COMPARED_AT,) if options.quick else (1, 16, COMPARED_AT, 256), 4)
         _count_system_calls(run)
@@ -169,7 +169,7 @@ def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findin
     for name in () if options.quick else options.part or PARTS:
         with run.part(name):
             PARTS[name](run)
-    return found
+    return findings
 
 
 def _floods(run: Run) -> None:
@@ -222,8 +222,8 @@ def _fair_s(subject: Subject, seconds: int) -> int:
 
 def measure(subject: Subject, rig: Rig, connections: int, seconds: int, scratch: Path) -> Sample:
     """Run one load. Returns its figures with the cost per request of each part."""
-    load, used = rig.measure(lambda: run_wrk(subject.call, connections, seconds, scratch), subject.parts)
-    costs = {part: Cost.of(used[part], load.requests) for part in subject.parts}
+    load, usage = rig.measure(lambda: run_wrk(subject.call, connections, seconds, scratch), subject.parts)
+    costs = {part: Cost.of(usage[part], load.requests) for part in subject.parts}
     rest = (costs.get(part, Cost()) for part in ("supervisor", "redis", "control"))
     return Sample(load, costs["worker"], *rest)
 
@@ -314,8 +314,8 @@ def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
         parts = {pid for subject in subjects for find in subject.parts.values() for pid in find()}
         return sorted(parts.difference(proxies()))
 
-    calls, used = run.rig.measure(load_all, {"proxies": proxies, "rest": rest})
-    return used["proxies"].cpu_s * 1e6 / calls
+    calls, usage = run.rig.measure(load_all, {"proxies": proxies, "rest": rest})
+    return usage["proxies"].cpu_s * 1e6 / calls
 
 
 def _measure_policy(run: Run) -> None:
@@ -353,15 +353,15 @@ def _machine() -> str:
 
 def _tools() -> list[str]:
     """Versions of what else affects the figures. `wrk -v` exits with 1 and prints its version anyway."""
-    asked = {"Tollgate's commit": ["git", "describe", "--always", "--dirty"], "load": ["wrk", "-v"]}
-    asked["Redis"] = ["redis-server", "--version"]
+    questions = {"Tollgate's commit": ["git", "describe", "--always", "--dirty"], "load": ["wrk", "-v"]}
+    questions["Redis"] = ["redis-server", "--version"]
     versions = []
-    for name, argv in asked.items():
+    for name, argv in questions.items():
         if shutil.which(argv[0]) is None:
             versions.append(f"{name}: no {argv[0]} on PATH")
             continue
-        said = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.splitlines()
-        versions.append(f"{name}: {said[0].strip() if said else 'unknown'}")
+        lines = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.splitlines()
+        versions.append(f"{name}: {lines[0].strip() if lines else 'unknown'}")
     return versions
 
 

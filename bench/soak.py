@@ -70,17 +70,17 @@ class Soak:
 
     def _cost_us(self, seconds: int, script: Sequence[str]) -> dict[str, float]:
         call = replace(self.gateway.governed, script=script)
-        load, used = self.rig.measure(lambda: run_wrk(call, CONNECTIONS, seconds, self.scratch), self.subject.parts)
-        return {part: usage.cpu_s * 1e6 / load.requests for part, usage in used.items()}
+        load, shares = self.rig.measure(lambda: run_wrk(call, CONNECTIONS, seconds, self.scratch), self.subject.parts)
+        return {part: usage.cpu_s * 1e6 / load.requests for part, usage in shares.items()}
 
 
 def every_key(keys: Sequence[str]) -> list[str]:
     """Lua for wrk: the keys in turn (if none: the call's own), and a delay before each call."""
     lines = [f"function delay() return {DELAY_MS} end"]
     if keys:
-        named = ", ".join(f'"{key}"' for key in keys)
+        names = ", ".join(f'"{key}"' for key in keys)
         lines += [
-            f"local keys, calls, turn = {{{named}}}, {{}}, 0",
+            f"local keys, calls, turn = {{{names}}}, {{}}, 0",
             "function init()",
             "  for place, key in ipairs(keys) do",
             '    wrk.headers["authorization"] = "Bearer " .. key',
@@ -115,9 +115,9 @@ def run(seconds: int, scratch: Path, stack: ExitStack) -> list[Slice]:
     print(_HEAD, flush=True)
     for number in range(SLICES):
         groups = min(len(soak.keys), len(soak.keys) * (number + 1) * 3 // SLICES)
-        slices.append(taken := soak.slice(groups, seconds // SLICES))
-        costs = (proxy_us(taken.many_us), proxy_us(taken.one_us), taken.many_us["redis"])
-        memory = " ".join(f"{taken.mib[part]:8.1f}" for part in ("worker", "supervisor", "redis", "control"))
+        slices.append(last := soak.slice(groups, seconds // SLICES))
+        costs = (proxy_us(last.many_us), proxy_us(last.one_us), last.many_us["redis"])
+        memory = " ".join(f"{last.mib[part]:8.1f}" for part in ("worker", "supervisor", "redis", "control"))
         print(
             f"{number + 1:6} {groups:6}   " + " ".join(f"{cost:12.1f}" for cost in costs) + f"   {memory}", flush=True
         )
@@ -139,17 +139,17 @@ def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
     middle = slices[third : 2 * third]
     late = slices[-third:]
     costs: dict[str, Callable[[Slice], float]] = {
-        "the proxy's CPU of a call, many keys": lambda taken: proxy_us(taken.many_us),
-        "the proxy's CPU of a call, the one key": lambda taken: proxy_us(taken.one_us),
-        "Redis' CPU of a call, the one key": lambda taken: taken.one_us["redis"],
+        "the proxy's CPU of a call, many keys": lambda one: proxy_us(one.many_us),
+        "the proxy's CPU of a call, the one key": lambda one: proxy_us(one.one_us),
+        "Redis' CPU of a call, the one key": lambda one: one.one_us["redis"],
     }
     lines = []
     for claim, of in costs.items():
-        before, after = (statistics.median(of(taken) for taken in part) for part in (early, late))
+        before, after = (statistics.median(of(one) for one in part) for part in (early, late))
         text = f"{claim}, first third → last third: {before:.1f} → {after:.1f} µs (at most {CPU_GROWTH} times)"
         lines.append((text, after <= before * CPU_GROWTH))
     for name in slices[0].mib:
-        before, after = (statistics.median(taken.mib[name] for taken in part) for part in (middle, late))
+        before, after = (statistics.median(one.mib[name] for one in part) for part in (middle, late))
         bound = f"at most {MEMORY_GROWTH} times and {SLACK_MIB:.0f} MiB"
         text = f"memory of {name}, second third → last third: {before:.1f} → {after:.1f} MiB ({bound})"
         lines.append((text, after <= before * MEMORY_GROWTH + SLACK_MIB))
@@ -161,13 +161,13 @@ def main(seconds: int = SOAK_S) -> int:
     treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as scratch, ExitStack() as stack:
-            found = verdicts(run(seconds, Path(scratch), stack))
+            results = verdicts(run(seconds, Path(scratch), stack))
     except BenchError as error:
         print(f"soak: {error}", file=sys.stderr)
         return 1
-    for text, held in found:
-        print(f"{text}: {'held' if held else 'NOT HELD'}")
-    return 0 if all(held for _, held in found) else 1
+    for text, is_held in results:
+        print(f"{text}: {'held' if is_held else 'NOT HELD'}")
+    return 0 if all(is_held for _, is_held in results) else 1
 
 
 if __name__ == "__main__":

@@ -111,11 +111,11 @@ def _ticks(pid: int) -> tuple[int, ...]:
 
 
 def _switches(pid: int) -> dict[int, int]:
-    found: dict[int, int] = {}
+    by_thread: dict[int, int] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             lines = (task / "status").read_text().splitlines()
         except OSError:
             continue  # the thread has ended; `since` notices
-        found[int(task.name)] = sum(int(line.split()[1]) for line in lines if "ctxt_switches:" in line)
-    return found
+        by_thread[int(task.name)] = sum(int(line.split()[1]) for line in lines if "ctxt_switches:" in line)
+    return by_thread

@@ -38,7 +38,9 @@ def log_uncaught() -> None:
     """
     sys.excepthook = lambda _kind, error, _trace: _write_uncaught("The process ends by an uncaught exception", error)
     threading.excepthook = lambda failure: _write_uncaught("A thread ended by an uncaught exception", failure.exc_value)
-    sys.unraisablehook = lambda failure: _write_uncaught(failure.err_msg or "An exception was ignored", failure.exc_value)
+    sys.unraisablehook = lambda failure: _write_uncaught(
+        failure.err_msg or "An exception was ignored", failure.exc_value
+    )
     logging.captureWarnings(True)
 
 

@@ -49,8 +49,8 @@ async def make_app() -> web.Application:
     pool = await create_pool(REDIS)
 
     async def accept(call: web.Request) -> web.Response:
-        asked = await call.json()
-        job = await pool.enqueue_job("predict", asked["model_input"], asked["webhook_endpoint"])
+        body = await call.json()
+        job = await pool.enqueue_job("predict", body["model_input"], body["webhook_endpoint"])
         return web.Response(
             status=201, body=json.dumps({"request_id": job.job_id}).encode(), content_type="application/json"
         )

@@ -57,8 +57,8 @@ class MockServer(asyncio.Protocol):
         if head.startswith(b"get /figures"):
             return self._figures.take()
         if self._is_replica:
-            sent = _SENT.search(body)
-            self._figures.waits_s.append(time.monotonic() - float(sent[1]) if sent else 0.0)
+            match = _SENT.search(body)
+            self._figures.waits_s.append(time.monotonic() - float(match[1]) if match else 0.0)
         else:
             self._figures.messages += 1
         return _ANSWER

@@ -59,7 +59,7 @@ class NoCounters:
     async def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken:
         return _TAKEN
 
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+    def abandon(self, take: Awaitable[Taken | LimitHit]) -> None:
         pass
 
     numbers = repeat(1)
@@ -67,7 +67,7 @@ class NoCounters:
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         pass
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, take: Taken) -> None:
         pass
 
 

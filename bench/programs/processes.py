@@ -65,15 +65,15 @@ def start(name: str, argv: Sequence[str], core: int, log: Path, env: Mapping[str
 
 def descendants(pid: int) -> list[int]:
     """`pid` and all its descendants."""
-    found = [pid]
+    pids = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             children = (task / "children").read_text().split()
         except OSError:
             continue  # the thread has ended
         for child in children:
-            found.extend(descendants(int(child)))
-    return found
+            pids.extend(descendants(int(child)))
+    return pids
 
 
 def pin(pids: Sequence[int], core: int) -> None:

@@ -39,9 +39,9 @@ class Subject:
         return self.name in ("litellm", "portkey")
 
 
-def proxy_cpu_s(used: Mapping[str, Usage]) -> float:
+def proxy_cpu_s(usage: Mapping[str, Usage]) -> float:
     """CPU seconds of the proxy's processes: worker and supervisor."""
-    return sum(used[part].cpu_s for part in ("worker", "supervisor") if part in used)
+    return sum(usage[part].cpu_s for part in ("worker", "supervisor") if part in usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,17 @@ def start_rig(stack: ExitStack, direct: Callable[[int], Call], scratch: Path, *,
     return Rig(program, direct(port), Machine(may_be_shared))
 
 
-def start_all(stack: ExitStack, rig: Rig, scratch: Path, wanted: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
+def start_all(stack: ExitStack, rig: Rig, scratch: Path, names: Sequence[str]) -> tuple[list[Subject], dict[str, str]]:
     """Start Tollgate and the wanted subjects. Also returns why a peer could not be started."""
     port = rig.direct.port
     gateway = start_gateway(port, scratch)
     stack.callback(gateway.program.stop)
     calls = {GOVERNED: gateway.governed, OPEN: gateway.open}
-    subjects = [own(gateway, name, call) for name, call in calls.items() if name in wanted]
-    if BARE in wanted:
+    subjects = [own(gateway, name, call) for name, call in calls.items() if name in names]
+    if BARE in names:
         subjects.append(_start_bare(stack, gateway, port, scratch))
     missing: dict[str, str] = {}
-    for name in wanted:
+    for name in names:
         if name in OURS:
             continue
         try:

@@ -108,10 +108,10 @@ async def submit(subject: Subject, count: int, rate_per_s: float, bytes_: int, c
                 async with session.post(url, json=body, headers=headers) as answer:
                     if answer.status == 201:
                         return
-                    said = f"{subject.name} answered {answer.status}: {(await answer.text())[:200]}"
-                print(f"    {said}", flush=True)
+                    message = f"{subject.name} answered {answer.status}: {(await answer.text())[:200]}"
+                print(f"    {message}", flush=True)
                 await asyncio.sleep(PAUSE_S)
-            raise BenchError(said)
+            raise BenchError(message)
 
         await asyncio.gather(*map(one, range(count)))
         return time.monotonic() - began
@@ -126,9 +126,9 @@ def drained(mock: Mock, subject: Subject, count: int) -> list[float]:
         if time.monotonic() > ends_at:
             raise BenchError(f"{subject.name}: {messages} of {count} results were delivered in {DRAIN_S:.0f} s")
         time.sleep(0.1)
-        more, told = mock.take()
+        more, deliveries = mock.take()
         waits += more
-        messages += told
+        messages += deliveries
     return waits
 
 

@@ -158,7 +158,7 @@ def measure(port: int, key: str, rounds: int) -> dict[str, list[float]]:
     orders, theirs = multiprocessing.Pipe()
     pinger = multiprocessing.Process(target=ping, args=(port, theirs), daemon=True)
     pinger.start()
-    found: dict[str, list[float]] = {}
+    waits: dict[str, list[float]] = {}
     client = Client(port, key)
     for _ in range(rounds):
         for name, act in acts(client, port, key, tree(client)).items():
@@ -166,11 +166,11 @@ def measure(port: int, key: str, rounds: int) -> dict[str, list[float]]:
             time.sleep(0.05)
             act()
             orders.send(True)
-            found.setdefault(name, []).append(1000 * orders.recv())
+            waits.setdefault(name, []).append(1000 * orders.recv())
     client.close()
     orders.send(False)
     pinger.join()
-    return found
+    return waits
 
 
 def main() -> None:
@@ -178,16 +178,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--postgres", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         database = f"sqlite+aiosqlite:///{folder}/control.db"
-        if asked.postgres:
+        if options.postgres:
             database = asyncio.run(stack.enter_context(running_postgres()).create_database("bench"))
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
-        for name, longest in measure(control.port, control.make_workspace(), asked.rounds).items():
+        for name, longest in measure(control.port, control.make_workspace(), options.rounds).items():
             print(f"{name:>24}  " + "  ".join(f"{ms:6.1f}" for ms in longest), flush=True)
 
 

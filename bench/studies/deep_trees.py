@@ -310,13 +310,13 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes; the first is always measured")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--facts", type=Path, help="also write the ratios to this file, as JSON")
-    given = parser.parse_args()
+    options = parser.parse_args()
     treat_sigterm_as_interrupt()
-    names = [name for name in SHAPES if name == BASE or name in given.shapes.split(",")]
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        facts = report(uvloop.run(measure(Path(folder), names, given.pairs, given.rounds)))
-    if given.facts is not None:
-        given.facts.write_text(json.dumps(facts))
+    names = [name for name in SHAPES if name == BASE or name in options.shapes.split(",")]
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        facts = report(uvloop.run(measure(Path(folder), names, options.pairs, options.rounds)))
+    if options.facts is not None:
+        options.facts.write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

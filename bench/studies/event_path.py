@@ -57,8 +57,8 @@ class Scene:
     written: int = 0
 
     def used_us(self) -> dict[str, float]:
-        used = {part: cpu_s(self.gateway.pids(part)) * 1e6 for part in PARTS}
-        return used | ({"PostgreSQL": server_cpu_s(self.server) * 1e6} if self.server else {})
+        usage = {part: cpu_s(self.gateway.pids(part)) * 1e6 for part in PARTS}
+        return usage | ({"PostgreSQL": server_cpu_s(self.server) * 1e6} if self.server else {})
 
     def cost(self, name: str, act: Callable[[], int]) -> None:
         """Run `act`, which returns a number of events; print the CPU per event."""
@@ -76,8 +76,8 @@ class Scene:
     def write_events(self, journal: JournalWriter, pace: int, seconds: float) -> int:
         """Journal `pace` calls a second; return when control has had the time to commit them."""
         before = self.written
-        started = time.monotonic()
-        while (passed_s := time.monotonic() - started) < seconds:
+        start_s = time.monotonic()
+        while (passed_s := time.monotonic() - start_s) < seconds:
             for _ in range(int(passed_s * pace) - (self.written - before)):
                 self._write(journal)
             time.sleep(TICK_S)
@@ -113,8 +113,8 @@ class Scene:
         url = f"http://127.0.0.1:{self.gateway.control_port}{path}"
         request = urllib.request.Request(url, headers={"authorization": f"Bearer {self.api_key}"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+            value: dict[str, Any] = json.load(answer)
+        return value
 
 
 @contextmanager
@@ -127,8 +127,10 @@ def scene(server: PostgresServer | None) -> Iterator[Scene]:
         gateway = start_gateway(free_port(), Path(scratch), settings=settings)
         stack.callback(gateway.program.stop)
         argv = [TOLLGATE, "workspace", "create", "events", "--prefix", "events", "--data", str(gateway.data)]
-        made = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-        yield Scene(gateway, made["workspace_id"], made["api_key"], server, Ulids(time.time_ns, secrets.token_bytes))
+        workspace = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+        yield Scene(
+            gateway, workspace["workspace_id"], workspace["api_key"], server, Ulids(time.time_ns, secrets.token_bytes)
+        )
 
 
 def measure(name: str, server: PostgresServer | None, seconds: float) -> None:
@@ -149,13 +151,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="at each pace")
     parser.add_argument("--postgres", action="store_true", help="PostgreSQL instead of SQLite")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     treat_sigterm_as_interrupt()
-    if not asked.postgres:
-        measure("SQLite", None, asked.seconds)
+    if not options.postgres:
+        measure("SQLite", None, options.seconds)
         return
     with running_postgres() as server:
-        measure("PostgreSQL (fsync off)", server, asked.seconds)
+        measure("PostgreSQL (fsync off)", server, options.seconds)
 
 
 if __name__ == "__main__":

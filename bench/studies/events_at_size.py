@@ -167,18 +167,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000], help="in PostgreSQL")
     parser.add_argument("--sqlite-events", type=int, default=1_000_000)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     first_ms = (int(time.time() * 1000) // DAY_MS - DAYS) * DAY_MS
     directory = Path(tempfile.mkdtemp(prefix="tollgate-bench-", dir=Path.cwd()))
     try:
-        asyncio.run(on_sqlite(directory / "events.db", asked.sqlite_events, first_ms))
+        asyncio.run(on_sqlite(directory / "events.db", options.sqlite_events, first_ms))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if find_binaries() is None:
         print("PostgreSQL: not installed, not measured")
         return
     with running_postgres() as server:
-        for count in asked.events:
+        for count in options.events:
             asyncio.run(on_postgresql(server, count, first_ms))
 
 

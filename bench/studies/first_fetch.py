@@ -61,12 +61,12 @@ def fetch(folder: Path, control: ControlPlane) -> Fetched:
     before_mib = high_water_mib(control_pid)
     before_s = cpu_s([control_pid])
     argv = [sys.executable, "-m", "proxy", "--proxy-port", str(free_port()), "--admin-port", str(admin)]
-    started = time.monotonic()
+    start_s = time.monotonic()
     proxy = start("proxy", argv, OTHER_CORE, folder / "proxy.log", environ)
     try:
         wait_for_policy(admin)
         return Fetched(
-            time.monotonic() - started,
+            time.monotonic() - start_s,
             cpu_s([proxy.popen.pid]),
             cpu_s([control_pid]) - before_s,
             high_water_mib(proxy.popen.pid),
@@ -110,15 +110,15 @@ def measure(keys: int, postgres: bool) -> Fetched:
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
         control.make_workspace()
-        found = fetch(folder, control)
+        result = fetch(folder, control)
     print(
-        f"{count:,} rows of {size:.0f} MiB from {database.partition(':')[0]}: {found.took_s:.1f} s"
-        f" (CPU: supervisor {found.proxy_cpu_s:.1f} s, control {found.control_cpu_s:.1f} s),"
-        f" replica {found.replica_mib:.0f} MiB; at most {found.proxy_mib:.0f} MiB in the supervisor,"
-        f" {found.control_mib:.0f} MiB in control ({found.control_before_mib:.0f} MiB before)",
+        f"{count:,} rows of {size:.0f} MiB from {database.partition(':')[0]}: {result.took_s:.1f} s"
+        f" (CPU: supervisor {result.proxy_cpu_s:.1f} s, control {result.control_cpu_s:.1f} s),"
+        f" replica {result.replica_mib:.0f} MiB; at most {result.proxy_mib:.0f} MiB in the supervisor,"
+        f" {result.control_mib:.0f} MiB in control ({result.control_before_mib:.0f} MiB before)",
         flush=True,
     )
-    return found
+    return result
 
 
 def main() -> None:
@@ -126,9 +126,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--postgres", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
-    few, many = (measure(keys, asked.postgres) for keys in (asked.keys // 10, asked.keys))
+    few, many = (measure(keys, options.postgres) for keys in (options.keys // 10, options.keys))
     print(f"supervisor's memory with ten times the keys: {many.proxy_mib / few.proxy_mib:.2f} times")
 
 

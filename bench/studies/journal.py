@@ -198,12 +198,12 @@ async def bench_pages(name: str, url: str, page_events: int) -> None:
     """Read pages, on PostgreSQL all of one partition, as before decision 0045; by days: `events_at_size`."""
     have = 0
     async with opened(url) as store:
-        for wanted in (page_events // 10, page_events):
-            await fill_events(store, WORKSPACE_ID, have, wanted)
-            have = wanted
+        for count in (page_events // 10, page_events):
+            await fill_events(store, WORKSPACE_ID, have, count)
+            have = count
             for what, window in PAGES.items():
-                took = [await _page_s(store, window, (wanted * part // 10, "")) for part in range(10) for _ in range(3)]
-                print(f"{name}, page of 100 of {wanted:,} events, {what}: {statistics.median(took) * 1e3:.2f} ms")
+                took = [await _page_s(store, window, (count * part // 10, "")) for part in range(10) for _ in range(3)]
+                print(f"{name}, page of 100 of {count:,} events, {what}: {statistics.median(took) * 1e3:.2f} ms")
 
 
 async def _page_s(store: Store, window: Window, after: tuple[int, str]) -> float:
@@ -218,23 +218,23 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--page-events", type=int, default=200_000, help="5000000 for the figure in the docs")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="tollgate-bench-", dir=Path.cwd()))
     try:
-        bench_journal(directory / "journal", asked.calls)
+        bench_journal(directory / "journal", options.calls)
         for in_flight in (1, 8, 16, 64):
-            asyncio.run(bench_groups(directory / "groups", asked.calls // 64 * 64, in_flight))
-        bench_shipper(directory / "journal", asked.calls)
+            asyncio.run(bench_groups(directory / "groups", options.calls // 64 * 64, in_flight))
+        bench_shipper(directory / "journal", options.calls)
         url = f"sqlite+aiosqlite:///{directory}/events.db"
-        asyncio.run(bench_ingest("SQLite", url, asked.events))
-        asyncio.run(bench_pages("SQLite", url, asked.page_events))
+        asyncio.run(bench_ingest("SQLite", url, options.events))
+        asyncio.run(bench_pages("SQLite", url, options.page_events))
         if find_binaries() is None:
             print("PostgreSQL: not installed, not measured")
             return
         with running_postgres() as server:
             url = asyncio.run(server.create_database("bench"))
-            asyncio.run(bench_ingest("PostgreSQL (fsync off)", url, asked.events, server))
-            asyncio.run(bench_pages("PostgreSQL", asyncio.run(server.create_database("pages")), asked.page_events))
+            asyncio.run(bench_ingest("PostgreSQL (fsync off)", url, options.events, server))
+            asyncio.run(bench_pages("PostgreSQL", asyncio.run(server.create_database("pages")), options.page_events))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

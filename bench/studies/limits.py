@@ -72,9 +72,12 @@ def plan_of(shape: str) -> Plan:
 
 def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
     """Makes the arguments of the n-th batch of settlements, each for 100 tokens less than reserved."""
-    held = {bound.counting_group: [b.limit for b in plan.bounds if b.counting_group == bound.counting_group]
+    limits_by_group = {bound.counting_group: [b.limit for b in plan.bounds if b.counting_group == bound.counting_group]
             for bound in plan.bounds}  # fmt: skip
-    tokens = [(group, [limit for limit in limits if limit.type is LimitType.TOKEN]) for group, limits in held.items()]
+    tokens = [
+        (group, [limit for limit in limits if limit.type is LimitType.TOKEN])
+        for group, limits in limits_by_group.items()
+    ]
     buckets = tuple((group, kind_mask(limits)) for group, limits in tokens)
 
     def arguments(call: int) -> list[Any]:
@@ -162,9 +165,9 @@ async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
 
     best = float("inf")
     for _ in range(ROUNDS):
-        started = time.process_time()
+        start_s = time.process_time()
         await asyncio.gather(*(caller(CALLS // IN_FLIGHT) for _ in range(IN_FLIGHT)))
-        best = min(best, (time.process_time() - started) / CALLS * 1e6)
+        best = min(best, (time.process_time() - start_s) / CALLS * 1e6)
     return best
 
 
@@ -214,18 +217,18 @@ async def report_python(server: RedisServer) -> None:
 async def _per_tick_us(tick: Callable[[], Awaitable[None]]) -> float:
     best = float("inf")
     for _ in range(ROUNDS):
-        started = time.process_time()
+        start_s = time.process_time()
         for _ in range(CALLS // IN_FLIGHT):
             await tick()
-        best = min(best, (time.process_time() - started) / CALLS * 1e6)
+        best = min(best, (time.process_time() - start_s) / CALLS * 1e6)
     return best
 
 
 def _encoding_us(request: tuple[bytes, ...]) -> float:
-    started = time.process_time()
+    start_s = time.process_time()
     for _ in range(CALLS):
         encode(*request)
-    return (time.process_time() - started) / CALLS * 1e6
+    return (time.process_time() - start_s) / CALLS * 1e6
 
 
 async def report_calls(server: RedisServer) -> None:

@@ -98,9 +98,9 @@ def tools(count: int, name: str = "namespace") -> Body:
 
 
 def turns(count: int) -> Body:
-    said = [{"role": role, "content": "text"} for role in ("user", "assistant") * (count // 2)]
-    said.append({"role": "user", "content": "go on"})
-    return Body(CHAT, orjson.dumps({"model": CLAUDE, "messages": said}))
+    messages = [{"role": role, "content": "text"} for role in ("user", "assistant") * (count // 2)]
+    messages.append({"role": "user", "content": "go on"})
+    return Body(CHAT, orjson.dumps({"model": CLAUDE, "messages": messages}))
 
 
 def strings(megabytes: int) -> Body:
@@ -111,14 +111,14 @@ def strings(megabytes: int) -> Body:
 def deep_arguments(megabytes: int) -> Body:
     text = '{"a":[' * 20_000 + '"' + "x" * (megabytes << 20)
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
-    said = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "go on"}]
-    return Body(CHAT, orjson.dumps({"model": CLAUDE, "messages": said}))
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "go on"}]
+    return Body(CHAT, orjson.dumps({"model": CLAUDE, "messages": messages}))
 
 
 def numbers(kilobytes: int) -> Body:
-    said = [{"role": "user", "content": "hi"}]
+    messages = [{"role": "user", "content": "hi"}]
     more = [0.123456789] * (kilobytes * 1000 // 12)
-    return Body(CHAT, orjson.dumps({"model": GPT, "messages": said, "more": more}))
+    return Body(CHAT, orjson.dumps({"model": GPT, "messages": messages, "more": more}))
 
 
 BODIES: Mapping[str, Callable[[], Body]] = {
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> None:
             _measure(variant, names, Path(folder), stack)
 
 
-def measure_hostile_callers(rig: Rig, found: Findings, scratch: Path) -> None:
+def measure_hostile_callers(rig: Rig, findings: Findings, scratch: Path) -> None:
     """Note the longest wait beside each of the bodies, on a Tollgate of its own."""
     place = scratch / "hostile"
     place.mkdir()
@@ -152,8 +152,10 @@ def measure_hostile_callers(rig: Rig, found: Findings, scratch: Path) -> None:
         for name, build in BODIES.items():
             with _hostile(gateway, key, build(), CALLERS[-1]):
                 wait_ms = max(_waits(gateway, SECONDS))
-            found.facts.setdefault("hostile_wait_ms", []).append(wait_ms)
-            found.notes.append(f"longest wait of a small call beside {CALLERS[-1]} callers, {name}: {wait_ms:.0f} ms")
+            findings.facts.setdefault("hostile_wait_ms", []).append(wait_ms)
+            findings.notes.append(
+                f"longest wait of a small call beside {CALLERS[-1]} callers, {name}: {wait_ms:.0f} ms"
+            )
     finally:
         gateway.program.stop()
 

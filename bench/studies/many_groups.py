@@ -84,7 +84,7 @@ def main() -> None:
     treat_sigterm_as_interrupt()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=20_000)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -92,7 +92,7 @@ def main() -> None:
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
         environ = {**os.environ, "TOLLGATE_URL": control.url, "TOLLGATE_API_KEY": control.make_workspace()}
-        asyncio.run(fill(database, asked.groups))
+        asyncio.run(fill(database, options.groups))
         file = folder / "policy.yaml"
         measure(file, environ, "export")
         measure(folder / "plan", environ, "plan", str(file))

@@ -47,15 +47,18 @@ class Fleet:
         """Run `act`; print the CPU per second meanwhile, in ms. A Redis that restarts counts from its start."""
         self.log.clear()
         before = self._used_s()
-        started = time.monotonic()
+        start_s = time.monotonic()
         await act()
-        took_s = time.monotonic() - started
+        took_s = time.monotonic() - start_s
         control_ms, redis_ms = (
             1000 * (after - (earlier if after >= earlier else 0)) / took_s
             for after, earlier in zip(self._used_s(), before, strict=True)
         )
-        asked = sum(self.log.sent.values()) / took_s
-        print(f"{name}: control {control_ms:.1f} ms/s, Redis {redis_ms:.1f} ms/s, {asked:.1f} requests/s", flush=True)
+        rate = sum(self.log.sent.values()) / took_s
+        print(
+            f"{name}: control {control_ms:.1f} ms/s, Redis {redis_ms:.1f} ms/s, {rate:.1f} requests/s",
+            flush=True,
+        )
 
     def _used_s(self) -> tuple[float, float]:
         return cpu_s(self.control.pids()), cpu_s([self.redis.pid])
@@ -118,8 +121,8 @@ async def fall_and_return(fleet: Fleet) -> None:
     print(f"  in these {RETURN_S:.0f} s: {summary(fleet.log.sent)}; not answered: {fleet.log.failed}", flush=True)
 
 
-def summary(sent: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(sent.items())) or "no requests"
+def summary(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items())) or "no requests"
 
 
 def tenths(times_s: list[float], from_s: float) -> list[int]:
@@ -175,15 +178,15 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rest", type=float, default=60, help="seconds to measure at rest")
     parser.add_argument("--postgres", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        database, count = asyncio.run(policy_database(stack, folder, rows(asked.keys), asked.postgres))
+        database, count = asyncio.run(policy_database(stack, folder, rows(options.keys), options.postgres))
         print(f"{count:,} rows of policy in {database.partition(':')[0]}", flush=True)
         redis = stack.enter_context(private_redis())
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
-        asyncio.run(measure(control, redis, asked.proxies, asked.rest))
+        asyncio.run(measure(control, redis, options.proxies, options.rest))
 
 
 if __name__ == "__main__":

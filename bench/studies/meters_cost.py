@@ -34,9 +34,9 @@ class Line:
         self.supervisor_s = 0.0
 
     def counted(self, counts: dict[str, Any]) -> None:
-        sent = orjson.dumps(counts)
+        message = orjson.dumps(counts)
         started_s = time.process_time()
-        self.totals.add(0, orjson.loads(sent))
+        self.totals.add(0, orjson.loads(message))
         self.supervisor_s += time.process_time() - started_s
 
 

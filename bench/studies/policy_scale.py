@@ -132,17 +132,17 @@ def read_much(path: Path, keys: int) -> None:
     spent: list[float] = []
     for _ in range(LOOK_UPS):
         number = chance.randrange(keys)
-        wanted = digest(number)
+        key_digest = digest(number)
         slug = slug_of(number % GROUPS // 100 * 7)
-        started = time.perf_counter()
-        holder = directory.key_holder(wanted)
-        spent.append(time.perf_counter() - started)
+        start_s = time.perf_counter()
+        holder = directory.key_holder(key_digest)
+        spent.append(time.perf_counter() - start_s)
         assert holder is not None
         assert holder.group is not None
         assert directory.slug_route(holder.group.id, slug) is not None
     quantiles = statistics.quantiles(spent, n=1000)
     result = {"rss_mib": rss_mib(), "p50_us": quantiles[499] * 1e6, "p99_us": quantiles[989] * 1e6}
-    result |= {"hit_us": timed_us(lambda: directory.key_holder(wanted)), "plan_us": plan_us(path, keys)}
+    result |= {"hit_us": timed_us(lambda: directory.key_holder(key_digest)), "plan_us": plan_us(path, keys)}
     print(json.dumps(result))
 
 
@@ -153,24 +153,24 @@ def plan_us(path: Path, keys: int) -> float:
         number = random.Random(turn).randrange(keys)
         directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
         directory.workspace("nobody")  # opens the file, loads nothing
-        wanted = digest(number)
+        key_digest = digest(number)
         slug = slug_of(number % GROUPS // 100 * 7)
-        started = time.perf_counter()
-        caller = directory.key_holder(wanted)
+        start_s = time.perf_counter()
+        caller = directory.key_holder(key_digest)
         assert caller is not None
         assert caller.group is not None
         assert directory.slug_route(caller.group.id, slug) is not None
-        spent.append((time.perf_counter() - started) * 1e6)
+        spent.append((time.perf_counter() - start_s) * 1e6)
         directory.close()
     return statistics.median(spent)
 
 
 def timed_us(act: object) -> float:
     assert callable(act)
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     for _ in range(10_000):
         act()
-    return (time.perf_counter() - started) * 100
+    return (time.perf_counter() - start_s) * 100
 
 
 def rss_mib(pid: int | str = "self") -> float:
@@ -199,11 +199,11 @@ async def first_answer(path: Path, version: ReplicaVersion) -> tuple[float, floa
 def start_and_ask(environ: dict[str, str]) -> tuple[float, float]:
     port = free_port()
     flags = ["--proxy-port", str(port), "--admin-port", str(free_port())]
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     proxy = subprocess.Popen([sys.executable, "-m", "proxy", *flags], env=environ, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: recognised(f"http://127.0.0.1:{port}/v1/models"), "the proxy", every_s=0.01)
-        spent = time.perf_counter() - started
+        spent = time.perf_counter() - start_s
         worker = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()[0]
         return spent, rss_mib(worker)
     finally:
@@ -222,8 +222,8 @@ def recognised(url: str) -> bool:
 
 def child(path: Path, keys: int) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.studies.policy_scale", "--read", str(path), "--keys", str(keys)]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return found
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return figures
 
 
 def measure(folder: Path, keys: int) -> dict[str, float]:
@@ -289,14 +289,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--facts", type=Path, help="also write the figures to this file, as JSON")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.read is not None:
-        read_much(given.read, given.keys)
+    options = parser.parse_args()
+    if options.read is not None:
+        read_much(options.read, options.keys)
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        facts = measure(Path(folder), given.keys)
-    if given.facts is not None:
-        given.facts.write_text(json.dumps(facts))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        facts = measure(Path(folder), options.keys)
+    if options.facts is not None:
+        options.facts.write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

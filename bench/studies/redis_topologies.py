@@ -88,34 +88,36 @@ async def load(counters: RedisCounters, plans: list[Plan], calls: int) -> None:
 
 async def measure(subject: Subject, plans: list[Plan]) -> None:
     before = [cpu_s(server) for server in subject.servers]
-    started = time.process_time()
+    start_s = time.process_time()
     await load(subject.counters, plans, CALLS)
-    subject.worker_us.append((time.process_time() - started) / CALLS * 1e6)
+    subject.worker_us.append((time.process_time() - start_s) / CALLS * 1e6)
     spent = [cpu_s(server) - at for server, at in zip(subject.servers, before, strict=True)]
     subject.nodes_us.append([one / CALLS * 1e6 for one in spent])
 
 
 def evenly_spread() -> Iterator[Plan]:
     """Yield as many plans for each third of the slots: for each of three nodes."""
-    left = [GROUPS // 3] * 3
+    rest = [GROUPS // 3] * 3
     for one in map(plan, itertools.count()):
         third = 3 * slot_of(one.key.encode()) // SLOTS
-        if left[third]:
-            left[third] -= 1
+        if rest[third]:
+            rest[third] -= 1
             yield one
-        if not any(left):
+        if not any(rest):
             return
 
 
 @contextmanager
 def subjects() -> Iterator[list[Subject]]:
     with private_redis() as server, running_cluster(1, 0) as one, running_cluster(3, 0) as three:
-        made = [
+        systems = [
             ("one server", server.url, [server]),
             ("a cluster of one node", one.url, [node.server for node in one.nodes]),
             ("a cluster of three nodes", three.url, [node.server for node in three.nodes]),
         ]
-        yield [Subject(name, url, servers, RedisCounters(url, "bench", options=PATIENT)) for name, url, servers in made]
+        yield [
+            Subject(name, url, servers, RedisCounters(url, "bench", options=PATIENT)) for name, url, servers in systems
+        ]
 
 
 async def report_scaling() -> None:

@@ -55,9 +55,9 @@ class Calls:
 class Counters:
     """One Redis that counts one limit."""
 
-    def __init__(self, threshold: int, held: CounterHash | None = None) -> None:
+    def __init__(self, threshold: int, counters: CounterHash | None = None) -> None:
         self._bounds = (Bound(Limit(LimitType.REQUEST, Unit.MINUTE, threshold), "g", "g"),)
-        self._held = held or CounterHash(lease_ms=0)
+        self._held = counters or CounterHash(lease_ms=0)
 
     def copied(self) -> CounterHash:
         """Copy its counters as they are now: values that nothing changes afterwards."""
@@ -95,14 +95,14 @@ def fail_over(calls: Calls, lag_ms: int, seed: int) -> FailOver:
     times_ms = list(calls.times_ms(moment_ms + 6 * WINDOW_MS, chance))
     fall_ms = times_ms[min(bisect_left(times_ms, moment_ms), len(times_ms) - 1)]
     del times_ms[bisect_right(times_ms, fall_ms + WINDOW_MS) :]
-    seen = bisect_right(times_ms, fall_ms - lag_ms)
+    replicated = bisect_right(times_ms, fall_ms - lag_ms)
     fallen = bisect_right(times_ms, fall_ms)
     primary = Counters(calls.threshold)
-    admitted = primary.admitted(times_ms[:seen])
+    admitted = primary.admitted(times_ms[:replicated])
     replica = Counters(calls.threshold, primary.copied())
-    lost = primary.admitted(times_ms[seen:fallen])
-    admitted += lost + replica.admitted(times_ms[fallen:])
-    return FailOver(calls.threshold, worst_window(admitted), len(lost), fallen - seen)
+    loss = primary.admitted(times_ms[replicated:fallen])
+    admitted += loss + replica.admitted(times_ms[fallen:])
+    return FailOver(calls.threshold, worst_window(admitted), len(loss), fallen - replicated)
 
 
 def worst_window(times_ms: Sequence[int]) -> int:
@@ -156,10 +156,10 @@ def print_divisions() -> None:
         for load in LOADS:
             for demand in DEMANDS:
                 demands = (demand[0] * load, demand[1] * load)
-                used, worst = divided(shares, demands, seed=1)
+                usage, worst = divided(shares, demands, seed=1)
                 names = f"{'/'.join(map(str, shares)):>11} {demands[0]:>6.1f}/{demands[1]:.1f} "
                 print(
-                    f"{names} {used:>6.2f} {usable(shares, demands):>8.2f} {min(1.0, sum(demands)):>10.2f} {worst:>13}"
+                    f"{names} {usage:>6.2f} {usable(shares, demands):>8.2f} {min(1.0, sum(demands)):>10.2f} {worst:>13}"
                 )
 
 

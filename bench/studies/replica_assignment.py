@@ -40,20 +40,20 @@ def platform_call(gateway: Gateway, replica: str) -> Call:
 
 def measure(gateway: Gateway, calls: dict[str, Call], connections: int, scratch: Path) -> dict[str, list[float]]:
     """CPU in µs per call, by "{call} {part}", a figure per round."""
-    seen: dict[str, list[float]] = {f"{name} {part}": [] for name in calls for part in PARTS}
+    rounds: dict[str, list[float]] = {f"{name} {part}": [] for name in calls for part in PARTS}
     for turn in range(ROUNDS):
         for name, call in calls.items():
             before = {part: cpu_s(gateway.pids(part)) for part in PARTS}
             load = run_wrk(call, connections, SECONDS, scratch)
-            used = {part: (cpu_s(gateway.pids(part)) - before[part]) * 1e6 / load.requests for part in PARTS}
+            usage = {part: (cpu_s(gateway.pids(part)) - before[part]) * 1e6 / load.requests for part in PARTS}
             for part in PARTS:
-                seen[f"{name} {part}"].append(used[part])
-            figures = ", ".join(f"{part} {used[part]:6.1f} µs" for part in PARTS)
+                rounds[f"{name} {part}"].append(usage[part])
+            figures = ", ".join(f"{part} {usage[part]:6.1f} µs" for part in PARTS)
             print(
                 f"  {connections:3} at a time, round {turn + 1}: {name:9} {figures}, {load.rate_per_s:.0f}/s",
                 flush=True,
             )
-    return seen
+    return rounds
 
 
 def main() -> None:
@@ -66,10 +66,10 @@ def main() -> None:
         calls = {"other": gateway.open, "platform": platform_call(gateway, f"http://127.0.0.1:{rig.direct.port}")}
         run_wrk(calls["platform"], 8, 2, scratch)
         for connections in CONNECTIONS:
-            seen = measure(gateway, calls, connections, scratch)
+            differences = measure(gateway, calls, connections, scratch)
             for part in PARTS:
-                other, platform = (statistics.median(seen[f"{name} {part}"]) for name in ("other", "platform"))
-                rounds = zip(seen[f"platform {part}"], seen[f"other {part}"], strict=True)
+                other, platform = (statistics.median(differences[f"{name} {part}"]) for name in ("other", "platform"))
+                rounds = zip(differences[f"platform {part}"], differences[f"other {part}"], strict=True)
                 more = sorted(one - two for one, two in rounds)
                 print(
                     f"{connections} at a time, {part}: {other:.1f} µs, platform {platform:.1f} µs:"

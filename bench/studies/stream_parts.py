@@ -35,19 +35,19 @@ STARTS = 1500
 GAP_MS = 2
 
 
-def measure_floods(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
+def measure_floods(subjects: Sequence[Subject], rig: Rig, findings: Findings) -> None:
     """Measure many streams at once through each gateway."""
     for subject in subjects:
         count = FEW if subject.is_python_or_node else MANY
         print(f"  {subject.name:18} {count:4} streams at once", flush=True)
         _run(_flood(subject.call, FEW, frames=20))
-        figures = found.figures[subject.name]
+        figures = findings.figures[subject.name]
         try:
             figures.streams = measure_flood(subject, rig, count)
         except BenchError as error:
             if subject.name.startswith("tollgate"):
                 raise
-            found.missing[f"streams of {subject.name}"] = str(error)
+            findings.missing[f"streams of {subject.name}"] = str(error)
             continue
         figures.loaded_mib = max(figures.loaded_mib, figures.streams["open_mib"])
 
@@ -55,60 +55,60 @@ def measure_floods(subjects: Sequence[Subject], rig: Rig, found: Findings) -> No
 def measure_flood(subject: Subject, rig: Rig, count: int) -> dict[str, float]:
     """Open `count` streams through one gateway. The figures, CPU per frame and memory among them."""
     heights = [_workers_mib(subject)]
-    seen, used = rig.measure(
+    figures, usage = rig.measure(
         lambda: _run(_flood(subject.call, count), lambda: heights.append(_workers_mib(subject))), subject.parts
     )
     return {
-        **seen,
-        "cpu_us_per_frame": proxy_cpu_s(used) * 1e6 / max(seen["frames"], 1),
+        **figures,
+        "cpu_us_per_frame": proxy_cpu_s(usage) * 1e6 / max(figures["frames"], 1),
         "before_mib": heights[0],
         "open_mib": max(heights),
         "kib_per_stream": (max(heights) - heights[0]) * 1024 / count,
     }
 
 
-def measure_chunks(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
+def measure_chunks(subjects: Sequence[Subject], rig: Rig, findings: Findings) -> None:
     """Measure the CPU of a chunk that the upstream sends, in rounds."""
     rounds: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
         for subject in subjects:
             print(f"  {subject.name:18} {CHUNK_STREAMS} streams, round {turn + 1} of {ROUNDS}", flush=True)
             plan = _flood(subject.call, CHUNK_STREAMS, frames=CHUNK_FRAMES)
-            _, used = rig.measure(
+            _, usage = rig.measure(
                 lambda plan=plan: _run_whole(plan),  # type: ignore[misc]  # the default argument binds the loop's value
                 subject.parts,
             )
-            rounds[subject.name].append(proxy_cpu_s(used) * 1e6 / (CHUNK_STREAMS * (CHUNK_FRAMES + ENDING)))
+            rounds[subject.name].append(proxy_cpu_s(usage) * 1e6 / (CHUNK_STREAMS * (CHUNK_FRAMES + ENDING)))
     for name, costs_us in rounds.items():
-        found.facts[f"chunk_us {name}"] = costs_us
-        found.notes.append(
+        findings.facts[f"chunk_us {name}"] = costs_us
+        findings.notes.append(
             f"a chunk through {name}, {CHUNK_STREAMS} streams, {1000 / INTERVAL_MS:.0f} chunks a second each:"
             f" {statistics.median(costs_us):.1f} CPU µs ({min(costs_us):.1f} to {max(costs_us):.1f})"
         )
 
 
-def measure_steady(subject: Subject, rig: Rig, found: Findings) -> None:
+def measure_steady(subject: Subject, rig: Rig, findings: Findings) -> None:
     """Open `STEADY` slow streams at once through one worker."""
     print(
         f"  {subject.name:18} {STEADY} streams at once, {1000 / STEADY_INTERVAL_MS:.0f} chunks a second each",
         flush=True,
     )
     plan = _flood(subject.call, STEADY, STEADY_FRAMES, STEADY_INTERVAL_MS)
-    seen, used = rig.measure(lambda: _run(plan), subject.parts)
-    cost_us = proxy_cpu_s(used) * 1e6 / (STEADY * (STEADY_FRAMES + ENDING))
+    figures, usage = rig.measure(lambda: _run(plan), subject.parts)
+    cost_us = proxy_cpu_s(usage) * 1e6 / (STEADY * (STEADY_FRAMES + ENDING))
     for name in ("at_once", "stalls", "broken", "refused"):
-        found.facts[f"steady_{name}"] = [seen[name]]
-    found.notes.append(
+        findings.facts[f"steady_{name}"] = [figures[name]]
+    findings.notes.append(
         f"{STEADY} streams through {subject.name}, {1000 / STEADY_INTERVAL_MS:.0f} chunks a second each:"
-        f" {seen['at_once']:,.0f} at once, {seen['stalls']:.0f} stalls, {seen['broken']:.0f} broken off,"
-        f" {seen['refused']:.0f} refused, {cost_us:.1f} CPU µs a chunk"
+        f" {figures['at_once']:,.0f} at once, {figures['stalls']:.0f} stalls, {figures['broken']:.0f} broken off,"
+        f" {figures['refused']:.0f} refused, {cost_us:.1f} CPU µs a chunk"
     )
 
 
-def note_what_was_kept(subjects: Sequence[Subject], found: Findings) -> None:
+def note_what_was_kept(subjects: Sequence[Subject], findings: Findings) -> None:
     """Record how much of the open streams' memory each gateway still holds after a pause."""
     for subject in subjects:
-        streams = found.figures[subject.name].streams
+        streams = findings.figures[subject.name].streams
         if streams:
             taken_mib = max(streams["open_mib"] - streams["before_mib"], 0.1)
             kept_mib = max(_workers_mib(subject) - streams["before_mib"], 0.0)
@@ -119,7 +119,7 @@ def _workers_mib(subject: Subject) -> float:
     return rss_mib(subject.parts["worker"]())
 
 
-def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, found: Findings) -> None:
+def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, findings: Findings) -> None:
     """Measure how much later than over a direct connection the first byte arrives, at p50 and p99, under load.
 
     Background streams are not in step (bench/programs/upstream.c): an engine that sends a frame of every stream
@@ -142,8 +142,8 @@ def measure_first_bytes(subjects: Sequence[Subject], rig: Rig, found: Findings) 
             )
     for name, rounds in added.items():
         p50_us, p99_us = (statistics.median(column) for column in zip(*rounds, strict=True))
-        found.facts[f"first_byte_added_ms {name}"] = [p99_us / 1000 for _, p99_us in rounds]
-        found.notes.append(
+        findings.facts[f"first_byte_added_ms {name}"] = [p99_us / 1000 for _, p99_us in rounds]
+        findings.notes.append(
             f"time to first byte through {name}, above a direct connection's, {1000 / GAP_MS:.0f} starts/s with"
             f" {BEHIND} streams open: p50 {p50_us:+,.0f} µs, p99 {p99_us:+,.0f} µs (median of {ROUNDS} rounds)"
         )
@@ -168,35 +168,35 @@ def _in_turn(direct: Call, call: Call) -> Mapping[str, Any]:
 
 def _route(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
     body = chat_body(call.model, stream=True, ending=f" [{frames} frames every {interval_ms} ms]")
-    asked = replace(call, body=body)
-    headers = dict(asked.headers)
-    return {"port": asked.port, "path": asked.path, "body": body, "headers": headers, "interval_ms": interval_ms}
+    request = replace(call, body=body)
+    headers = dict(request.headers)
+    return {"port": request.port, "path": request.path, "body": body, "headers": headers, "interval_ms": interval_ms}
 
 
 def _run_whole(plan: Mapping[str, Any]) -> Any:
     """Run a plan of which every stream must end whole: on a busy machine some do not, and the plan is run again."""
-    seen = _run(plan)
-    lost = sum(one["broken"] + one["refused"] for one in (seen if isinstance(seen, list) else [seen]))
-    if lost:
-        raise BenchError(f"{lost:.0f} streams did not end whole")
-    return seen
+    figures = _run(plan)
+    losses = sum(one["broken"] + one["refused"] for one in (figures if isinstance(figures, list) else [figures]))
+    if losses:
+        raise BenchError(f"{losses:.0f} streams did not end whole")
+    return figures
 
 
 def _run(plan: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
     """Run `bench.studies.streams` as a process on the load's core, and call `meanwhile` once a second."""
     argv = ["taskset", "-c", str(OTHER_CORE), sys.executable, "-m", "bench.studies.streams"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
-        asked: bytes | None = json.dumps(plan).encode()
+        question: bytes | None = json.dumps(plan).encode()
         deadline = time.monotonic() + 180
         while True:
             try:
-                said, complaint = client.communicate(asked, timeout=1)
+                output, complaint = client.communicate(question, timeout=1)
                 break
             except subprocess.TimeoutExpired:
-                asked = None
+                question = None
                 meanwhile()
             if time.monotonic() > deadline:
                 client.kill()
     if client.returncode:
         raise BenchError(f"the stream client failed: {complaint.decode().strip()[-300:]}")
-    return json.loads(said)
+    return json.loads(output)

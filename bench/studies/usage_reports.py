@@ -96,9 +96,9 @@ async def fill(store: Store, workspace_id: str, shape: Shape, first_ms: int, cou
     statement = f"INSERT INTO events {_ROW.format(key=key, **words)}"
     for day in range(DAYS):
         show(f"{dialect}, {shape.name}: day {day + 1} of {DAYS}")
-        given = {"workspace": workspace_id, "day": first_ms + day * DAY_MS, "count": count // DAYS}
+        values = {"workspace": workspace_id, "day": first_ms + day * DAY_MS, "count": count // DAYS}
         async with store.write() as tx:
-            await tx.conn.execute(text(statement), given)
+            await tx.conn.execute(text(statement), values)
 
 
 @asynccontextmanager
@@ -115,8 +115,8 @@ async def indexes_made_at_the_end(store: Store) -> AsyncIterator[None]:
 async def _dropped_indexes(store: Store) -> Sequence[str]:
     """Drop the indexes of `events`; returns the statements that make them."""
     async with store.write() as tx:
-        found = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL"
-        indexes = (await tx.conn.exec_driver_sql(found)).all()
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL"
+        indexes = (await tx.conn.exec_driver_sql(query)).all()
         for index in indexes:
             await tx.conn.exec_driver_sql(f"DROP INDEX {index.name}")
     return [index.sql for index in indexes]
@@ -145,14 +145,14 @@ async def measure(store: Store, name: str, shape: Shape, window: Window) -> bool
     queries = {f"by {by}": ReportQuery(window, by) for by in Grouping}
     queries |= {f"one entity by {by}": ReportQuery(one, by) for by in Grouping}
     queries["entities of one slug"] = ReportQuery(window, Grouping.ENTITY, f"{shape.name}/m7")
-    held = True
+    holds = True
     for (what, query), limit, lines in product(queries.items(), LIMITS, (False, True)):
         took, calls = await pages_s(reports, query, limit, lines)
-        held = held and max(took) <= GOAL_S
+        holds = holds and max(took) <= GOAL_S
         figures = f"median {statistics.median(took) * 1e3:.0f} ms, slowest {max(took) * 1e3:.0f} ms"
-        shown = f"{limit} a page{', lines' if lines else ''}"
-        print(f"{name}, {what}, {shown}: {len(took)} pages, {figures}; {calls:,} calls", flush=True)
-    return held
+        kind = f"{limit} a page{', lines' if lines else ''}"
+        print(f"{name}, {what}, {kind}: {len(took)} pages, {figures}; {calls:,} calls", flush=True)
+    return holds
 
 
 async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: bool) -> tuple[list[float], int]:
@@ -199,11 +199,11 @@ async def study(url: str, name: str, count: int, without: bool) -> bool:
         async with store.read() as conn:
             sums = (await conn.execute(text("SELECT count(*) FROM hourly_sums"))).scalar_one()
         grown = (await database_bytes(store) - size) / sums
-        made = f"{sums:,} sums made in {took_s:.0f} s, {took_s / events * 1e6:.1f} µs an event"
-        print(f"{name}: {made}; {grown:.0f} bytes each")
+        note = f"{sums:,} sums made in {took_s:.0f} s, {took_s / events * 1e6:.1f} µs an event"
+        print(f"{name}: {note}; {grown:.0f} bytes each")
         await analyze(store)
-        found = [await measure(store, f"{name}, {shape.name}", shape, window) for shape, window in windows.items()]
-        return all(found)
+        results = [await measure(store, f"{name}, {shape.name}", shape, window) for shape, window in windows.items()]
+        return all(results)
 
 
 async def database_bytes(store: Store) -> int:
@@ -231,18 +231,18 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--on", choices=("sqlite", "postgresql"), nargs="+", default=("sqlite", "postgresql"))
     parser.add_argument("--without", action="store_true", help="measure the same pages without sums first")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     defer_full_collections()  # as control does
-    held = []
-    if "sqlite" in asked.on:
-        held.append(on_sqlite(asked.events, asked.without))
-    if "postgresql" in asked.on and find_binaries() is None:
+    results = []
+    if "sqlite" in options.on:
+        results.append(on_sqlite(options.events, options.without))
+    if "postgresql" in options.on and find_binaries() is None:
         print("PostgreSQL: not installed, not measured")
-    elif "postgresql" in asked.on:
+    elif "postgresql" in options.on:
         with running_postgres() as server:
             url = asyncio.run(server.create_database("bench"))
-            held.append(asyncio.run(study(url, "PostgreSQL", asked.events, asked.without)))
-    print(f"Each page in {GOAL_S} s: {'held' if all(held) else 'NOT HELD'}")
+            results.append(asyncio.run(study(url, "PostgreSQL", options.events, options.without)))
+    print(f"Each page in {GOAL_S} s: {'held' if all(results) else 'NOT HELD'}")
 
 
 if __name__ == "__main__":
