@@ -15,6 +15,7 @@ from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.policy import EndpointRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_endpoint
 from policy.endpoints import (
     EndpointRuleError,
@@ -61,7 +62,7 @@ async def create_endpoint(
         made = EndpointRecord(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms)
         record = with_owner(made, new.owner)
         await endpoint_rows.insert_endpoint(tx, record)
-        tx.audit(workspace_id, Change("endpoint.create", _place(record), None, shown_endpoint(record)))
+        tx.audit(workspace_id, Change("endpoint.create", path_of(record), None, shown_endpoint(record)))
         return record
 
     try:
@@ -84,7 +85,7 @@ async def replace_target(
         record = with_owner(changed, new.owner)
         await endpoint_rows.update_endpoint(tx, record)
         sides = (shown_endpoint(old), shown_endpoint(record))
-        tx.audit(workspace_id, Change("endpoint.update", _place(record), *sides))
+        tx.audit(workspace_id, Change("endpoint.update", path_of(record), *sides))
         return record
 
     try:
@@ -96,7 +97,7 @@ async def replace_target(
 async def remove_endpoint(store: Store, workspace_id: str, endpoint_id: str) -> EndpointRecord:
     async def work(tx: WriteTx) -> EndpointRecord:
         record = _existing(await endpoint_rows.delete_endpoint(tx, workspace_id, endpoint_id))
-        tx.audit(workspace_id, Change("endpoint.delete", _place(record), shown_endpoint(record), None))
+        tx.audit(workspace_id, Change("endpoint.delete", path_of(record), shown_endpoint(record), None))
         return record
 
     return await store.transact(work)
@@ -121,10 +122,6 @@ async def check_target_rules(target: Target, urls: UpstreamUrls) -> None:
             await urls.check_base_url(target.base_url)
     except EndpointRuleError as error:
         raise InvalidFieldError(f"{_TARGET}.{error.field}", error.message) from None
-
-
-def _place(record: EndpointRecord) -> str:
-    return f"endpoints/{record.id}"
 
 
 def _existing(record: EndpointRecord | None) -> EndpointRecord:

@@ -25,6 +25,7 @@ from control.records.ids import new_id
 from control.records.policy import GroupFilter, GroupRecord
 from control.records.usage import Bucket
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
 from control.time_slices import pause
@@ -88,7 +89,7 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
         await group_rows.insert_group(tx, record)
         _, shown = await group_sides(None, record)
-        tx.audit(workspace_id, Change("group.create", _place(record), None, shown))
+        tx.audit(workspace_id, Change("group.create", path_of(record), None, shown))
         return GroupInTree(record, (group, *ancestors))
 
     try:
@@ -110,7 +111,7 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)
-        tx.audit(workspace_id, Change("group.update", _place(record), *await group_sides(old, record)))
+        tx.audit(workspace_id, Change("group.update", path_of(record), *await group_sides(old, record)))
         return GroupInTree(record, (group, *ancestors))
 
     return await store.transact(work)
@@ -133,7 +134,7 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
         gone = await group_rows.delete_subtree(tx, record)
         shown, _ = await group_sides(record, None)
         counts = {"groups_deleted": gone.groups, "api_keys_deleted": gone.keys}
-        tx.audit(workspace_id, Change("group.delete", _place(record), {**(shown or {}), **counts}, None))
+        tx.audit(workspace_id, Change("group.delete", path_of(record), {**(shown or {}), **counts}, None))
         return RemovedGroup(record, tx.now_ms), buckets
 
     removed, buckets = await store.transact(work)
@@ -243,10 +244,6 @@ async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) 
     if parent is None:
         raise ParentGroupNotFoundError
     return parent
-
-
-def _place(record: GroupRecord) -> str:
-    return f"groups/{record.group.id}"
 
 
 def _existing(record: GroupRecord | None) -> GroupRecord:

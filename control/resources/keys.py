@@ -14,6 +14,7 @@ from control.errors import GroupNotFoundError, KeyNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_key
 from control.records.policy import KeyRecord, PresentedKey
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_key
 from policy.credentials import KeyKind, digest_of, prefix_of
 
@@ -31,7 +32,7 @@ async def add_key(tx: WriteTx, owner: KeyOwner, kind: KeyKind, name: str | None)
     key = new_key()
     record = KeyRecord(prefix_of(key), kind.value, owner.workspace_id, owner.group_id, name, tx.now_ms)
     await key_rows.insert_key(tx, record, digest_of(key))
-    tx.audit(owner.workspace_id, Change("key.mint", _place(record), None, shown_key(record)))
+    tx.audit(owner.workspace_id, Change("key.mint", path_of(record), None, shown_key(record)))
     return key, record
 
 
@@ -55,7 +56,7 @@ async def revoke_key(store: Store, owner: KeyOwner, prefix: str) -> None:
         digest = await key_rows.delete_key(tx, owner.workspace_id, owner.group_id, prefix)
         if record is None or digest is None:
             raise KeyNotFoundError
-        tx.audit(owner.workspace_id, Change("key.revoke", _place(record), shown_key(record), None))
+        tx.audit(owner.workspace_id, Change("key.revoke", path_of(record), shown_key(record), None))
 
     await store.transact(work)
 
@@ -81,10 +82,6 @@ async def find_presented_keys(store: Store, keys: Sequence[str]) -> list[Present
     async with store.read() as conn:
         found = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
     return [holder for holder in found if holder is not None]
-
-
-def _place(record: KeyRecord) -> str:
-    return f"groups/{record.group_id}/api_keys/{record.prefix}" if record.group_id else f"api_keys/{record.prefix}"
 
 
 async def _check_owner(conn: Connection, owner: KeyOwner) -> None:

@@ -24,6 +24,7 @@ from control.records.audit import Change
 from control.records.ids import new_id, new_nonce
 from control.records.policy import SecretRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_secret
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
@@ -63,12 +64,12 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
             changed = replace(old, ciphertext=sealed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
             record = with_owner(changed, new.owner)
             await secret_rows.update_secret(tx, record)
-            tx.audit(workspace_id, Change("secret.rotate", _place(id), shown_secret(old), shown_secret(record)))
+            tx.audit(workspace_id, Change("secret.rotate", path_of(record), shown_secret(old), shown_secret(record)))
         else:
             made = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
             record = with_owner(made, new.owner)
             await secret_rows.insert_secret(tx, record)
-            tx.audit(workspace_id, Change("secret.create", _place(id), None, shown_secret(record)))
+            tx.audit(workspace_id, Change("secret.create", path_of(record), None, shown_secret(record)))
         return record
 
     for _ in range(_ATTEMPTS):
@@ -116,7 +117,7 @@ async def remove_secret(store: Store, workspace_id: str, name: str) -> str:
         id = await secret_rows.delete_secret(tx, workspace_id, name)
         if old is None or id is None:
             raise SecretNotFoundError
-        tx.audit(workspace_id, Change("secret.delete", _place(id), shown_secret(old), None))
+        tx.audit(workspace_id, Change("secret.delete", path_of(old), shown_secret(old), None))
         return id
 
     try:
@@ -138,7 +139,3 @@ async def reencrypt_secrets(tx: WriteTx, keys: Sequence[bytes]) -> Counter[str]:
         sealed = seal(keys, record.id, unseal(keys, record.id, record.ciphertext), new_nonce())
         await secret_rows.update_secret(tx, replace(record, ciphertext=sealed))
     return Counter(record.workspace_id for record in records)
-
-
-def _place(id: str) -> str:
-    return f"secrets/{id}"

@@ -25,6 +25,7 @@ from control.records.audit import Change
 from control.records.ids import new_id, new_nonce
 from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.endpoints import UpstreamUrls
 from control.resources.webhook_messages import new_delivery
@@ -80,7 +81,7 @@ async def create_webhook(
         made = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
         record = with_owner(made, new.owner)
         await webhook_rows.insert_webhook(tx, record)
-        tx.audit(workspace_id, Change("webhook.create", _place(record), None, shown_webhook(record)))
+        tx.audit(workspace_id, Change("webhook.create", path_of(record), None, shown_webhook(record)))
         return record
 
     return await store.transact(work), secret
@@ -108,7 +109,7 @@ async def change_webhook(
         record = with_owner(record, change.owner)
         await webhook_rows.update_webhook(tx, record)
         action = "webhook.update" if secret is None else "webhook.rotate_secret"
-        tx.audit(workspace_id, Change(action, _place(record), shown_webhook(old), shown_webhook(record)))
+        tx.audit(workspace_id, Change(action, path_of(record), shown_webhook(old), shown_webhook(record)))
         return record
 
     return await store.transact(work), secret
@@ -118,7 +119,7 @@ async def remove_webhook(store: Store, workspace_id: str, webhook_id: str) -> We
     async def work(tx: WriteTx) -> WebhookRecord:
         record = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
         await webhook_rows.delete_webhook(tx, webhook_id)
-        tx.audit(workspace_id, Change("webhook.delete", _place(record), shown_webhook(record), None))
+        tx.audit(workspace_id, Change("webhook.delete", path_of(record), shown_webhook(record), None))
         return record
 
     return await store.transact(work)
@@ -181,7 +182,7 @@ async def redeliver(store: Store, webhook: WebhookRecord, delivery_id: str) -> D
         names = ("status", "retry_since_ms", "next_attempt_at_ms", "ended_at_ms", "lease")
         await webhook_rows.update_delivery(tx, delivery_id, {name: getattr(changed, name) for name in names})
         sides = (shown_delivery(delivery), shown_delivery(changed))
-        tx.audit(webhook.workspace_id, Change("webhook.redeliver", _delivery_place(delivery), *sides))
+        tx.audit(webhook.workspace_id, Change("webhook.redeliver", path_of(delivery), *sides))
         return changed
 
     return await store.transact(work)
@@ -194,18 +195,10 @@ async def send_test(store: Store, webhook: WebhookRecord) -> DeliveryRecord:
         delivery = new_delivery(webhook.id, TEST_TYPE, (), await database_ms(tx.conn))
         await webhook_rows.insert_deliveries(tx, [delivery])
         shown = shown_delivery(delivery)
-        tx.audit(webhook.workspace_id, Change("webhook.test", _delivery_place(delivery), None, shown))
+        tx.audit(webhook.workspace_id, Change("webhook.test", path_of(delivery), None, shown))
         return delivery
 
     return await store.transact(work)
-
-
-def _place(record: WebhookRecord) -> str:
-    return f"webhooks/{record.id}"
-
-
-def _delivery_place(record: DeliveryRecord) -> str:
-    return f"webhooks/{record.webhook_id}/deliveries/{record.id}"
 
 
 def _existing(record: WebhookRecord | None) -> WebhookRecord:

@@ -16,6 +16,7 @@ from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.policy import WorkspaceRecord
 from control.resources import secrets, webhooks
+from control.resources.changes.resource_paths import path_of
 from control.resources.keys import KeyOwner, add_key
 from control.resources.platform import signing_secrets
 from policy.credentials import KeyKind
@@ -54,7 +55,7 @@ async def create_workspace(
     async def work(tx: WriteTx) -> dict[str, Any]:
         record = WorkspaceRecord(new_id("ws"), name, tier, "active", onboarded, tx.now_ms)
         await workspace_rows.insert_workspace(tx, record, owned)
-        tx.audit(record.id, Change("workspace.create", _place(record), None, _shown(record, owned)))
+        tx.audit(record.id, Change("workspace.create", path_of(record), None, _shown(record, owned)))
         key, _ = await add_key(tx, KeyOwner(record.id), KeyKind.WORKSPACE_MANAGE_ALL, "first key")
         return {"workspace_id": record.id, "name": name, "prefixes": owned, "api_key": key}
 
@@ -84,7 +85,7 @@ async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, An
             raise WorkspaceError(f"no workspace is called {name!r}")
         owned = await workspace_rows.owned_prefixes(tx.conn, record.id)
         if record != old:
-            tx.audit(old.id, Change("workspace.update", _place(record), _shown(old, owned), _shown(record, owned)))
+            tx.audit(old.id, Change("workspace.update", path_of(record), _shown(old, owned), _shown(record, owned)))
         return _shown(record, owned)
 
     return await store.transact(work)
@@ -139,10 +140,6 @@ def _shown(record: WorkspaceRecord, prefixes: Sequence[str]) -> dict[str, Any]:
         "training": record.training,
         "async_max_body_bytes": record.async_max_body_bytes,
     }
-
-
-def _place(record: WorkspaceRecord) -> str:
-    return f"workspaces/{record.id}"
 
 
 def _body_bytes(wanted: object) -> int | None:

@@ -11,6 +11,7 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace, owned_prefixes
 from control.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
 from control.records.audit import Change
+from control.resources.changes.resource_paths import path_of
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.prices import Price, amount_text, date_text
 
@@ -35,7 +36,7 @@ async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
         if price != old:
             before = None if old is None else shown_price(old)
             action = "price.create" if old is None else "price.update"
-            tx.audit(workspace_id, Change(action, _place(price), before, shown_price(price)))
+            tx.audit(workspace_id, Change(action, path_of(price), before, shown_price(price)))
         return price
 
     return await store.transact(work)
@@ -48,7 +49,7 @@ async def remove_price(store: Store, workspace_id: str, position: Position) -> P
         old = await price_rows.find_price(tx.conn, workspace_id, position)
         if old is None or not await price_rows.delete_price(tx, workspace_id, position):
             raise PriceNotFoundError
-        tx.audit(workspace_id, Change("price.delete", _place(old), shown_price(old), None))
+        tx.audit(workspace_id, Change("price.delete", path_of(old), shown_price(old), None))
         return old
 
     return await store.transact(work)
@@ -73,7 +74,3 @@ def shown_price(price: Price) -> dict[str, str]:
         "output_per_million": amount_text(price.output),
         "per_call": amount_text(price.per_call),
     }
-
-
-def _place(price: Price) -> str:
-    return f"prices/{price.slug}/{date_text(price.valid_from_ms)}"

@@ -17,6 +17,7 @@ from control.records.ids import new_id
 from control.records.loads import UNREPORTED, Load
 from control.records.logs import LogLine
 from control.records.models import DeploymentRecord, ModelRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import deployment_sides
 from control.resources.endpoints import UpstreamUrls
 from control.resources.logs import Logs, now_ns
@@ -64,7 +65,7 @@ async def create_deployment(
         record = replace(first, **settings)
         await model_rows.insert_deployment(tx, model, record)
         sides = deployment_sides(None, record)
-        tx.audit(ref.workspace_id, Change("deployment.create", _place(record), *sides))
+        tx.audit(ref.workspace_id, Change("deployment.create", path_of(record), *sides))
         return record
 
     return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
@@ -84,7 +85,7 @@ async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
             raise DeploymentInUseError(names)
         await model_rows.delete_deployment(tx, model, record.id)
         sides = deployment_sides(record, None)
-        tx.audit(ref.workspace_id, Change("deployment.delete", _place(record), *sides))
+        tx.audit(ref.workspace_id, Change("deployment.delete", path_of(record), *sides))
         return record.id
 
     try:
@@ -240,14 +241,10 @@ async def _change(
         record = await _write(tx, model, old, changed(old))
         if record != old:
             sides = deployment_sides(old, record)
-            tx.audit(ref.workspace_id, Change(f"deployment.{verb}", _place(record), *sides))
+            tx.audit(ref.workspace_id, Change(f"deployment.{verb}", path_of(record), *sides))
         return record
 
     return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
-
-
-def _place(record: DeploymentRecord) -> str:
-    return f"models/{record.model_id}/deployments/{record.id}"
 
 
 async def _write(tx: WriteTx, model: ModelRecord, old: DeploymentRecord, changed: DeploymentRecord) -> DeploymentRecord:

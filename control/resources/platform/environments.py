@@ -10,6 +10,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.errors import DeploymentNotFoundError, EnvironmentInUseError, EnvironmentNotFoundError
 from control.records.audit import Change
 from control.records.models import EnvironmentRecord, ModelRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_environment
 from control.resources.platform.models import find_model, with_model_locked
 
@@ -27,7 +28,7 @@ async def point_environment(
         write = model_rows.update_environment if old else model_rows.insert_environment
         await write(tx, model, record)
         action, before = ("environment.update", shown_environment(old)) if old else ("environment.create", None)
-        tx.audit(workspace_id, Change(action, _place(record), before, shown_environment(record)))
+        tx.audit(workspace_id, Change(action, path_of(record), before, shown_environment(record)))
         return record
 
     return await with_model_locked(store, workspace_id, model_id, work)
@@ -41,7 +42,7 @@ async def remove_environment(store: Store, workspace_id: str, model_id: str, nam
         if slugs := await endpoint_rows.slugs_routed_to(tx.conn, model.id, record.name):
             raise EnvironmentInUseError(slugs)
         await model_rows.delete_environment(tx, model, record.name)
-        tx.audit(workspace_id, Change("environment.delete", _place(record), shown_environment(record), None))
+        tx.audit(workspace_id, Change("environment.delete", path_of(record), shown_environment(record), None))
         return record
 
     return await with_model_locked(store, workspace_id, model_id, work)
@@ -60,10 +61,6 @@ async def read_environments(
     async with store.read() as conn:
         await find_model(conn, workspace_id, model_id)
         return await model_rows.list_environments(conn, model_id, after, limit)
-
-
-def _place(record: EnvironmentRecord) -> str:
-    return f"models/{record.model_id}/environments/{record.name}"
 
 
 async def _existing(conn: Connection, model_id: str, name: str) -> EnvironmentRecord:

@@ -14,6 +14,7 @@ from control.errors import ModelInUseError, ModelNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.models import ModelRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_model
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, deployment_of
 
@@ -34,7 +35,7 @@ async def create_model(store: Store, workspace_id: str, name: str) -> ModelSumma
     async def work(tx: WriteTx) -> ModelSummary:
         record = ModelRecord(new_id("mdl"), workspace_id, name, tx.now_ms)
         await model_rows.insert_model(tx, record)
-        tx.audit(workspace_id, Change("model.create", _place(record), None, shown_model(record)))
+        tx.audit(workspace_id, Change("model.create", path_of(record), None, shown_model(record)))
         return ModelSummary(record)
 
     return await store.transact(work)
@@ -45,7 +46,7 @@ async def rename_model(store: Store, workspace_id: str, model_id: str, name: str
         record = replace(model, name=name)
         await model_rows.update_model(tx, record)
         if record != model:
-            tx.audit(workspace_id, Change("model.update", _place(record), shown_model(model), shown_model(record)))
+            tx.audit(workspace_id, Change("model.update", path_of(record), shown_model(model), shown_model(record)))
         return (await _summaries(tx.conn, [record]))[0]
 
     return await with_model_locked(store, workspace_id, model_id, work)
@@ -60,7 +61,7 @@ async def remove_model(store: Store, workspace_id: str, model_id: str) -> str:
         count = (await model_rows.count_deployments(tx.conn, [model.id])).get(model.id, 0)
         await model_rows.delete_model(tx, model)
         shown = shown_model(model) | {"deployments_deleted": count}
-        tx.audit(workspace_id, Change("model.delete", _place(model), shown, None))
+        tx.audit(workspace_id, Change("model.delete", path_of(model), shown, None))
         return model.id
 
     try:
@@ -108,10 +109,6 @@ async def _summaries(conn: Connection, records: Sequence[ModelRecord]) -> list[M
         )
         for record in records
     ]
-
-
-def _place(record: ModelRecord) -> str:
-    return f"models/{record.id}"
 
 
 def _existing(record: ModelRecord | None) -> ModelRecord:

@@ -14,6 +14,7 @@ from control.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingN
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.training import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_job
 from control.resources.training import admission, job_states
 from control.resources.training.backends import present_backend
@@ -97,11 +98,6 @@ async def find_job(conn: Connection, ref: JobRef) -> JobSummary:
     return JobSummary(record, project.name)
 
 
-def job_place(record: JobRecord) -> str:
-    """How the audit trail names the job."""
-    return f"training_projects/{record.project_id}/jobs/{record.id}"
-
-
 async def _check_enabled(tx: WriteTx, workspace_id: str) -> None:
     """Locks the workspace: no other job of it is created, and no project of it deleted, meanwhile."""
     workspace = await workspace_rows.lock_workspace(tx, workspace_id)
@@ -118,7 +114,7 @@ async def _insert(tx: WriteTx, project: ProjectRecord, new: NewJob) -> JobSummar
     record = _record(project, new, backend, tx.now_ms)
     await job_rows.insert_job(tx, record, new.spec)
     action = "training_job.create" if new.recreated_from is None else "training_job.recreate"
-    tx.audit(record.workspace_id, Change(action, job_place(record), None, shown_job(record)))
+    tx.audit(record.workspace_id, Change(action, path_of(record), None, shown_job(record)))
     await project_rows.update_project(tx, replace(project, updated_at_ms=max(tx.now_ms, project.updated_at_ms)))
     return JobSummary(record, project.name)
 
@@ -161,7 +157,7 @@ async def _change(store: Store, ref: JobRef, verb: str, changed: Callable[[JobRe
         await job_rows.update_job(tx, old, new)
         if new != old:
             after = None if new.is_deleted else shown_job(new)
-            tx.audit(ref.workspace_id, Change(f"training_job.{verb}", job_place(new), shown_job(old), after))
+            tx.audit(ref.workspace_id, Change(f"training_job.{verb}", path_of(new), shown_job(old), after))
         return JobSummary(new, found.project_name)
 
     return await store.transact(work)

@@ -13,6 +13,7 @@ from control.errors import ProjectInUseError, TooManyProjectsError, TrainingProj
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.training import JobRecord, ProjectRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_project
 from control.resources.training.backends import present_backend
 
@@ -40,7 +41,7 @@ async def put_project(store: Store, workspace_id: str, name: str) -> ProjectSumm
             raise TooManyProjectsError(MAX_PROJECTS)
         record = ProjectRecord(new_id("tp"), workspace_id, name, False, tx.now_ms, tx.now_ms)
         await project_rows.insert_project(tx, record)
-        tx.audit(workspace_id, Change("training_project.create", _place(record), None, shown_project(record)))
+        tx.audit(workspace_id, Change("training_project.create", path_of(record), None, shown_project(record)))
         return ProjectSummary(record, None)
 
     return await store.transact(work)
@@ -71,7 +72,7 @@ async def remove_project(store: Store, workspace_id: str, project_id: str) -> Pr
         await job_rows.mark_deleted_in_project(tx, project_id)
         await project_rows.update_project(tx, replace(project, is_deleted=True, updated_at_ms=tx.now_ms))
         await project_rows.delete_if_empty(tx, project_id)
-        tx.audit(workspace_id, Change("training_project.delete", _place(project), shown_project(project), None))
+        tx.audit(workspace_id, Change("training_project.delete", path_of(project), shown_project(project), None))
         return summary
 
     return await store.transact(work)
@@ -83,10 +84,6 @@ async def find_project(conn: Connection, workspace_id: str, project_id: str) -> 
     if record is None:
         raise TrainingProjectNotFoundError
     return record
-
-
-def _place(record: ProjectRecord) -> str:
-    return f"training_projects/{record.id}"
 
 
 async def _summaries(conn: Connection, records: Sequence[ProjectRecord]) -> list[ProjectSummary]:

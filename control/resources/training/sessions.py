@@ -20,8 +20,9 @@ from control.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFo
 from control.records.audit import Change
 from control.records.ids import new_nonce
 from control.records.training import JobRecord, JobRef, SessionRecord
+from control.resources.changes.resource_paths import path_of
 from control.resources.training.backends import present_backend
-from control.resources.training.jobs import find_job, job_place
+from control.resources.training.jobs import find_job
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.training.job_spec import ON_FAILURE, ON_STARTUP
 from policy.training.statuses import RUNNING
@@ -84,7 +85,7 @@ async def begin_on_demand(store: Store, ref: JobRef) -> None:
         session = (await job_rows.get_spec(tx.conn, job.id)).session
         minutes = session.timeout_minutes if session else DEFAULT_TIMEOUT_MINUTES
         await _renew(tx, job, minutes)
-        place = f"{job_place(job)}/interactive_session"
+        place = f"{path_of(job)}/interactive_session"
         tx.audit(ref.workspace_id, Change("training_job.begin_sessions", place, None, {"timeout_minutes": minutes}))
 
     await store.transact(work)
