@@ -5,7 +5,6 @@ directory with a database but without its secret key is refused: a new key could
 """
 
 import base64
-import fcntl
 import hashlib
 import logging
 import os
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from runtime.file_locks import is_locked, try_lock
 from runtime.private_files import WrongOwnerError, describe_closed, tighten_directory
 
 _SOCKET_PATH = re.compile(r"[A-Za-z0-9/._+-]{1,100}")
@@ -67,7 +67,7 @@ class DataDirectory:
         """
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up_at = time.monotonic() + patience_s
-        while not _try_lock(fd):
+        while not try_lock(fd):
             holder = _pid_in(fd)
             if _is_alive(holder) or time.monotonic() > give_up_at:
                 os.close(fd)
@@ -79,17 +79,7 @@ class DataDirectory:
 
     def is_served(self) -> bool:
         """Whether a `tollgate up` holds the lock. An `up` that starts meanwhile waits for this look."""
-        try:
-            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self.path / "lock")
 
     def internal_token(self) -> str:
         """The token that proxy and control share; created on first use."""
@@ -150,14 +140,6 @@ def _link_unless_there(source: str, target: Path) -> None:
         os.link(source, target)
     except FileExistsError:
         return  # another process created it meanwhile; use that content
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _pid_in(fd: int) -> int:

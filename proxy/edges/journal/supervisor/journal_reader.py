@@ -6,7 +6,6 @@ nothing.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -20,6 +19,7 @@ from proxy.accounting.journal_records import HEAD_BYTES, MAGIC, MAX_PAYLOAD_BYTE
 from proxy.accounting.recovery import Halves, Ledger
 from proxy.edges.journal.segment_files import LOCK_NAME, SEGMENT_SUFFIX
 from proxy.edges.journal.segments import open_segment, restore_segments
+from runtime.file_locks import try_lock
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,12 @@ class JournalReader:
             return True
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-            else:
+            if try_lock(fd):
                 self._lock_fd = fd
                 restore_segments(self.directory)
                 self.dead = True
+            else:
+                os.close(fd)
         return self.dead
 
     def from_saved_position(self) -> "JournalReader":

@@ -6,7 +6,6 @@ readers only ever see complete policy. The file survives restarts.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
@@ -21,6 +20,7 @@ from proxy.edges.policy.replica_file import SCHEMA_VERSION, ReplicaStamp, connec
 from proxy.edges.policy.supervisor import group_rows
 from proxy.edges.policy.supervisor.group_rows import EncodedRow, GroupParts
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
+from runtime.file_locks import try_lock
 
 CHANGES_KEPT = 2000
 """How many changes the file names. A reader that missed more empties its cache."""
@@ -346,11 +346,9 @@ def _file_of(conn: sqlite3.Connection) -> str:
 
 def _lock(path: Path) -> int:
     fd = os.open(lock_path(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(fd):
         os.close(fd)
-        raise ReplicaInUseError(path) from None
+        raise ReplicaInUseError(path)
     return fd
 
 

@@ -4,8 +4,6 @@ Read-only; works beside a running proxy and without one. May read every row, so 
 """
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +17,7 @@ from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
 from proxy.supervisor.refresher import ReplicaVersion
+from runtime.file_locks import is_locked
 
 
 class NoReplicaFileError(Exception):
@@ -82,7 +81,7 @@ class ReplicaListing:
 
     def confirmed_ago_s(self) -> float | None:
         """Seconds since control confirmed this policy; None if no proxy runs here or it has not reached control."""
-        if not _is_locked(lock_path(self._path)):
+        if not is_locked(lock_path(self._path)):
             return None
         stamp = ReplicaStamp(stamp_path(self._path))
         try:
@@ -114,17 +113,3 @@ def _opens(keys: Sequence[bytes], id: str, ciphertext: str) -> bool:
     except SealedWithUnknownKeyError:
         return False
     return True
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
