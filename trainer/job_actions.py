@@ -91,7 +91,7 @@ class JobActions:
         except (BackendAwayError, ControlAwayError) as error:  # the sync loop reports outages and decides again
             log.debug("%s is decided again: %s", action, error)
         except Exception:
-            log.exception("%s failed and is decided again", action)
+            log.exception("%s failed and is decided again. Please report this bug.", action)
             self._pause(action.job_id)
 
     async def _start(self, start: Start) -> None:
@@ -106,7 +106,11 @@ class JobActions:
         except BackendAwayError:
             raise
         except Exception as error:
-            log.exception("The backend could not start job %s, attempt %d", claimed.job_id, claimed.attempt)
+            log.exception(
+                "Job %s, attempt %d, ends: the backend could not start it. Please report this bug.",
+                claimed.job_id,
+                claimed.attempt,
+            )
             message = f"The backend could not start the job ({type(error).__name__}); the trainer's log has the cause"
             self.failed_starts[claimed.job_id, claimed.attempt] = message
 

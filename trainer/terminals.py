@@ -104,7 +104,7 @@ class Terminals:
         except ControlLostError:
             return
         except Exception:  # a bug must not end the trainer
-            log.exception("A shell on node %d of %s ended by a bug", terminal.rank, terminal.job_id)
+            log.exception("A shell on node %d of %s ended by a bug. Please report it.", terminal.rank, terminal.job_id)
 
     async def _run(self, terminal: WantedTerminal, control: ControlSocket) -> None:
         try:

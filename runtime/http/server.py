@@ -361,7 +361,7 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer with our JSON and close. `message` is not used; of `exc` the text is never logged."""
         if isinstance(exc, _MALFORMED):
-            log.info("malformed request from %s: %s", request.remote, type(exc).__name__)
+            log.info("Refused a malformed request from %s with a 400 (%s).", request.remote, type(exc).__name__)
             self.cut(400, _BREAKS_HTTP)
             return web.Response(status=400)  # as in `_Front._serve`
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
@@ -376,10 +376,10 @@ class _Connection(web.RequestHandler):
         """Log the traceback and type; never the text, which may quote the request."""
         error = details.get("exc_info")
         if isinstance(error, _MALFORMED):
-            log.info("malformed request body: %s", type(error).__name__)
+            log.info("Refused a malformed request body (%s).", type(error).__name__)
             return
         trace = "".join(traceback.format_tb(error.__traceback__)) if isinstance(error, BaseException) else ""
-        log.error("the HTTP server failed: %s\n%s", type(error).__name__, trace)
+        log.error("A request failed by a bug (%s). Please report it.\n%s", type(error).__name__, trace)
 
     def _front_time(self) -> float:
         return asyncio.get_running_loop().time()
