@@ -1,4 +1,4 @@
-"""What control does, and what becomes of platform models and asynchronous requests."""
+"""Dashboards of control's work, and of what becomes of platform models and asynchronous requests."""
 
 from deploy.grafana.panels import RATE, Dashboard, Variable, panel, quantiles
 

@@ -15,7 +15,9 @@ from deploy.grafana.proxy_dashboards import PROXY, TENANTS
 FOLDER = Path(__file__).parent / "dashboards"
 DASHBOARDS = (PROXY, TENANTS, CONTROL, MODELS)
 _SCHEMA_VERSION = 39
-_COLUMNS, _WIDTH, _HEIGHT = 24, 12, 8
+_COLUMNS = 24
+_WIDTH = 12
+_HEIGHT = 8
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -59,18 +61,18 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 
 def _panels(dashboard: Dashboard) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    drawing: list[dict[str, Any]] = []
     y = 0
     for title, panels in dashboard.rows:
         place = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
-        found.append({"id": len(found) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
+        drawing.append({"id": len(drawing) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
         y += 1
         for number, panel in enumerate(panels):
             line, column = divmod(number * _WIDTH, _COLUMNS)
             place = {"x": column, "y": y + line * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
-            found.append({"id": len(found) + 1, **_graph(panel), "gridPos": place})
+            drawing.append({"id": len(drawing) + 1, **_graph(panel), "gridPos": place})
         y += -(-len(panels) * _WIDTH // _COLUMNS) * _HEIGHT
-    return found
+    return drawing
 
 
 def _graph(panel: Panel) -> dict[str, Any]:

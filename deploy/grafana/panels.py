@@ -1,4 +1,4 @@
-"""What a dashboard consists of. `generate.py` makes Grafana's JSON of it."""
+"""The parts of a dashboard. `generate.py` makes Grafana's JSON of it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the proxies do: for all callers together, and by workspace, slug and group."""
+"""Dashboards of the proxies' work: for all callers together, and by workspace, slug and group."""
 
 from deploy.grafana.panels import PROXIES, RATE, Dashboard, Variable, panel, quantiles
 

@@ -77,10 +77,10 @@ def checksums(folder: Path) -> str:
 
 
 def _git(tree: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(tree), *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ReleaseError(f"a release is built from a git checkout: {done.stderr.strip()}")
-    return done.stdout.strip()
+    process = subprocess.run(["git", "-C", str(tree), *words], capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise ReleaseError(f"a release is built from a git checkout: {process.stderr.strip()}")
+    return process.stdout.strip()
 
 
 if __name__ == "__main__":

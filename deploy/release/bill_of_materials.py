@@ -19,7 +19,7 @@ from typing import Any
 _LOCKED = re.compile(r"^([A-Za-z0-9][\w.-]*)==", re.MULTILINE)
 _REQUIRED = re.compile(r"^[A-Za-z0-9][\w.-]*")
 _NAMESPACE = uuid.UUID("6f0f2c46-0b3d-5c0e-9d5a-2f1f6c1d6a11")
-"""Of serial numbers: the same contents have the same number, so that two builds are equal."""
+"""The namespace of serial numbers: the same contents have the same number, so that two builds are equal."""
 PRODUCT = "tollgate"
 
 
@@ -38,11 +38,11 @@ def bill(installed: Iterable[Distribution], lock: str, epoch: int) -> dict[str, 
 
     Raises `LookupError` if the product is not installed.
     """
-    found = {canonical(one.name): one for one in installed}
-    if PRODUCT not in found:
+    by_name = {canonical(one.name): one for one in installed}
+    if PRODUCT not in by_name:
         raise LookupError(f"{PRODUCT} is not installed beside this interpreter")
-    listed = {name: found[name] for name in sorted(locked_names(lock) & found.keys()) if name != PRODUCT}
-    every = {PRODUCT: found[PRODUCT], **listed}
+    listed = {name: by_name[name] for name in sorted(locked_names(lock) & by_name.keys()) if name != PRODUCT}
+    every = {PRODUCT: by_name[PRODUCT], **listed}
     components = [_component(name, one, "library") for name, one in listed.items()]
     graph = [{"ref": _purl(name, one), "dependsOn": sorted(_needs(one, every))} for name, one in every.items()]
     content = {"components": components, "dependencies": graph}
@@ -54,7 +54,7 @@ def bill(installed: Iterable[Distribution], lock: str, epoch: int) -> dict[str, 
         "version": 1,
         "metadata": {
             "timestamp": datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "component": _component(PRODUCT, found[PRODUCT], "application"),
+            "component": _component(PRODUCT, by_name[PRODUCT], "application"),
             "properties": [
                 {"name": "python", "value": ".".join(platform.python_version_tuple()[:2])},
                 {"name": "platform", "value": f"{platform.system()} {platform.machine()}".lower()},
@@ -93,7 +93,7 @@ def _licences(one: Distribution) -> list[dict[str, Any]]:
 
 
 def _needs(one: Distribution, every: dict[str, Distribution]) -> Iterator[str]:
-    """Of what the package may require, extras included, that which is installed here."""
+    """Return those that the package may require, extras included, and that are installed here."""
     names = {canonical(match.group()) for text in one.requires or () if (match := _REQUIRED.match(text))}
     yield from (_purl(name, every[name]) for name in names if name in every)
 

@@ -34,11 +34,13 @@ def build(tree: Path, to: Path, epoch: int) -> tuple[Path, Path]:
     """
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tollgate-build-") as folder:
-        copy, made = Path(folder) / "source", Path(folder) / "made"
+        copy = Path(folder) / "source"
+        output = Path(folder) / "made"
         _copy_sources(tree, copy, epoch)
-        made.mkdir()
-        _run_hooks(copy, made, epoch)
-        (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+        output.mkdir()
+        _run_hooks(copy, output, epoch)
+        (wheel,) = output.glob("*.whl")
+        (sdist,) = output.glob("*.tar.gz")
         _pack_again(sdist, to / sdist.name, epoch)
         shutil.copyfile(wheel, to / wheel.name)
     return to / wheel.name, to / sdist.name
@@ -62,11 +64,11 @@ def _copy_sources(tree: Path, copy: Path, epoch: int) -> None:
         os.utime(target, (epoch, epoch))
 
 
-def _run_hooks(copy: Path, made: Path, epoch: int) -> None:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    environment = kept | {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
-        [sys.executable, "-c", _HOOKS, str(made)],
+def _run_hooks(copy: Path, output: Path, epoch: int) -> None:
+    base = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    environment = base | {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+    process = subprocess.run(
+        [sys.executable, "-c", _HOOKS, str(output)],
         cwd=copy,
         env=environment,
         umask=0o022,
@@ -74,8 +76,8 @@ def _run_hooks(copy: Path, made: Path, epoch: int) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise BuildError(done.stdout + done.stderr)
+    if process.returncode != 0:
+        raise BuildError(process.stdout + process.stderr)
 
 
 def _pack_again(sdist: Path, to: Path, epoch: int) -> None:
@@ -92,6 +94,8 @@ def _pack_again(sdist: Path, to: Path, epoch: int) -> None:
 
 def _plain(member: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
     plain = tarfile.TarInfo(member.name)
-    plain.type, plain.size, plain.mtime = member.type, member.size, epoch
+    plain.type = member.type
+    plain.size = member.size
+    plain.mtime = epoch
     plain.mode = 0o755 if member.isdir() else 0o644
     return plain

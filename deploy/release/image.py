@@ -23,10 +23,10 @@ def base_images(dockerfile: str) -> dict[str, str]:
 
 def daemon_answers() -> bool:
     try:
-        done = subprocess.run(["docker", "version"], capture_output=True, timeout=20, check=False)
+        process = subprocess.run(["docker", "version"], capture_output=True, timeout=20, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def build(tree: Path, tag: str, epoch: int) -> str:
@@ -46,7 +46,7 @@ def _pinned(image: str) -> str:
 
 
 def _docker(*words: str) -> str:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ImageError(f"docker {' '.join(words[:2])}: {done.stdout}{done.stderr}")
-    return done.stdout
+    process = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise ImageError(f"docker {' '.join(words[:2])}: {process.stdout}{process.stderr}")
+    return process.stdout

@@ -19,10 +19,10 @@ def notes(changelog: str, version: str, commit: str) -> str:
 
     Raises `LookupError` if the changelog has neither.
     """
-    found = sections(changelog)
-    if text := found.get(version):
+    by_title = sections(changelog)
+    if text := by_title.get(version):
         title = f"Tollgate {version}"
-    elif text := found.get(UNRELEASED):
+    elif text := by_title.get(UNRELEASED):
         title = f"Tollgate {version} (CHANGELOG.md has no section {version}: these are the unreleased changes)"
     else:
         raise LookupError(f"CHANGELOG.md has neither a section {version} nor one called {UNRELEASED}")

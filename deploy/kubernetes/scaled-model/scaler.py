@@ -30,7 +30,7 @@ SETTLE_S = 3.0
 CALLS_PER_REPLICA = 8
 """Calls that one pod is expected to run when the deployment has no `max_concurrency`."""
 STUCK_S = 300.0
-"""Without a ready pod, and with a pod that cannot start, for this long: the deployment is FAILED."""
+"""The time without a ready pod, and with a pod that cannot start, after which the deployment is FAILED."""
 STUCK_REASONS = (
     "CrashLoopBackOff",
     "CreateContainerConfigError",
@@ -51,14 +51,14 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """From the environment of the pod; see scaler.yaml."""
+    """Settings from the environment of the pod; see scaler.yaml."""
 
     tollgate_url: str
     api_key: str = field(repr=False)
     model_id: str
     deployment_id: str
     hook_url: str
-    """Where control reaches this program, without the secret path."""
+    """The address at which control reaches this program, without the secret path."""
     wake_secret: str = field(repr=False)
     hook_port: int
     kubernetes_url: str
@@ -79,7 +79,8 @@ class Settings:
             raise SystemExit(f"not set: {', '.join(missing)}. See README.md")
         if len(environ["WAKE_SECRET"]) < 32:
             raise SystemExit("WAKE_SECRET needs at least 32 characters: openssl rand -hex 32")
-        host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+        host = environ["KUBERNETES_SERVICE_HOST"]
+        port = environ["KUBERNETES_SERVICE_PORT"]
         return cls(
             tollgate_url=environ["TOLLGATE_URL"].rstrip("/"),
             api_key=environ["TOLLGATE_API_KEY"],
@@ -136,13 +137,13 @@ class Tollgate(Api):
     def credential(self) -> str:
         return self._api_key
 
-    def move(self, present: str, wanted: str, error_message: str | None = None) -> None:
+    def move(self, present: str, target: str, error_message: str | None = None) -> None:
         """Set the statuses between the present and the wanted one; none if it is not ahead."""
         way = ("SCALED_TO_ZERO", "WAKING_UP", "LOADING_MODEL", "FAILED")
         present = "SCALED_TO_ZERO" if present == "DEPLOYING" else present
         if present not in way:
             return
-        for status in way[way.index(present) + 1 : way.index(wanted) + 1]:
+        for status in way[way.index(present) + 1 : way.index(target) + 1]:
             reason = {"error_message": error_message} if status == "FAILED" else {}
             try:
                 self.ask("PUT", "/status", {"status": status} | reason)
@@ -167,7 +168,7 @@ class Kubernetes(Api):
         return (self._account / "token").read_text().strip()  # Kubernetes replaces it while we run
 
     def scale(self) -> tuple[int, str]:
-        """How many pods are wanted, and the label selector that finds them."""
+        """Return how many pods are wanted, and the label selector that finds them."""
         scale = self.ask("GET", self._scale_path)
         return int(scale["spec"].get("replicas", 0)), str(scale["status"].get("selector", ""))
 
@@ -180,21 +181,21 @@ class Kubernetes(Api):
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod takes calls. One that is being deleted leaves the list; its preStop hook waits for that."""
+    """Return whether the pod takes calls. One that is deleted leaves the list; its preStop hook waits for that."""
     conditions = pod.get("status", {}).get("conditions", ())
     ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
     return ready and bool(pod["status"].get("podIP")) and "deletionTimestamp" not in pod["metadata"]
 
 
 def why_stuck(pods: list[dict[str, Any]]) -> str:
-    """Why a pod cannot start; "" if none says so."""
+    """Return why a pod cannot start; "" if none says so."""
     for pod in pods:
         for container in pod.get("status", {}).get("containerStatuses", ()):
-            waiting = container.get("state", {}).get("waiting") or {}
-            if waiting.get("reason") in STUCK_REASONS:
+            state = container.get("state", {}).get("waiting") or {}
+            if state.get("reason") in STUCK_REASONS:
                 last = (container.get("lastState", {}).get("terminated") or {}).get("reason", "")
-                told = f"{waiting['reason']}: {waiting.get('message', '')}"
-                return f"pod {pod['metadata']['name']}: {told}{f' (last: {last})' if last else ''}"
+                cause = f"{state['reason']}: {state.get('message', '')}"
+                return f"pod {pod['metadata']['name']}: {cause}{f' (last: {last})' if last else ''}"
     return ""
 
 
@@ -212,11 +213,13 @@ class Needs:
 
     def observe(self, now: float, deployment: Mapping[str, Any]) -> None:
         """Note the load. After a gap without news, the last known need is assumed to have lasted until now."""
-        load, each = deployment["load"], deployment.get("max_concurrency") or CALLS_PER_REPLICA
+        load = deployment["load"]
+        each = deployment.get("max_concurrency") or CALLS_PER_REPLICA
         if self._told_at and now - self._told_at > 10 * TICK_S:
             self.add(now, self.peak())
         had_call = self._told_at > 0 and load["last_request_at"] != self._last_request_at
-        self._told_at, self._last_request_at = now, load["last_request_at"]
+        self._told_at = now
+        self._last_request_at = load["last_request_at"]
         calls = load["in_flight"] + load["queued"] + load["parked"]
         self.add(now, max(-(-calls // each), int(had_call)))
         self._needs = [(at, need) for at, need in self._needs if at > now - self._idle_timeout_s]
@@ -249,7 +252,8 @@ class Scaler:
         if self.woken.is_set():
             self.woken.clear()
             self._needs.add(now, 1)
-            self._has_failed, self._stuck_since = False, None
+            self._has_failed = False
+            self._stuck_since = None
         deployment = self._tollgate.ask("GET", "")
         self._needs.observe(now, deployment)
         if self._has_failed and deployment["status"] != "FAILED":  # somebody asked for a retry
@@ -268,19 +272,19 @@ class Scaler:
             self._stuck_since = None
 
     def _apply(self, now: float, deployment: Mapping[str, Any], scale: int, ready: list[str]) -> None:
-        wanted = 0 if self._has_failed else min(self._needs.peak(), self._settings.max_replicas)
-        if ready and scale and not wanted:
+        target = 0 if self._has_failed else min(self._needs.peak(), self._settings.max_replicas)
+        if ready and scale and not target:
             self._list(deployment, [])
             self._drain(now, deployment)
             return
         self._drained_since = None
-        if not wanted and scale and self._stuck_since is None and not self._has_failed:
-            wanted = scale  # pods that are still starting are not idle
-        if wanted != scale:
-            say(f"scaling {self._settings.target} from {scale} to {wanted}")
-            self._kubernetes.set_scale(wanted)
+        if not target and scale and self._stuck_since is None and not self._has_failed:
+            target = scale  # pods that are still starting are not idle
+        if target != scale:
+            say(f"scaling {self._settings.target} from {scale} to {target}")
+            self._kubernetes.set_scale(target)
         self._list(deployment, ready)
-        if wanted and not ready:
+        if target and not ready:
             self._tollgate.move(deployment["status"], "LOADING_MODEL")
 
     def _drain(self, now: float, deployment: Mapping[str, Any]) -> None:
@@ -308,7 +312,8 @@ class Scaler:
             self._has_failed = True
 
     def _url(self, pod: Mapping[str, Any]) -> str:
-        address, port = pod["status"]["podIP"], self._settings.pod_port
+        address = pod["status"]["podIP"]
+        port = self._settings.pod_port
         return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
@@ -373,7 +378,8 @@ def run(settings: Settings) -> None:
     hook = Hook(settings, scaler.woken)
     threading.Thread(target=hook.serve_forever, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    is_registered, problem = False, ""
+    is_registered = False
+    problem = ""
     while True:
         try:
             if not is_registered:
