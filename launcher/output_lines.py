@@ -83,7 +83,7 @@ class LineCutter:
         self._open[:] = rest[: 4 * MAX_LINE_CHARS]
         batch = ended[: LINES_PER_S - self._lines_in_second]
         self._lines_in_second += len(batch)
-        lines = [*self._told(), *(text for line in batch if (text := _text(line)))]
+        lines = [*self._loss_notes(), *(text for line in batch if (text := _text(line)))]
         self._left_out += len(ended) - len(batch)
         return lines
 
@@ -91,14 +91,14 @@ class LineCutter:
         """Return what is left when the output has ended."""
         rest = bytes(self._open)
         self._open[:] = b""
-        return [*self._told(), *([text] if (text := _text(rest)) else [])]
+        return [*self._loss_notes(), *([text] if (text := _text(rest)) else [])]
 
     def _skip(self, data: bytes) -> list[str]:
         self._left_out += data.count(b"\n")
         self._open[:] = data.rpartition(b"\n")[2][: 4 * MAX_LINE_CHARS]
         return []
 
-    def _told(self) -> Iterator[str]:
+    def _loss_notes(self) -> Iterator[str]:
         if self._left_out:
             yield f"WARNING: {self._left_out} lines left out: more than {LINES_PER_S} in a second"
             self._left_out = 0

@@ -49,7 +49,7 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
     control = ControlClient(settings.control_url, settings.internal_token)
     dialler = TerminalDialler(settings.control_url, settings.internal_token)
     try:
-        if (name := await _taken(directory, stop)) is None:
+        if (name := await _take_directory(directory, stop)) is None:
             return
         checkpoints = checkpoints_in(settings.checkpoint_store, settings.checkpoint_sizes)
         backend = make_backend(settings, control.environment, checkpoints)
@@ -88,7 +88,7 @@ def backend_class(settings: Settings) -> BackendClass:
     return RayBackend
 
 
-async def _taken(directory: TrainerDirectory, stop: asyncio.Event) -> str | None:
+async def _take_directory(directory: TrainerDirectory, stop: asyncio.Event) -> str | None:
     """The trainer's name, once the directory is free. None: it is to stop."""
     has_told = False
     while not stop.is_set():

@@ -62,12 +62,12 @@ def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport
         elif job.status in PLACED:
             observation = view.seen.get(job.job_id)
             if observation is None or observation.attempt != job.attempt:
-                yield _lost(job, view.failed_starts.get((job.job_id, job.attempt)))
+                yield _report_of_loss(job, view.failed_starts.get((job.job_id, job.attempt)))
         elif job.wanted is Wanted.RUN and job.job_id not in view.seen:
             yield JobReport(job.job_id, job.attempt, Phase.WAITING)
 
 
-def _lost(job: WantedJob, failed_start: str | None) -> JobReport:
+def _report_of_loss(job: WantedJob, failed_start: str | None) -> JobReport:
     if failed_start is not None:
         outcome = Outcome.DEPLOY_FAILED
         message = failed_start

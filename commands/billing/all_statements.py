@@ -37,7 +37,7 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StatementFiles:
     """The statements that a run wrote. `changed`: files that were there and said something else."""
 
     statements: int
@@ -54,7 +54,7 @@ def file_name(entity: str, request: StatementRequest) -> str:
 
 async def write_all(
     client: Client, request: StatementRequest, directory: Directory, tell: Callable[[int], None]
-) -> Written:
+) -> StatementFiles:
     """Write the statement of each entity that has calls, then the index. `tell` hears how many there are so far.
 
     Without an index the directory is incomplete; the same command again writes what is missing.
@@ -74,7 +74,7 @@ async def write_all(
         count += len(page["items"])
         tell(count)
     directory.write(_INDEX, csv_text(rows))
-    return Written(count, unpriced, changed)
+    return StatementFiles(count, unpriced, changed)
 
 
 def _rows(statement: Statement, name: str) -> list[tuple[Any, ...]]:

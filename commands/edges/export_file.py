@@ -24,7 +24,7 @@ class ExportFileError(ManagementError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ExportState:
     """The content of the state: what was asked for, and the position behind the file's last event."""
 
     asked: Mapping[str, Any]
@@ -36,14 +36,14 @@ class Kept:
 class ExportFile:
     """An open export, locked for this process. `kept` is None until `begin` or an earlier run wrote a state."""
 
-    def __init__(self, path: Path, fd: int, content: Kept | None) -> None:
+    def __init__(self, path: Path, fd: int, content: ExportState | None) -> None:
         self._path = path
         self._fd = fd
         self.kept = content
 
     def begin(self, flags: Mapping[str, Any], position: Mapping[str, Any]) -> None:
         """Write the first state. The file is empty. Raises ExportFileError."""
-        self._keep(Kept(flags, position, 0))
+        self._keep(ExportState(flags, position, 0))
 
     def append(self, text: str, position: Mapping[str, Any]) -> None:
         """Write the text, then the position behind it. Raises ExportFileError."""
@@ -58,9 +58,9 @@ class ExportFile:
             os.fsync(self._fd)
         except OSError as error:
             raise self._failed(error) from None
-        self._keep(Kept(self.kept.asked, position, length))
+        self._keep(ExportState(self.kept.asked, position, length))
 
-    def _keep(self, content: Kept) -> None:
+    def _keep(self, content: ExportState) -> None:
         state = {"asked": content.asked, "position": content.position, "bytes": content.length}
         try:
             replace_file(_state_of(self._path), json.dumps(state, ensure_ascii=False, indent=2) + "\n")
@@ -89,18 +89,18 @@ def opened(path: Path) -> Iterator[ExportFile]:
         os.close(fd)
 
 
-def _read_state(path: Path) -> Kept | None:
+def _read_state(path: Path) -> ExportState | None:
     state_path = _state_of(path)
     try:
         state = json.loads(state_path.read_text())
-        return Kept(dict(state["asked"]), dict(state["position"]), int(state["bytes"]))
+        return ExportState(dict(state["asked"]), dict(state["position"]), int(state["bytes"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExportFileError(f"{state_path} cannot be read ({error}). {_ANEW}") from None
 
 
-def _cut(fd: int, path: Path, content: Kept | None) -> None:
+def _cut(fd: int, path: Path, content: ExportState | None) -> None:
     """Drop what a crash left behind the length that the state names."""
     size = os.fstat(fd).st_size
     if content is None and size:

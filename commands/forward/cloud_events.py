@@ -11,7 +11,7 @@ from typing import Any
 
 from commands.forward.answers import Sender, Verdict, reason, verdict
 from commands.forward.billing_events import Event
-from commands.forward.receiver import RefusedEvent, Written
+from commands.forward.receiver import Recovery, RefusedEvent
 
 CONTENT_TYPE = "application/cloudevents-batch+json"
 OPENMETER_PATH = "/api/v1/events"
@@ -69,7 +69,7 @@ class CloudEventsReceiver:
         self._path = path
         self._envelope = envelope
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         return None
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:

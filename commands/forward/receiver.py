@@ -39,7 +39,7 @@ class RefusedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Recovery:
     """Events that a receiver has taken and the state does not know: the forwarder died in between."""
 
     position: Position
@@ -55,7 +55,7 @@ class Receiver(Protocol):
     remembers_s: float | None
     """The time for which the receiver surely drops a repeated event. None: for as long as it matters."""
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         """Recover, once before `deliver`, from the mark that was saved last; None at the first start. ReceiverError if
         the receiver cannot go on from there."""
         ...

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from commands.forward.answers import Answer, Sender, Verdict, error_of, reason, verdict
 from commands.forward.billing_events import Event, epoch_s
-from commands.forward.receiver import ReceiverAwayError, ReceiverError, RefusedEvent, Written
+from commands.forward.receiver import ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 
 PATH = "/v1/billing/meter_events"
 REMEMBERS_S = 23 * 3600.0
@@ -92,7 +92,7 @@ class StripeReceiver:
         self._answered: dict[str, str | None] = {}
         """Identifiers of the present batch that Stripe took (None) or refused (why). They are not sent again."""
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         return None
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:

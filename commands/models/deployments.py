@@ -43,7 +43,7 @@ def list_deployments(model: str, connection: Connection) -> None:
 @over_api
 def get(model: str, deployment: str, connection: Connection) -> None:
     """Print one deployment: its settings, status, replicas and load."""
-    print_answer(connection, connection.run(lambda client: _found(client, model, deployment)))
+    print_answer(connection, connection.run(lambda client: _find(client, model, deployment)))
 
 
 def _settings(command: F) -> F:
@@ -68,7 +68,7 @@ _SETTINGS = (
 @over_api
 def create(model: str, name: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Register a deployment of a model."""
-    body = body_of(file, only(name=name) | _given(flags))
+    body = body_of(file, only(name=name) | _members(flags))
 
     async def work(client: Client) -> Any:
         return await client.call("POST", path("models", (await names.model(client, model))["id"], "deployments"), body)
@@ -84,7 +84,7 @@ def create(model: str, name: str | None, connection: Connection, file: TextIO | 
 @over_api
 def set_deployment(model: str, deployment: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change a deployment's settings."""
-    body = body_of(file, only(name=flags["name"]) | _given(flags))
+    body = body_of(file, only(name=flags["name"]) | _members(flags))
     check_something(body, "--name, --wake-url, --max-concurrency, --max-queued, --health-path")
     _call(connection, "PATCH", (model, deployment), (), body)
 
@@ -146,7 +146,7 @@ def retry(model: str, deployment: str, connection: Connection) -> None:
 def wake(model: str, deployment: str, proxy_url: str | None, connection: Connection) -> None:
     """Ask for replicas of a deployment, without a call."""
     proxy = connection.at_proxy(proxy_url)
-    item = connection.run(lambda client: _found(client, model, deployment))
+    item = connection.run(lambda client: _find(client, model, deployment))
     place = path("models", item["model_id"], "deployment", item["id"], "wake").removeprefix("/v1")
     answer = proxy.run(lambda client: client.call("POST", place))
     click.echo(json_text(answer) if connection.as_json else f"Asked for replicas of {item['id']}.")
@@ -161,7 +161,7 @@ def logs(model: str, deployment: str, connection: Connection, **query: Any) -> N
     """Print the latest lines of a deployment's log, the oldest first."""
 
     async def place(client: Client) -> str:
-        item = await _found(client, model, deployment)
+        item = await _find(client, model, deployment)
         return path("models", item["model_id"], "deployments", item["id"], "logs")
 
     print_log(connection, place, query)
@@ -174,7 +174,7 @@ def logs(model: str, deployment: str, connection: Connection, **query: Any) -> N
 @over_api
 def delete(model: str, deployment: str, is_sure: bool, connection: Connection) -> None:
     """Delete a deployment that no environment points to."""
-    item = connection.run(lambda client: _found(client, model, deployment))
+    item = connection.run(lambda client: _find(client, model, deployment))
     ask_before(f"deployment {item['name']} ({item['id']})", is_sure)
     place = path("models", item["model_id"], "deployments", item["id"])
     print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
@@ -186,17 +186,17 @@ def _call(
     """One call on the deployment that `which` (model, deployment) names, at the path `below` it; print its answer."""
 
     async def work(client: Client) -> Any:
-        item = await _found(client, *which)
+        item = await _find(client, *which)
         return await client.call(method, path("models", item["model_id"], "deployments", item["id"], *below), body)
 
     print_answer(connection, connection.run(work))
 
 
-async def _found(client: Client, model: str, deployment: str) -> dict[str, Any]:
+async def _find(client: Client, model: str, deployment: str) -> dict[str, Any]:
     return await names.deployment(client, (await names.model(client, model))["id"], deployment)
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
+def _members(flags: dict[str, Any]) -> dict[str, Any]:
     members = only(**{name: flags[name] for name in ("wake_url", "max_concurrency", "max_queued")})
     if flags["health_path"] is not None:
         members["health"] = {"path": flags["health_path"]}

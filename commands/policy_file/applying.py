@@ -41,7 +41,7 @@ async def apply_steps(
     client: Client, steps: Sequence[Step], workspace: Workspace, values: Mapping[str, str], observer: Observer
 ) -> None:
     """Take all steps in order. `values`: secrets by name. Raises StoppedError at the first that fails."""
-    ids = _known_ids(workspace)
+    ids = _ids_of(workspace)
     for number, step in enumerate(steps, 1):
         observer.step(number, len(steps), step)
         path = "/".join(_resolved(part, ids, values) for part in step.path)
@@ -55,7 +55,7 @@ async def apply_steps(
             observer.webhook(NewWebhook(answer["id"], step.key, answer["secret"]))
 
 
-def _known_ids(workspace: Workspace) -> dict[tuple[Kind, str], str]:
+def _ids_of(workspace: Workspace) -> dict[tuple[Kind, str], str]:
     ids = {(Kind.SECRET, key): item.id for key, item in workspace.secrets.items()}
     return ids | {(Kind.GROUP, key): item.id for key, item in workspace.groups.items()}
 

@@ -22,7 +22,7 @@ class IllegalDocumentError(PolicyFileError):
     """The value breaks rules of policy files. `placed`: which, and where."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__([_told(problem) for problem in problems])
+        super().__init__([_message(problem) for problem in problems])
         self.placed = tuple(problems)
 
 
@@ -53,11 +53,11 @@ def read_value(document: Any) -> PolicyFile:
 
 def _error(parsed: Parsed, problems: Sequence[Problem]) -> PolicyFileError:
     at = parsed.lines(problem.place for problem in problems)
-    lines = sorted({(at[problem.place], _told(problem)) for problem in problems})
+    lines = sorted({(at[problem.place], _message(problem)) for problem in problems})
     return PolicyFileError([f"line {line}: {message}" for line, message in lines])
 
 
-def _told(problem: Problem) -> str:
+def _message(problem: Problem) -> str:
     return cell_text(f"{_path(problem.place)}: {problem.message}")
 
 

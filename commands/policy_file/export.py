@@ -8,7 +8,7 @@ from typing import Any
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.schema import VERSION
 from commands.policy_file.steps import wire_models
-from commands.policy_file.values import Endpoint, Found, Group, Webhook, Workspace
+from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
 from policy.groups import Enforcement
 
 DEFAULT_NAME = "policy"
@@ -41,8 +41,12 @@ def export_value(workspace: Workspace, name: str) -> tuple[dict[str, Any], int]:
     return {key: value for key, value in document.items() if value != []}, rest
 
 
-def _everything(workspace: Workspace) -> Iterable[Found[Any]]:
-    items: list[Found[Any]] = [*workspace.secrets.values(), *workspace.endpoints.values(), *workspace.groups.values()]
+def _everything(workspace: Workspace) -> Iterable[OwnedResource[Any]]:
+    items: list[OwnedResource[Any]] = [
+        *workspace.secrets.values(),
+        *workspace.endpoints.values(),
+        *workspace.groups.values(),
+    ]
     return [*items, *workspace.webhooks]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from commands.policy_file.cascade import exceeding_limits
 from commands.policy_file.trees import path_up
-from commands.policy_file.values import Endpoint, Found, Group, Kind, PolicyFile, Secret, Webhook, Workspace
+from commands.policy_file.values import Endpoint, Group, Kind, OwnedResource, PolicyFile, Secret, Webhook, Workspace
 from policy.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import SlugLimits
 
@@ -42,7 +42,7 @@ class Change:
     action: Action
     kind: Kind
     key: str
-    before: Found[Any] | None = None
+    before: OwnedResource[Any] | None = None
     after: Any = None
 
 
@@ -92,7 +92,7 @@ class _Planner:
             else:
                 equal = workspace.equal.get(name, False)
                 self._compare(Kind.SECRET, name, present, secret, is_equal=equal)
-        self._left(Kind.SECRET, workspace.secrets, {secret.name for secret in secrets})
+        self._leave_or_delete_rest(Kind.SECRET, workspace.secrets, {secret.name for secret in secrets})
 
     def endpoints(self, file: PolicyFile, workspace: Workspace) -> None:
         names = {*workspace.secrets, *(secret.name for secret in file.secrets)}
@@ -104,7 +104,7 @@ class _Planner:
                 target["model"] = id
             present = workspace.endpoints.get(endpoint.slug)
             self._compare(Kind.ENDPOINT, endpoint.slug, present, Endpoint(endpoint.slug, target))
-        self._left(Kind.ENDPOINT, workspace.endpoints, {endpoint.slug for endpoint in file.endpoints})
+        self._leave_or_delete_rest(Kind.ENDPOINT, workspace.endpoints, {endpoint.slug for endpoint in file.endpoints})
 
     def _model(self, endpoint: Endpoint, models: Mapping[str, str]) -> str | None:
         """The id of the target's model, which the file names by name or id."""
@@ -116,7 +116,7 @@ class _Planner:
         self.refusals.append(f"endpoint {endpoint.slug}: {reason} {model}")
         return None
 
-    def groups(self, file_groups: Sequence[Group], existing: Mapping[str, Found[Group]]) -> None:
+    def groups(self, file_groups: Sequence[Group], existing: Mapping[str, OwnedResource[Group]]) -> None:
         groups = {key: present.value for key, present in existing.items()}
         for group in file_groups:
             key = group.external_entity_id
@@ -129,7 +129,7 @@ class _Planner:
             groups.setdefault(key, resolved)
             equal = present is not None and _group_identity(present.value) == _group_identity(resolved)
             self._compare(Kind.GROUP, key, present, resolved, is_equal=equal)
-        self._left(Kind.GROUP, existing, {group.external_entity_id for group in file_groups})
+        self._leave_or_delete_rest(Kind.GROUP, existing, {group.external_entity_id for group in file_groups})
 
     def _in_tree(self, group: Group, groups: Mapping[str, Group]) -> Group:
         """The group with the enforcement that it has in its tree."""
@@ -157,10 +157,10 @@ class _Planner:
             return True
         return False
 
-    def webhooks(self, file_webhooks: Sequence[Webhook], existing: Sequence[Found[Webhook]]) -> None:
+    def webhooks(self, file_webhooks: Sequence[Webhook], existing: Sequence[OwnedResource[Webhook]]) -> None:
         """Pair webhooks of the same URL and description: first the file's own, then those of nobody."""
         rest = sorted(existing, key=lambda present: (present.owner != self._owner, present.owner is not None))
-        choices: dict[str, Found[Webhook]] = {}
+        choices: dict[str, OwnedResource[Webhook]] = {}
         for is_enough in (_is_same_webhook, _has_same_receiver):
             for webhook in file_webhooks:
                 usable = (
@@ -179,7 +179,7 @@ class _Planner:
             self._leave_or_delete(Kind.WEBHOOK, unused.value.key, unused)
 
     def _compare(
-        self, kind: Kind, key: str, now: Found[Any] | None, goal: Any, *, is_equal: bool | None = None
+        self, kind: Kind, key: str, now: OwnedResource[Any] | None, goal: Any, *, is_equal: bool | None = None
     ) -> None:
         """Decide about a resource that the file describes. `goal` None: its value is unknown here."""
         if now is None:
@@ -204,12 +204,12 @@ class _Planner:
         else:
             self.unchanged += 1
 
-    def _left(self, kind: Kind, existing: Mapping[str, Found[Any]], keys: set[str]) -> None:
+    def _leave_or_delete_rest(self, kind: Kind, existing: Mapping[str, OwnedResource[Any]], keys: set[str]) -> None:
         for key, present in existing.items():
             if key not in keys:
                 self._leave_or_delete(kind, key, present)
 
-    def _leave_or_delete(self, kind: Kind, key: str, present: Found[Any]) -> None:
+    def _leave_or_delete(self, kind: Kind, key: str, present: OwnedResource[Any]) -> None:
         """Decide about a resource that the file does not describe."""
         if present.owner != self._owner:
             return
@@ -235,7 +235,7 @@ class _Planner:
             if (Kind.GROUP, parent) in going and (Kind.GROUP, key) not in going:
                 self.refusals.append(f"group {parent}: group {key} below it stays; it cannot be deleted without it")
 
-    def check_cascade(self, existing: Mapping[str, Found[Group]]) -> None:
+    def check_cascade(self, existing: Mapping[str, OwnedResource[Group]]) -> None:
         """Check that in CASCADING trees no limit exceeds an ancestor's when all is done."""
         changed = {change.key: change for change in self.changes if change.kind is Kind.GROUP}
         final = {key: group.value for key, group in existing.items()}
@@ -246,11 +246,11 @@ class _Planner:
         self.refusals += exceeding_limits(final)
 
 
-def _has_same_receiver(present: Found[Webhook], webhook: Webhook) -> bool:
+def _has_same_receiver(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
     return (present.value.url, present.value.description) == (webhook.url, webhook.description)
 
 
-def _is_same_webhook(present: Found[Webhook], webhook: Webhook) -> bool:
+def _is_same_webhook(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
     return _has_same_receiver(present, webhook) and present.value.enabled == webhook.enabled
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from commands.connection import Client
 from commands.policy_file.document import numbered, slug_limits
 from commands.policy_file.trees import parents_first
-from commands.policy_file.values import Endpoint, Found, Group, Secret, Webhook, Workspace
+from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, Webhook, Workspace
 from commands.resources.lists import Told, all_items
 from policy.groups import Enforcement
 
@@ -26,15 +26,15 @@ async def read_workspace(client: Client, values: Mapping[str, str], report: Told
     """
     secrets = await all_items(client, SECRETS)
     names = {secret["id"]: secret["name"] for secret in secrets}
-    endpoints = [_found(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
+    endpoints = [_owned(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
     groups = await all_items(client, GROUPS, report, effective_models="false")
     webhooks = await all_items(client, WEBHOOKS)
     numbers = numbered([_webhook(item) for item in webhooks])
     return Workspace(
-        {item["name"]: _found(item, Secret(item["name"])) for item in secrets},
+        {item["name"]: _owned(item, Secret(item["name"])) for item in secrets},
         {endpoint.value.slug: endpoint for endpoint in endpoints},
         _groups(groups),
-        tuple(_found(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
+        tuple(_owned(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
         {model["id"]: model["name"] for model in await all_items(client, MODELS)},
         await _compared(client, values.items() & {(name, values.get(name)) for name in names.values()}),
     )
@@ -49,9 +49,9 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
     return equal
 
 
-def _found(item: Mapping[str, Any], value: V) -> Found[V]:
+def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:
     owner = item.get("managed_by") or {"name": None, "drifted": False}
-    return Found(item["id"], value, owner["name"], owner["drifted"])
+    return OwnedResource(item["id"], value, owner["name"], owner["drifted"])
 
 
 def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
@@ -65,10 +65,10 @@ def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
     return Endpoint(item["slug"], target)
 
 
-def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, Found[Group]]:
+def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, OwnedResource[Group]]:
     """Read groups by external id, parents first: lists are ordered by the clocks of several control processes."""
     external = {item["id"]: item["metadata"]["external_entity_id"] for item in items}
-    groups = {external[item["id"]]: _found(item, _group(item, external)) for item in items}
+    groups = {external[item["id"]]: _owned(item, _group(item, external)) for item in items}
     ordered = parents_first([group.value for group in groups.values()])
     return {group.external_entity_id: groups[group.external_entity_id] for group in ordered}
 

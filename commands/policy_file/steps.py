@@ -11,7 +11,7 @@ from urllib.parse import quote
 from commands.policy_file.cascade import Transition, intermediate_models
 from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, SECRETS, WEBHOOKS
-from commands.policy_file.values import Found, Group, Kind, Workspace
+from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
 from policy.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.snapshot import models_entry_to_wire
@@ -112,7 +112,7 @@ def _webhook(change: Change, owner: str) -> Iterator[Step]:
 
 
 def _groups(
-    changes: Sequence[Change], all_changes: Sequence[Change], existing: Mapping[str, Found[Group]], owner: str
+    changes: Sequence[Change], all_changes: Sequence[Change], existing: Mapping[str, OwnedResource[Group]], owner: str
 ) -> Iterator[Step]:
     """Tighten from the leaves up, then create and change from the root down."""
     deleted = {change.key for change in all_changes if change.after is None}
@@ -129,7 +129,9 @@ def _groups(
             yield step
 
 
-def _intermediate(changes: Sequence[Change], existing: Mapping[str, Found[Group]]) -> dict[str, tuple[SlugLimits, ...]]:
+def _intermediate(
+    changes: Sequence[Change], existing: Mapping[str, OwnedResource[Group]]
+) -> dict[str, tuple[SlugLimits, ...]]:
     """Return limits on the way, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
     after = {change.key: change.after for change in changes if change.before is not None}
     parents = {group.value.parent for group in existing.values()}

@@ -77,7 +77,7 @@ class PolicyFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[V_co]):
+class OwnedResource(Generic[V_co]):
     """A resource of the workspace, and which policy file owns it. `drifted`: something else changed it since."""
 
     id: str
@@ -93,9 +93,9 @@ class Workspace:
     `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one.
     """
 
-    secrets: Mapping[str, Found[Secret]] = field(default_factory=dict)
-    endpoints: Mapping[str, Found[Endpoint]] = field(default_factory=dict)
-    groups: Mapping[str, Found[Group]] = field(default_factory=dict)
-    webhooks: tuple[Found[Webhook], ...] = ()
+    secrets: Mapping[str, OwnedResource[Secret]] = field(default_factory=dict)
+    endpoints: Mapping[str, OwnedResource[Endpoint]] = field(default_factory=dict)
+    groups: Mapping[str, OwnedResource[Group]] = field(default_factory=dict)
+    webhooks: tuple[OwnedResource[Webhook], ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     equal: Mapping[str, bool] = field(default_factory=dict)

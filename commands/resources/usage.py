@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from commands.billing.all_statements import Written, write_all
+from commands.billing.all_statements import StatementFiles, write_all
 from commands.billing.months import StatementRequest
 from commands.billing.reports import GROUPINGS, columns_of, csv_rows, read_report
 from commands.billing.statement import Statement, statement_text
@@ -121,7 +121,7 @@ def _state_all(connection: Connection, request: StatementRequest, output: Path) 
     def tell(count: int) -> None:
         click.echo(f"{count} statements written", err=True)
 
-    async def write(client: Client) -> Written:
+    async def write(client: Client) -> StatementFiles:
         with opened_directory(output) as directory:
             return await write_all(client, request, directory, tell)
 

@@ -17,7 +17,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeResult:
     """The outcome of a probe, and in words what the replica did."""
 
     health: Health
@@ -34,18 +34,18 @@ class HealthProbe:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, url: str, timeout_s: float) -> Found:
+    async def ask(self, url: str, timeout_s: float) -> ProbeResult:
         """`GET url`; a 2xx within the time is good."""
         try:
             timeout = aiohttp.ClientTimeout(total=timeout_s)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
-                return Found(_health_of(answer.status), f"answers {answer.status}")
+                return ProbeResult(_health_of(answer.status), f"answers {answer.status}")
         except aiohttp.ClientConnectorError:
-            return Found(Health.BAD, "refuses connections")
+            return ProbeResult(Health.BAD, "refuses connections")
         except TimeoutError:
-            return Found(Health.BAD, f"does not answer within {timeout_s:g} s")
+            return ProbeResult(Health.BAD, f"does not answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Found(Health.BAD, f"breaks the connection ({type(error).__name__})")
+            return ProbeResult(Health.BAD, f"breaks the connection ({type(error).__name__})")
 
 
 def _health_of(status: int) -> Health:

@@ -62,7 +62,7 @@ _Send = Callable[[RedisNode, bool], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """A write's result, the server that took it, and how many replicas had it in time; None if that was not asked."""
 
     result: Any
@@ -91,10 +91,10 @@ class RoutedRedis:
         async with self._doubting():
             return await self._redirected(key, partial(_send, command))
 
-    async def write(self, key: str, command: Command, wait_ms: int | None) -> Written:
+    async def write(self, key: str, command: Command, wait_ms: int | None) -> WriteResult:
         """Do the same as `at`. `wait_ms`: how long to wait for a replica; None: not at all."""
         async with self._doubting():
-            write: Written = await self._redirected(key, partial(_send_write, command, wait_ms))
+            write: WriteResult = await self._redirected(key, partial(_send_write, command, wait_ms))
         return write
 
     async def owner(self, key: str) -> RedisNode:
@@ -202,10 +202,10 @@ async def _send(command: Command, node: RedisNode, is_asking: bool) -> Any:
         return await command(one_connection)
 
 
-async def _send_write(command: Command, wait_ms: int | None, node: RedisNode, is_asking: bool) -> Written:
+async def _send_write(command: Command, wait_ms: int | None, node: RedisNode, is_asking: bool) -> WriteResult:
     """Write in one round trip and on one connection: WAIT counts what its own connection wrote."""
     if wait_ms is None:
-        return Written(await _send(command, node, is_asking), node, None)
+        return WriteResult(await _send(command, node, is_asking), node, None)
     pipeline = node.redis.pipeline(transaction=False)
     if is_asking:
         pipeline.execute_command("ASKING")
@@ -215,7 +215,7 @@ async def _send_write(command: Command, wait_ms: int | None, node: RedisNode, is
     for reply in (result, replicas):
         if isinstance(reply, BaseException):
             raise reply
-    return Written(result, node, replicas)
+    return WriteResult(result, node, replicas)
 
 
 async def _pipelined(redis: Redis, commands: Sequence[Keyed]) -> Sequence[Any]:

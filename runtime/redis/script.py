@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from runtime.redis.routed import RoutedRedis, Written
+from runtime.redis.routed import RoutedRedis, WriteResult
 
 Argument = str | bytes | int
 
@@ -25,7 +25,7 @@ class RedisScript:
 
     async def write(
         self, redis: RoutedRedis, keys: Sequence[str], arguments: Sequence[Argument], wait_ms: int | None
-    ) -> Written:
+    ) -> WriteResult:
         """`wait_ms`: how long to wait for a replica; None: not at all."""
 
         def evalsha(server: Redis) -> Awaitable[Any]:

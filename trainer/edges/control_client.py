@@ -60,12 +60,12 @@ class ControlClient:
 
     async def output(self, job_id: str, batch: OutputBatch) -> int:
         status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/output", batch.to_wire())
-        return _read(_offset, _taken(status, answer))
+        return _read(_offset, _accepted(status, answer))
 
     async def checkpoints(self, job_id: str, attempt: int, reports: Sequence[CheckpointReport]) -> None:
         body = {"attempt": attempt, "checkpoints": [report.to_wire() for report in reports]}
         status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/checkpoints", body)
-        _taken(status, answer)
+        _accepted(status, answer)
 
     async def _ask(self, path: str, body: Any) -> tuple[int, Any]:
         try:
@@ -91,7 +91,7 @@ def _success(status: int, answer: Any) -> Any:
     raise ControlAwayError(f"it answered {status}: {_message(answer)}{hint}")
 
 
-def _taken(status: int, answer: Any) -> Any:
+def _accepted(status: int, answer: Any) -> Any:
     """The answer of a success. Raises ControlRefusedError if trying again is of no use."""
     if _is_refusal(status):
         raise ControlRefusedError(_message(answer))

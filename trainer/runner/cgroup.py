@@ -37,7 +37,7 @@ class Cgroup:
         return None
 
     @classmethod
-    def made_here(cls, path: str) -> "Cgroup | None":
+    def of_runner(cls, path: str) -> "Cgroup | None":
         """The group that a runner noted; None if the path cannot be one of `make`."""
         return cls(path) if os.path.basename(path).startswith(_PREFIX) and os.path.isabs(path) else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.forward.billing_events import Event
-from commands.forward.receiver import ReceiverError, RefusedEvent, Written
+from commands.forward.receiver import ReceiverError, Recovery, RefusedEvent
 
 
 class LinesFile:
@@ -79,7 +79,7 @@ class JsonlFile:
         self.batch_events = batch_events
         self._file = LinesFile(path)
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         self._file.open(mark)
         return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.forward.billing_events import Event, Position
-from commands.forward.receiver import ReceiverError, RefusedEvent, Written
+from commands.forward.receiver import ReceiverError, Recovery, RefusedEvent
 
 _AFTER = b"tollgate.after"
 _KEY = "idempotency_key"
@@ -30,7 +30,7 @@ class ParquetParts:
         self._parts = 0
         self._arrow, self._parquet = _pyarrow()
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         try:
             if mark is None:
                 self._directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class ParquetParts:
     async def close(self) -> None:
         """Do nothing: no file stays open between parts."""
 
-    def _unrecorded(self) -> Written | None:
+    def _unrecorded(self) -> Recovery | None:
         """The parts that the state lacks: one after a crash, more if the state was restored from a backup."""
         after = None
         keys = []
@@ -66,7 +66,7 @@ class ParquetParts:
             except (self._arrow.ArrowException, KeyError, TypeError, ValueError) as error:
                 raise ReceiverError(f"{path}: no part of this forwarder ({error}). Move it away") from None
             self._parts += 1
-        return None if after is None else Written(Position(*after), tuple(keys), self._parts)
+        return None if after is None else Recovery(Position(*after), tuple(keys), self._parts)
 
     def _write(self, path: Path, events: Sequence[Event]) -> None:
         unfinished = path.with_name(path.name + _UNFINISHED)

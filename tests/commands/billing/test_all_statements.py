@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commands.billing.all_statements import Written, file_name, write_all
+from commands.billing.all_statements import StatementFiles, file_name, write_all
 from commands.billing.months import StatementRequest
 from commands.edges.statement_directory import StatementDirectory, opened_directory
 from commands.errors import AwayError, ManagementError
@@ -48,7 +48,7 @@ async def test_each_entity_has_a_file_of_its_own_and_the_index_names_it(
     directory: StatementDirectory, tmp_path: Path
 ) -> None:
     told: list[int] = []
-    assert await write_all(api(), NOVEMBER, directory, told.append) == Written(len(ENTITIES), 0)
+    assert await write_all(api(), NOVEMBER, directory, told.append) == StatementFiles(len(ENTITIES), 0)
     assert told == [4, len(ENTITIES)]
     found = files(tmp_path)
     index = list(csv.DictReader(io.StringIO(found.pop("index.csv"))))

@@ -11,7 +11,7 @@ from commands.forward.billing_events import Event
 from commands.forward.event_batches import EventList
 from commands.forward.forwarder import DeadLetters, Forwarder, Options
 from commands.forward.progress import Progress
-from commands.forward.receiver import Receiver, RefusedEvent, Written
+from commands.forward.receiver import Receiver, Recovery, RefusedEvent
 from commands.forward.retries import Retries
 from tests.fakes.listed_events import START_MS, ListedEvents, time_text
 
@@ -68,7 +68,7 @@ class MortalReceiver:
         self.batch_events = receiver.batch_events
         self.remembers_s = receiver.remembers_s
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         return self._receiver.recover(mark)
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:

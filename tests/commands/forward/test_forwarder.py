@@ -17,7 +17,7 @@ from commands.edges.forwarding.parquet_parts import ParquetParts
 from commands.forward.billing_events import Event
 from commands.forward.billing_events import time_text as time_of
 from commands.forward.forwarder import InDoubtError, RefusedEventError
-from commands.forward.receiver import ReceiverAwayError, ReceiverError, RefusedEvent, Written
+from commands.forward.receiver import ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 from commands.forward.retries import GaveUpError
 from tests.commands.forward.scene import START, DiedError, Scene, Steps
 from tests.fakes.listed_events import START_MS, ListedEvents, keys, listed_event, time_text
@@ -35,7 +35,7 @@ class Remembering:
     """What the next deliveries do: `before` fails before it takes, `after` after it took."""
     refuses: set[str] = field(default_factory=set)
 
-    def recover(self, mark: int | None) -> Written | None:
+    def recover(self, mark: int | None) -> Recovery | None:
         return None
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commands.errors import ManagementError
 from commands.policy_file.document import read_document
 from commands.policy_file.export import export_value
-from commands.policy_file.values import Found, Group, Workspace
+from commands.policy_file.values import Group, OwnedResource, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml, yaml_of
 from policy.groups import Enforcement
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
@@ -23,13 +23,13 @@ def workspace(groups: int) -> Workspace:
     """Trees of three levels, a hundred groups each, whose groups have limits."""
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 1000),), (Limit(LimitType.TOKEN, Unit.DAY, 10_000_000),)
     models = (SlugLimits("acme/chat", *limits), SlugLimits("acme/small"))
-    found: dict[str, Found[Group]] = {}
+    found: dict[str, OwnedResource[Group]] = {}
     for number in range(groups):
         root = number - number % 100
         place = number % 100
         parent = None if place == 0 else f"g{root}" if place < 10 else f"g{root + 1 + place % 9}"
         group = Group(f"g{number}", f"Group {number}", Enforcement.CASCADING, parent, models)
-        found[group.external_entity_id] = Found(f"grp_{number}", group)
+        found[group.external_entity_id] = OwnedResource(f"grp_{number}", group)
     return Workspace(groups=found)
 
 

@@ -13,7 +13,7 @@ from commands.policy_file.document import read_document
 from commands.policy_file.export import export_value
 from commands.policy_file.planning import Consent
 from commands.policy_file.reading import read_workspace
-from commands.policy_file.values import Found, Group, Workspace
+from commands.policy_file.values import Group, OwnedResource, Workspace
 from commands.policy_file.yaml_text import yaml_of
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
 from tests.fakes.workspace_api import WorkspaceApi
@@ -89,7 +89,7 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
 @example("\U0001f600 \U000e0001 \U000f0000 \U0010fffd")
 def test_any_name_is_the_same_after_an_export(name: str) -> None:
     group = Group(name, name)
-    value, _ = export_value(Workspace(groups={name: Found("grp_1", group)}), MINE)
+    value, _ = export_value(Workspace(groups={name: OwnedResource("grp_1", group)}), MINE)
     assert read_document(yaml_of(value)).groups == (group,)
     assert read_document(json_text(value)).groups == (group,), "the same file as JSON"
 

@@ -14,7 +14,7 @@ _CLOCK_TICK_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Look:
     version: str
     since_s: float
 
@@ -23,18 +23,18 @@ class Settling:
     """Hears of all checkpoints at each look, and says which are complete. Both clocks are the caller's."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Look] = {}
 
     def look(self, snapshots: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
         """(complete, not yet complete). `now_s`: a clock that never jumps; `now_ns`: the clock of file times."""
-        looks = dict[str, _Seen]()
+        looks = dict[str, _Look]()
         complete = list[Snapshot]()
         open_ones = list[Snapshot]()
         for snapshot in snapshots:
             before = self._seen.get(snapshot.name)
             version = snapshot.version
             is_same = before is not None and before.version == version
-            state = before if before is not None and is_same else _Seen(version, now_s)
+            state = before if before is not None and is_same else _Look(version, now_s)
             looks[snapshot.name] = state
             is_marked = snapshot.is_marked and abs(now_ns - snapshot.changed_ns) > _CLOCK_TICK_NS
             (complete if is_marked or now_s - state.since_s >= QUIET_S else open_ones).append(snapshot)

@@ -22,7 +22,7 @@ from trainer.backend import (
 )
 from trainer.edges.local.attempt import LocalAttempt, Terms
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
-from trainer.edges.local.gpus import found_gpus, free_gpus
+from trainer.edges.local.gpus import free_gpus, list_gpus
 from trainer.edges.local.job_users import JobUsers, Owner
 from trainer.edges.local.machine import least_used, this_host
 from trainer.edges.local.output_reader import read_output
@@ -44,7 +44,7 @@ class LocalBackend:
         self._settings = settings
         self._environment = environment
         self._make_checkpoints = checkpoints
-        self._gpus = found_gpus()
+        self._gpus = list_gpus()
         self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
         self._terms = Terms(environment, settings.stop_grace_s, self._gpus)

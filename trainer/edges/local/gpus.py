@@ -19,7 +19,7 @@ class Gpu:
     type: str
 
 
-def found_gpus() -> tuple[Gpu, ...]:
+def list_gpus() -> tuple[Gpu, ...]:
     """All GPUs, by their place on the bus; none without the driver."""
     gpus = []
     for path in sorted(_DRIVER.glob("*/information")):

@@ -50,13 +50,13 @@ class JobUsers:
     def of(cls, setting: str) -> "JobUsers":
         """The users that TOLLGATE_TRAINING_USER names. Raises BackendAwayError if nodes cannot run as them."""
         match = _RANGE.fullmatch(setting)
-        users = cls._named(setting) if match is None else cls._numbered(int(match[1]), int(match[2]))
+        users = cls._by_name(setting) if match is None else cls._by_number(int(match[1]), int(match[2]))
         if os.geteuid() != 0 and users.ids != range(os.geteuid(), os.geteuid() + 1):
             raise BackendAwayError("TOLLGATE_TRAINING_USER: only a trainer that runs as root can run jobs as another")
         return users
 
     @classmethod
-    def _named(cls, name: str) -> "JobUsers":
+    def _by_name(cls, name: str) -> "JobUsers":
         try:
             user = pwd.getpwnam(name)
         except KeyError:
@@ -64,7 +64,7 @@ class JobUsers:
         return cls(range(user.pw_uid, user.pw_uid + 1), user.pw_gid)
 
     @classmethod
-    def _numbered(cls, first: int, last: int) -> "JobUsers":
+    def _by_number(cls, first: int, last: int) -> "JobUsers":
         ids = range(first, last + 1)
         if not ids or last > _LAST_ID:
             raise BackendAwayError(f"TOLLGATE_TRAINING_USER: expected a user's name, or FIRST-LAST up to {_LAST_ID}")

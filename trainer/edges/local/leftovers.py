@@ -21,7 +21,7 @@ _PAUSE_S = 0.01
 def kill_leftovers(state: RunnerState | None, job_id: str, rank: int) -> bool:
     """Kill every process of the node; returns whether none is left. Blocks until then, but not for ever."""
     give_up_at = time.monotonic() + _PATIENCE_S
-    group = None if state is None or state.cgroup is None else Cgroup.made_here(state.cgroup)
+    group = None if state is None or state.cgroup is None else Cgroup.of_runner(state.cgroup)
     while True:
         if group is not None:
             group.kill()

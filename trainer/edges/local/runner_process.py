@@ -33,7 +33,7 @@ class RunnerProcess:
         """Returns when its first command has started, or the node has ended. Raises RunnerNotStartedError."""
         control = Path(launch.control_directory)
         pid, word = await asyncio.to_thread(_spawn, launch, control / _LOG)
-        await _heard(word)
+        await _wait_for_word(word)
         state = await asyncio.to_thread(read_state, launch.control_directory)
         if state is None or state.pid != pid:
             os.kill(pid, signal.SIGKILL)  # a child that nobody has reaped: the pid is its own
@@ -116,7 +116,7 @@ def _spawn(launch: Launch, log: Path) -> tuple[int, int]:
     return pid, word_out
 
 
-async def _heard(word: int) -> None:
+async def _wait_for_word(word: int) -> None:
     """Wait until the runner says its word or ends, but not for ever. Closes the file."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()

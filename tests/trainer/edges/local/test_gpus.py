@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.edges.local import gpus
-from trainer.edges.local.gpus import Gpu, found_gpus, free_gpus, gpu_type, gpu_variables
+from trainer.edges.local.gpus import Gpu, free_gpus, gpu_type, gpu_variables, list_gpus
 from trainer.edges.local.machine import this_host
 from trainer.settings import Capacity
 
@@ -23,27 +23,27 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("driver")
 def test_gpus_are_found_by_their_place_on_the_bus() -> None:
-    assert found_gpus() == (Gpu("GPU-1", "T4"), Gpu("GPU-0", "A100"), Gpu("GPU-2", "A100"))
-    assert this_host(Capacity(), found_gpus()).gpus == {"T4": 1, "A100": 2}
+    assert list_gpus() == (Gpu("GPU-1", "T4"), Gpu("GPU-0", "A100"), Gpu("GPU-2", "A100"))
+    assert this_host(Capacity(), list_gpus()).gpus == {"T4": 1, "A100": 2}
 
 
 def test_machine_without_the_driver_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "none")
-    assert found_gpus() == ()
+    assert list_gpus() == ()
     assert gpu_variables((), ()) == {}
 
 
 @pytest.mark.usefixtures("driver")
 def test_node_gets_gpus_of_its_type_that_no_other_has() -> None:
-    assert free_gpus(found_gpus(), "A100", 1, ("GPU-0",)) == ("GPU-2",)
-    assert free_gpus(found_gpus(), "A100", 2, ()) == ("GPU-0", "GPU-2")
-    assert free_gpus(found_gpus(), None, 0, ()) == ()
+    assert free_gpus(list_gpus(), "A100", 1, ("GPU-0",)) == ("GPU-2",)
+    assert free_gpus(list_gpus(), "A100", 2, ()) == ("GPU-0", "GPU-2")
+    assert free_gpus(list_gpus(), None, 0, ()) == ()
 
 
 @pytest.mark.usefixtures("driver")
 def test_node_sees_its_own_gpus_and_one_without_sees_none() -> None:
-    assert gpu_variables(found_gpus(), ("GPU-0", "GPU-2")) == {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
-    assert gpu_variables(found_gpus(), ()) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert gpu_variables(list_gpus(), ("GPU-0", "GPU-2")) == {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
+    assert gpu_variables(list_gpus(), ()) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.parametrize(
