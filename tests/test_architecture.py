@@ -456,7 +456,7 @@ def pure_modules_have_no_effects(sources: Sources) -> list[str]:
 
 # --- libraries ------------------------------------------------------------------------------------------------------
 
-NAMED_TUPLE = frozenset(("_asdict", "_fields", "_make", "_replace"))
+TUPLES_AND_ENUMERATIONS = frozenset(("_asdict", "_fields", "_make", "_replace", "_value_"))
 """Documented, and with an underscore only so that no field can have the name."""
 DOCUMENTED = frozenset(("os._exit", "sys._clear_type_cache"))
 INNER = frozenset(
@@ -494,7 +494,7 @@ def is_private(name: str) -> bool:
 
 
 def is_foreign(name: str, own: set[str]) -> bool:
-    return name in INNER or (is_private(name) and name not in own | NAMED_TUPLE)
+    return name in INNER or (is_private(name) and name not in own | TUPLES_AND_ENUMERATIONS)
 
 
 def own_names(module: Module, sources: Sources) -> set[str]:

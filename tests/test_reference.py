@@ -34,7 +34,7 @@ from policy.deployments import (
 )
 from policy.endpoints import PROVIDERS
 from policy.limits.async_limits import LOOK_UPS, SUBMISSIONS
-from policy.limits.limit import Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.tiers import DEFAULT_TIERS
 from proxy.http_rules.guarded_members import check_members
 from proxy.http_rules.headers import DIRECT_FORWARDED_FIELDS, DIRECT_RETURNED_FIELDS, FORWARDED_FIELDS, RETURNED_FIELDS
@@ -252,6 +252,13 @@ def test_request_limits_match_the_code() -> None:
     ]
     units = {60_000: "a minute", 1_000: "a second"}
     assert written == [f"{limit.requests} {units[limit.window_ms]}" for limit in limits]
+
+
+def test_documented_limit_kinds_match_the_table() -> None:
+    units = {unit: f"`{'rate' if unit.is_rolling else 'usage'}_limits`" for unit in Unit}
+    written = [cells[:2] for cells in rows("limits", "Kinds")]
+    assert [name for name, _ in written] == [*LimitType, *Unit]
+    assert dict(written[len(LimitType) :]) == units
 
 
 def test_documented_header_lists_match_the_code() -> None:

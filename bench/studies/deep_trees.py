@@ -42,7 +42,8 @@ from bench.usage import cpu_s
 from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.supervisor.replica import PolicyReplica

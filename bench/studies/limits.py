@@ -19,7 +19,8 @@ import uvloop
 from bench.usage import cpu_s
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Plan, limit_set
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import TakeStamp
 from proxy.accounting.reservations import Taken

@@ -25,7 +25,8 @@ from control.edges.sql.store import Store
 from control.edges.sql.tables import workspaces
 from control.records.policy import GroupRecord
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from tests.redis_server import private_redis
 
 _TOLLGATE = str(Path(sys.executable).parent / "tollgate")

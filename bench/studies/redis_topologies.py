@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 import redis
 import uvloop
 
-from policy.limits.counter_layout import day_usage
+from policy.limits.counter_layout import calendar_usage
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -196,7 +197,7 @@ async def watch_a_death(cluster: RedisCluster, number: int, lag_s: float) -> Dea
     await eventually(lambda: not counters.pending_settlements)
     await counters.close()
     header = replacement.run("HGET", one.key, one.group_id)
-    counted, _ = day_usage(header, time.time_ns() // 1_000_000)
+    counted = calendar_usage((LimitType.REQUEST, Unit.DAY), header, None, time.time_ns() // 1_000_000)
     return Death(back_at - killed_at, before - (counted - (admitted - before)), admitted - threshold)
 
 

@@ -14,7 +14,8 @@ from itertools import product
 from policy.limits.admission import admit
 from policy.limits.counter_hash import CounterHash
 from policy.limits.effective import Bound
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import NO_TOKENS
 
 WINDOW_MS = 60_000

@@ -18,7 +18,8 @@ from policy.limits.admission import admit, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.output_estimates import OutputEstimates

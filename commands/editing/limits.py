@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-_FORM = re.compile(r"([^:]+):(REQUEST|TOKEN)/(SECOND|MINUTE|DAY)=([0-9]{1,16}|none)", re.IGNORECASE)
+from policy.limits.kinds import LimitType, Unit
+
+_FORM = re.compile(rf"([^:]+):({'|'.join(LimitType)})/({'|'.join(Unit)})=([0-9]{{1,16}}|none)", re.IGNORECASE)
 _EXPECTED = "expected SLUG:TYPE/UNIT=N, such as acme/chat:REQUEST/MINUTE=60; none in place of N removes the limit"
 Model = dict[str, Any]
 
@@ -23,7 +25,7 @@ class LimitChange:
 
     @property
     def list_name(self) -> str:
-        return "usage_limits" if self.unit == "DAY" else "rate_limits"
+        return "rate_limits" if Unit[self.unit].is_rolling else "usage_limits"
 
     def replaces(self, present: Mapping[str, Any]) -> bool:
         return present["type"] == self.type and (self.threshold is not None or present["unit"] == self.unit)

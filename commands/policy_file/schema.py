@@ -5,7 +5,8 @@ from typing import Any
 
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
 from policy.groups import MAX_MODELS, Enforcement
-from policy.limits.limit import MAX_THRESHOLD, LimitType, Unit
+from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
+from policy.limits.limit import MAX_THRESHOLD, MIN_THRESHOLD
 
 VERSION = 1
 _NO_NUL = r"^[^\u0000]*$"
@@ -29,12 +30,12 @@ def _list(items: str, description: str, most: int | None = None) -> Schema:
     return {"type": "array", "items": {"$ref": f"#/$defs/{items}"}, "description": description, **bound}
 
 
-def _limit(*units: Unit) -> Schema:
+def _limit(units: tuple[Unit, ...]) -> Schema:
     return _object(
         ("type", "unit", "threshold"),
         type={"enum": _TYPES},
         unit={"enum": [unit.value for unit in units]},
-        threshold={"type": "integer", "minimum": 1, "maximum": MAX_THRESHOLD},
+        threshold={"type": "integer", "minimum": MIN_THRESHOLD, "maximum": MAX_THRESHOLD},
     )
 
 
@@ -112,11 +113,11 @@ SCHEMA: Schema = {
         "model": _object(
             ("slug",),
             slug=_text(257, "{org_prefix}/{name}", _SLUG),
-            rate_limits=_list("rate_limit", "At most one per type.", 2),
-            usage_limits=_list("usage_limit", "At most one per type.", 2),
+            rate_limits=_list("rate_limit", "At most one per type.", len(LimitType)),
+            usage_limits=_list("usage_limit", "At most one per type.", len(LimitType)),
         ),
-        "rate_limit": _limit(Unit.SECOND, Unit.MINUTE),
-        "usage_limit": _limit(Unit.DAY),
+        "rate_limit": _limit(RATE_UNITS),
+        "usage_limit": _limit(USAGE_UNITS),
         "webhook": _object(
             ("url",),
             url=_text(2048, "Where the events are sent."),

@@ -8,11 +8,19 @@ import orjson
 from pydantic import Field, model_validator
 
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
+from control.api.limit_schemas import (
+    MAX_RATE_LIMITS,
+    MAX_USAGE_LIMITS,
+    ONE_PER_TYPE,
+    RateLimitV1,
+    TypeName,
+    UnitName,
+    UsageLimitV1,
+)
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
-    INTEGRAL,
     NO_NUL,
     IdText,
     Name,
@@ -24,7 +32,7 @@ from control.api.protocol.schemas import (
     TimeText,
     not_all_null,
 )
-from control.api.usage import GroupUsageEntryV1, day_end_text, shown_usage
+from control.api.usage import GroupUsageEntryV1, shown_usage, window_ends
 from control.records.policy import GroupFilter, GroupRecord
 from control.records.times import time_text
 from control.resources import groups
@@ -34,40 +42,25 @@ from control.resources.groups import GroupChange, GroupInTree, NewGroup
 from control.time_slices import each
 from policy.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.effective import Bound, bounds_of_each
-from policy.limits.limit import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
+from policy.limits.limit import Limit, SlugLimits, limit_of
 from policy.snapshot import models_entry_to_wire
 
 _Entity = Annotated[
     str, Field(max_length=255, description="Only the group with this external id.", json_schema_extra=NO_NUL)
 ]
 _Switch = Literal["true", "false"]
-_Type = Literal["TOKEN", "REQUEST"]
-_ONE_PER_TYPE = "At most one per type."
-_Threshold = Annotated[int, Field(ge=1, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
-
-
-class RateLimitV1(RequestV1):
-    """At most `threshold` in any rolling second or minute."""
-
-    type: _Type
-    unit: Literal["SECOND", "MINUTE"]
-    threshold: _Threshold
-
-
-class UsageLimitV1(RequestV1):
-    """At most `threshold` in one UTC day."""
-
-    type: _Type
-    unit: Literal["DAY"]
-    threshold: _Threshold
 
 
 class GroupModelRequestV1(RequestV1):
     """A slug that the group may call, and its limits."""
 
     slug: SlugText
-    rate_limits: Annotated[list[RateLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
-    usage_limits: Annotated[list[UsageLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
+    rate_limits: Annotated[list[RateLimitV1], Field(max_length=MAX_RATE_LIMITS)] | None = Field(
+        None, description=ONE_PER_TYPE
+    )
+    usage_limits: Annotated[list[UsageLimitV1], Field(max_length=MAX_USAGE_LIMITS)] | None = Field(
+        None, description=ONE_PER_TYPE
+    )
 
 
 class GroupMetadataRequestV1(RequestV1):
@@ -143,8 +136,8 @@ class GroupHierarchyV1(ResponseV1):
 class EffectiveLimitV1(ResponseV1):
     """A limit that binds the group. `source_group`: the group that sets it, this one or an ancestor."""
 
-    type: _Type
-    unit: Literal["SECOND", "MINUTE", "DAY"]
+    type: TypeName
+    unit: UnitName
     threshold: int
     source_group: str
 
@@ -193,7 +186,7 @@ class GroupsQueryV1(PageQueryV1):
     external_entity_id: _Entity | None = None
     top_group_id: Annotated[IdText | None, Field(description="Only the group with this id, and all below it.")] = None
     effective_models: _Switch = Field("true", description="`false`: `effective_models` is empty.")
-    usage: _Switch = Field("false", description="`true`: items have `usage`, what is used today of daily limits.")
+    usage: _Switch = Field("false", description="`true`: items have `usage`, what is used of usage limits.")
 
 
 async def _post(request: ApiRequest) -> Encoded:
@@ -258,9 +251,9 @@ async def _list(request: ApiRequest) -> Encoded:
 
 async def _usages(request: ApiRequest, found: Sequence[GroupInTree]) -> list[list[Pieces]]:
     counters = request.dependencies.counters
-    reset_at = await day_end_text(counters)
+    ends = await window_ends(counters)
     usages = await read_usage(counters, [one.path for one in found])
-    return [await each(usage, lambda entry: (orjson.dumps(shown_usage(entry, reset_at)),)) for usage in usages]
+    return [await each(usage, lambda entry: (orjson.dumps(shown_usage(entry, ends)),)) for usage in usages]
 
 
 async def _encode_listed(listed: _Listed) -> Pieces:
@@ -316,7 +309,7 @@ def _slug_limits(sent: GroupModelRequestV1) -> SlugLimits:
 
 
 def _limit(sent: RateLimitV1 | UsageLimitV1) -> Limit:
-    return Limit(LimitType(sent.type), Unit(sent.unit), sent.threshold)
+    return limit_of(sent.type, sent.unit, sent.threshold)
 
 
 _PATH = "/v1/gateway/groups"

@@ -1,13 +1,15 @@
-"""How much of a group's limits is used: `GET /v1/gateway/groups/{group_id}/usage` of the daily ones, `…/limits` of all.
+"""How much of a group's limits is used: `GET /v1/gateway/groups/{id}/usage` of usage limits, `…/limits` of all.
 
 See docs/reference/management-api.md#group-usage and docs/reference/management-api.md#group-limits.
 """
 
+from collections.abc import Mapping
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
+from control.api.limit_schemas import TypeName, UnitName, UsageUnitName
 from control.api.protocol.encoding import Encoded, Pieces
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -22,15 +24,16 @@ from control.resources.group_usage import (
     usage_clock_ms,
 )
 from control.resources.groups import read_group
-from policy.limits.windows import until_midnight_ms
+from policy.limits.kinds import USAGE_UNITS, Unit
+from policy.limits.windows import until_end_ms
 
 
 class GroupUsageEntryV1(ResponseV1):
-    """One daily limit and its current usage. `source_group`: the group that sets the limit."""
+    """One usage limit and its current usage. `source_group`: the group that sets the limit."""
 
     slug: str
-    type: Literal["TOKEN", "REQUEST"]
-    unit: Literal["DAY"] = "DAY"
+    type: TypeName
+    unit: UsageUnitName
     threshold: int
     current_usage: int
     reset_at: TimeText
@@ -38,7 +41,7 @@ class GroupUsageEntryV1(ResponseV1):
 
 
 class GroupUsageResponseV1(ResponseV1):
-    """The usage of a group, ordered by slug and type."""
+    """The usage of a group, ordered by slug, type and unit."""
 
     items: list[GroupUsageEntryV1]
     pagination: PaginationResponseV1
@@ -52,8 +55,8 @@ class GroupLimitV1(ResponseV1):
     """
 
     slug: str
-    type: Literal["TOKEN", "REQUEST"]
-    unit: Literal["SECOND", "MINUTE", "DAY"]
+    type: TypeName
+    unit: UnitName
     threshold: int
     current_usage: int
     source_group: str
@@ -73,29 +76,30 @@ async def _get_usage(request: ApiRequest) -> Encoded:
     parts, group_id = request.dependencies, request.path["group_id"]
     found = await read_group(parts.store, request.workspace_id, group_id)
     (entries,) = await read_usage(parts.counters, [found.path])
-    reset_at = await day_end_text(parts.counters)
+    ends = await window_ends(parts.counters)
 
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
-        behind = [entry for entry in entries if at.after is None or _slug_and_type(entry) > at.after]
+        behind = [entry for entry in entries if at.after is None or _place(entry) > [*at.after, len(Unit)]]
         return behind[: at.limit]
 
     async def encode(entry: LimitUse) -> Pieces:
-        return (orjson.dumps(shown_usage(entry, reset_at)),)
+        return (orjson.dumps(shown_usage(entry, ends)),)
 
-    return await list_page(request, Listing(f"usage of {group_id}", fetch, _slug_and_type, encode))
-
-
-def _slug_and_type(entry: LimitUse) -> list[str]:
-    return [entry.slug, entry.bound.limit.type]
+    return await list_page(request, Listing(f"usage of {group_id}", fetch, _place, encode))
 
 
-async def day_end_text(source: UsageSource | None) -> str:
-    """The `reset_at` of all daily limits."""
+def _place(entry: LimitUse) -> list[Any]:
+    """Where an entry stands in the list. A cursor of the last release ends before the unit."""
+    return list(entry.place[:3])
+
+
+async def window_ends(source: UsageSource | None) -> Mapping[Unit, str]:
+    """The `reset_at` of all usage limits of a unit."""
     now_ms = await usage_clock_ms(source)
-    return time_text(now_ms + until_midnight_ms(now_ms))
+    return {unit: time_text(now_ms + until_end_ms(unit, now_ms)) for unit in USAGE_UNITS}
 
 
-def shown_usage(entry: LimitUse, reset_at: str) -> dict[str, Any]:
+def shown_usage(entry: LimitUse, ends: Mapping[Unit, str]) -> dict[str, Any]:
     """A `GroupUsageEntryV1`."""
     limit = entry.bound.limit
     return {
@@ -104,7 +108,7 @@ def shown_usage(entry: LimitUse, reset_at: str) -> dict[str, Any]:
         "unit": limit.unit.value,
         "threshold": limit.threshold,
         "current_usage": entry.used.amount,
-        "reset_at": reset_at,
+        "reset_at": ends[limit.unit],
         "source_group": entry.bound.source_group,
     }
 

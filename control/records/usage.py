@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 
 
 class Bucket(NamedTuple):
@@ -23,7 +23,7 @@ class Meter(NamedTuple):
 class Used(NamedTuple):
     """What counts against a limit now, and the ms until nothing of it does: 0 when a rolling window counts nothing.
 
-    Of daily limits, requests admitted and tokens settled today; of rate limits, reserved tokens as well.
+    Of usage limits, requests admitted and tokens settled in the window; of rate limits, reserved tokens as well.
     """
 
     amount: int

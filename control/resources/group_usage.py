@@ -1,11 +1,11 @@
-"""How much of a group's limits is used now: of all limits, or of the daily ones (docs/reference/management-api.md).
+"""How much of a group's limits is used now: of all limits, or of the usage limits (docs/reference/management-api.md).
 
 Knows the limits and which bucket counts each; a `UsageSource` reads the buckets.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -14,8 +14,8 @@ from control.time_slices import each, pause
 from policy.groups import Group
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
-from policy.limits.limit import LimitType, Unit
-from policy.limits.windows import until_midnight_ms
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.windows import until_end_ms
 
 
 class UsageSource(Protocol):
@@ -64,6 +64,10 @@ class LimitUse:
     def slug(self) -> str:
         return self.place.slug
 
+    @property
+    def left(self) -> int:
+        return self.bound.limit.threshold - self.used.amount
+
 
 class GroupLimits:
     """All limits that bind the calls of the group `path[0]`, by slug. Reads counters only of the slugs asked for."""
@@ -96,20 +100,33 @@ class GroupLimits:
 
 
 async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]]) -> list[list[LimitUse]]:
-    """For each path, the daily limits that bind its first group, by slug and type. Without a source, nothing counts."""
+    """For each path, the usage limits that bind its first group: of each slug, type, unit the one with least left.
+
+    Without a source, nothing counts.
+    """
     groups = {group.id: group for path in paths for group in path}
-    daily = {id: await _with_daily_limits(group) for id, group in groups.items()}
-    of_groups = [await _slugs_of([daily[group.id] for group in path]) for path in paths]
+    limited = {id: await _with_usage_limits(group) for id, group in groups.items()}
+    of_groups = [await _slugs_of([limited[group.id] for group in path]) for path in paths]
     used = await _read_used(source, [of_slug for slugs in of_groups for of_slug in slugs])
     found: list[list[LimitUse]] = []
     for path, slugs in zip(paths, of_groups, strict=True):
         uses = await _uses_of(slugs, used, _levels(path))
-        found.append(sorted((use for use in uses if use.binds), key=lambda use: use.place))
+        found.append(sorted(_tightest_of_each(uses), key=lambda use: use.place))
     return found
 
 
+def _tightest_of_each(uses: Sequence[LimitUse]) -> Iterable[LimitUse]:
+    """Of each slug, type and unit the limit with the least left, which refuses first. Of equals the first tried."""
+    found: dict[tuple[str, str, int], LimitUse] = {}
+    for use in uses:
+        kind = use.place[:3]
+        if use.left < found.setdefault(kind, use).left:
+            found[kind] = use
+    return found.values()
+
+
 async def usage_clock_ms(source: UsageSource | None) -> int:
-    """The time by the clock that ends the day."""
+    """The time by the clock that ends days and months."""
     return await source.now_ms() if source is not None else _now_ms()
 
 
@@ -129,7 +146,7 @@ def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
         yield SlugBounds(slug, bounds, tuple(meters))
 
 
-async def _with_daily_limits(group: Group) -> Group:
+async def _with_usage_limits(group: Group) -> Group:
     """The group without its rate limits."""
     return replace(group, models=tuple(await each(group.models, lambda entry: replace(entry, rate_limits=()))))
 
@@ -180,7 +197,7 @@ _UNITS = {unit: number for number, unit in enumerate(Unit)}
 
 
 def _unused(meter: Meter, now_ms: int) -> Used:
-    return Used(0, until_midnight_ms(now_ms) if meter.unit is Unit.DAY else 0)
+    return Used(0, 0 if meter.unit.is_rolling else until_end_ms(meter.unit, now_ms))
 
 
 def _now_ms() -> int:

@@ -9,13 +9,14 @@ See docs/reference/limits.md#admission.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policy.limits.counter_hash import DAY_REQUESTS, DAY_TOKENS, MOST_THRESHOLDS, CounterHash, Counts, Kind
-from policy.limits.counter_layout import KIND_NUMBER, KINDS, has_kind, is_exact_kind
+from policy.limits.counter_hash import MOST_THRESHOLDS, CounterHash, Counts
+from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound
-from policy.limits.limit import Limit, LimitType
+from policy.limits.kinds import Kind, LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Settlement
 from policy.limits.take_numbers import TakeLog, TakeRecord, TakeStamp
-from policy.limits.windows import RollingLog, day_of, granule_ms, is_exact, until_midnight_ms, window_ms
+from policy.limits.windows import RollingLog, granule_ms, is_exact, until_end_ms, window_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,9 @@ def admit(
 ) -> Decision:
     """Admit the requests in order, each against all bounds at once, until a bound refuses.
 
-    A token bound admits while used + expected is below its threshold, and used + expected + margin below twice that,
-    whatever the call's own estimate, so a first call is never refused. Refused requests and late takes count nothing.
+    A limit of tokens admits while used + expected is below its threshold, and used + expected + margin below twice
+    that, whatever the call's own estimate, so a first call is never refused. Refused requests and late takes count
+    nothing.
     """
     if stamp is not None and counters.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
         return Decision(clock_ms, 0, None)
@@ -85,7 +87,7 @@ def admit(
     if admitted < len(estimates):
         refused_by = next(index for index, room in enumerate(rooms) if room < 1)
     refusing = [bound for bound, room in zip(bounds, rooms, strict=True) if refused_by is not None and room < 1]
-    moment = _Moment(now_ms, until_midnight_ms(clock_ms), counters.lease_ms)
+    moment = _Moment(clock_ms, now_ms, counters.lease_ms)
     return Decision(
         clock_ms=clock_ms,
         admitted=admitted,
@@ -136,11 +138,15 @@ def settle(counters: CounterHash, incarnation: str, settlements: Sequence[Settle
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a take is decided: the time of its groups, and how long until the clock's midnight."""
+    """When a take is decided: what the clock shows, and the time of its groups."""
 
+    clock_ms: int
     now_ms: int
-    midnight_ms: int
     lease_ms: int
+
+    def until_end_ms(self, unit: Unit) -> int:
+        """How long until the clock's day or month ends."""
+        return until_end_ms(unit, self.clock_ms)
 
 
 def _state(counters: CounterHash, bounds: Sequence[Bound], clock_ms: int) -> dict[str, Counts]:
@@ -163,49 +169,59 @@ def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, to
         counts, kind = state[bound.counting_group], _kind(bound.limit)
         now_ms = counts.last_ms
         granule = granule_ms(bound.limit.unit, is_exact(bound.limit))
-        if kind == DAY_REQUESTS:
-            counts = counts.with_day(requests=requests)
-        elif bound.limit.type is LimitType.REQUEST:
+        if not _has_log(kind):
+            counts = counts.with_count(kind, requests)
+        elif bound.limit.type.parts is None:
             counts = counts.with_log(kind, counts.log(kind).charged(requests, granule, now_ms))
         else:
-            counts = counts.with_log(kind, counts.log(kind).charged(tokens.expected, granule, now_ms))
-            counts = counts.with_margin(kind, counts.margin(kind).charged(tokens.margin, granule, now_ms))
+            expected, margin = tokens.of(bound.limit.type)
+            counts = counts.with_log(kind, counts.log(kind).charged(expected, granule, now_ms))
+            counts = counts.with_margin(kind, counts.margin(kind).charged(margin, granule, now_ms))
         state[bound.counting_group] = counts
+
+
+def _has_log(kind: Kind) -> bool:
+    """Whether a log counts it. A calendar window's requests are a number; its tokens are in a log until settled."""
+    return kind[1].is_rolling or kind[0].parts is not None
 
 
 def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long until this bound has room, if nothing else happens."""
     counts, kind, limit = state[bound.counting_group], _kind(bound.limit), bound.limit
-    if kind == DAY_REQUESTS:
-        return moment.midnight_ms
+    if not _has_log(kind):
+        return moment.until_end_ms(limit.unit)
     sums = [(counts.log(kind), limit.threshold)]
-    if limit.type is LimitType.TOKEN:
+    if limit.type.parts is not None:
         sums.append((counts.log(kind).merged(counts.margin(kind)), MOST_THRESHOLDS * limit.threshold))
-    if kind != DAY_TOKENS:
+    if limit.is_rate:
         window = window_ms(limit.unit, moment.lease_ms)
         return max(log.room_at_ms(most, window) - moment.now_ms for log, most in sums)
-    return max(_day_wait_ms(log, most, counts.today.tokens, moment) for log, most in sums)
+    end_ms = moment.until_end_ms(limit.unit)
+    return max(_calendar_wait_ms(log, most, counts.count(kind), end_ms, moment) for log, most in sums)
 
 
-def _day_wait_ms(reserved: RollingLog, most: int, settled: int, moment: _Moment) -> int:
-    """How long until reserved and settled tokens of the day are below `most`. The settled ones count until midnight."""
-    after_midnight = max(moment.midnight_ms, reserved.room_at_ms(most, moment.lease_ms) - moment.now_ms)
+def _calendar_wait_ms(reserved: RollingLog, most: int, settled: int, end_ms: int, moment: _Moment) -> int:
+    """How long until reserved and settled tokens are below `most`. The settled ones count until the window ends."""
+    after_end = max(end_ms, reserved.room_at_ms(most, moment.lease_ms) - moment.now_ms)
     if settled >= most:
-        return after_midnight
-    return min(after_midnight, reserved.room_at_ms(most - settled, moment.lease_ms) - moment.now_ms)
+        return after_end
+    return min(after_end, reserved.room_at_ms(most - settled, moment.lease_ms) - moment.now_ms)
 
 
 def _counted_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long this bound has no room, token reservations not counted."""
-    if bound.limit.type is LimitType.REQUEST:
+    if bound.limit.type.parts is None:
         return _wait_ms(state, bound, moment)
     return _hard_wait_ms(state, bound, moment)
 
 
 def _hard_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
-    """How long nothing can lift this refusal. A request can be returned at any moment, settled DAY tokens cannot."""
-    if _kind(bound.limit) == DAY_TOKENS and state[bound.counting_group].today.tokens >= bound.limit.threshold:
-        return moment.midnight_ms
+    """How long nothing can lift this refusal. A request can be returned at any moment, a usage limit's settled tokens
+    cannot."""
+    kind, limit = _kind(bound.limit), bound.limit
+    is_settled = not limit.is_rate and limit.type.parts is not None
+    if is_settled and state[bound.counting_group].count(kind) >= limit.threshold:
+        return moment.until_end_ms(limit.unit)
     return 0
 
 
@@ -218,8 +234,9 @@ def _tightest(
         return None
     index = min(candidates, key=lambda candidate: rooms[candidate])
     bound = bounds[index]
-    reset_ms = moment.midnight_ms
-    if bound.limit.is_rate:
+    if not bound.limit.is_rate:
+        reset_ms = moment.until_end_ms(bound.limit.unit)
+    else:
         counts, window = state[bound.counting_group], window_ms(bound.limit.unit, 0)
         logs = counts.log(_kind(bound.limit)), counts.margin(_kind(bound.limit))
         reset_ms = max(0, *(log.empty_at_ms(window) - moment.now_ms for log in logs))
@@ -234,19 +251,19 @@ def _correct_requests(counts: Counts, mask: int, settlement: Settlement, clock_m
     admitted_at = settlement.reservation.admitted_at_ms
     if not (settlement.given_back or settlement.reservation.local):
         return counts
-    for kind in KINDS[:2]:
-        number = KIND_NUMBER[kind]
-        if not has_kind(mask, number):
+    for kind, exact in kinds_of(mask).items():
+        type, unit = kind
+        if type.parts is not None:
             continue
-        if settlement.given_back:
+        if settlement.given_back and unit.is_rolling:
             counts = counts.refunded(kind, 1, admitted_at)
-        elif admitted_at + window_ms(kind[1], 0) >= clock_ms:
-            counts = _with_charge(counts, kind, mask, 1)
-    if not has_kind(mask, KIND_NUMBER[DAY_REQUESTS]):
-        return counts
-    if settlement.given_back:
-        return counts.with_day(requests=-1) if counts.counted_today(admitted_at) else counts
-    return counts.with_day(requests=1) if day_of(admitted_at) == counts.today.day else counts
+        elif settlement.given_back:
+            counts = counts.with_count(kind, -1) if counts.counted_now(kind, admitted_at) else counts
+        elif not unit.is_rolling:
+            counts = counts.with_count(kind, 1) if counts.is_present(kind, admitted_at) else counts
+        elif admitted_at + window_ms(unit, 0) >= clock_ms:
+            counts = _with_charge(counts, kind, exact, 1)
+    return counts
 
 
 def _correct_tokens(counts: Counts, mask: int, settlement: Settlement, clock_ms: int) -> Counts:
@@ -256,22 +273,21 @@ def _correct_tokens(counts: Counts, mask: int, settlement: Settlement, clock_ms:
     reserved = 0 if reservation.local else reservation.reserved_tokens
     margin = 0 if reservation.local else reservation.margin_tokens
     excess = settlement.actual_tokens - reserved
-    for kind in KINDS[2:4]:
-        if not has_kind(mask, KIND_NUMBER[kind]):
+    for kind, exact in kinds_of(mask).items():
+        type, unit = kind
+        if type.parts is None:
             continue
         counts = counts.margin_refunded(kind, margin, admitted_at)
-        if excess < 0:
+        if not unit.is_rolling:
+            counts = counts.refunded(kind, reserved, admitted_at).with_count(kind, settlement.actual_tokens)
+        elif excess < 0:
             counts = counts.refunded(kind, -excess, admitted_at)
-        elif not reservation.local or admitted_at + window_ms(kind[1], 0) >= clock_ms:
-            counts = _with_charge(counts, kind, mask, excess)
-    if has_kind(mask, KIND_NUMBER[DAY_TOKENS]):
-        counts = counts.refunded(DAY_TOKENS, reserved, admitted_at)
-        counts = counts.margin_refunded(DAY_TOKENS, margin, admitted_at)
-        counts = counts.with_day(tokens=settlement.actual_tokens)
+        elif not reservation.local or admitted_at + window_ms(unit, 0) >= clock_ms:
+            counts = _with_charge(counts, kind, exact, excess)
     return counts
 
 
-def _with_charge(counts: Counts, kind: Kind, mask: int, count: int) -> Counts:
+def _with_charge(counts: Counts, kind: Kind, exact: bool, count: int) -> Counts:
     """Count events that were not reserved, now."""
-    granule = granule_ms(kind[1], is_exact_kind(mask, KIND_NUMBER[kind]))
+    granule = granule_ms(kind[1], exact)
     return counts.with_log(kind, counts.log(kind).charged(count, granule, counts.last_ms))

@@ -4,7 +4,8 @@ See docs/reference/limits.md#asynchronous-requests.
 """
 
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 
 SUBMISSIONS = Limit(LimitType.REQUEST, Unit.MINUTE, 12_000)
 """Calls of `async_predict`."""

@@ -8,52 +8,54 @@ See docs/reference/limits.md#time.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.counter_layout import DAY_PAIR
+from policy.limits.kinds import Kind, Rolling, window_number
+from policy.limits.limit import Limit
 from policy.limits.take_numbers import TakeLog
 from policy.limits.windows import RollingLog, day_of, window_ms
 
-Kind = tuple[LimitType, Unit]
-DAY_TOKENS = (LimitType.TOKEN, Unit.DAY)
-DAY_REQUESTS = (LimitType.REQUEST, Unit.DAY)
-
 MOST_THRESHOLDS = 2
-"""How many thresholds a TOKEN limit's second sum must be below: what is used, and what the calls in flight can cost at
-most (decision 0062)."""
+"""How many thresholds the second sum of a limit that counts tokens must be below: what is used, and what the calls in
+flight can cost at most (decision 0062)."""
+
+WINDOWS_KEPT = 2
+"""How many calendar windows are kept beside the one that counts."""
+
+CountPlace = tuple[Kind, ...]
+"""The kinds whose calendar counts are stored together."""
 
 
-DAYS_KEPT = 2
-"""How many days are kept beside the one that counts."""
+def place_of(kind: Kind) -> CountPlace:
+    """Where the count of a usage limit's kind is stored."""
+    return DAY_PAIR if kind in DAY_PAIR else (kind,)
 
 
 @dataclass(frozen=True, slots=True)
-class DayCounts:
-    """The counts of one UTC day."""
+class CalendarCounts:
+    """The counts of one calendar window, one for each kind that is stored with it."""
 
-    day: int = 0
-    requests: int = 0
-    tokens: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.requests and not self.tokens
+    number: int
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counters of one counting group. The (TOKEN, DAY) log holds unsettled reservations.
+    """The counters of one counting group. The log of a usage limit that counts tokens holds unsettled reservations.
 
     `last_ms`: the group's time when they last changed. `ahead_ms`: how far that time is ahead of Redis' clock.
-    `ahead_since_ms`: the last time before that changed. `other_days`: those that counted something, the latest first.
-    `margins`: of each kind of TOKEN limit, how much more the calls in flight can cost than was expected of them.
+    `ahead_since_ms`: the last time before that changed. `day`: the clock's. `counted`: what the calendar windows
+    of that day have counted. `other_windows`: those that counted something, the latest first. `margins`: of each kind
+    that counts tokens, how much more the calls in flight can cost than was expected of them.
     """
 
     last_ms: int = 0
-    today: DayCounts = DayCounts()
+    day: int = 0
+    counted: Mapping[CountPlace, tuple[int, ...]] = field(default_factory=dict)
     logs: Mapping[Kind, RollingLog] = field(default_factory=dict)
     margins: Mapping[Kind, RollingLog] = field(default_factory=dict)
     ahead_ms: int = 0
     ahead_since_ms: int = 0
-    other_days: tuple[DayCounts, ...] = ()
+    other_windows: Mapping[CountPlace, tuple[CalendarCounts, ...]] = field(default_factory=dict)
 
     def log(self, kind: Kind) -> RollingLog:
         return self.logs.get(kind) or RollingLog()
@@ -79,27 +81,37 @@ class Counts:
         """The same for a margin."""
         return self.with_margin(kind, self.margin(kind).refunded(count, at_ms))
 
-    def counted_today(self, at_ms: int) -> bool:
-        """Whether a take of this time counted in the present day. A step of the clock since then leaves that open."""
-        return at_ms > self.ahead_since_ms and day_of(at_ms - self.ahead_ms) == self.today.day
+    def counted_now(self, kind: Kind, at_ms: int) -> bool:
+        """Whether a take of this time counted in the present window. A step of the clock since then leaves it open."""
+        return at_ms > self.ahead_since_ms and self.is_present(kind, at_ms - self.ahead_ms)
 
-    def with_day(self, requests: int = 0, tokens: int = 0) -> "Counts":
-        """Adds to what the day has counted. Never below zero."""
-        counted = DayCounts(self.today.day, max(0, self.today.requests + requests), self.today.tokens + tokens)
-        return replace(self, today=counted)
+    def is_present(self, kind: Kind, clock_ms: int) -> bool:
+        """Whether the calendar window of this time is the one that counts."""
+        return _number(kind, day_of(clock_ms)) == _number(kind, self.day)
+
+    def count(self, kind: Kind) -> int:
+        """What the calendar window has counted: requests, or settled tokens."""
+        place = place_of(kind)
+        return self.counted.get(place, _nothing(place))[place.index(kind)]
+
+    def with_count(self, kind: Kind, by: int) -> "Counts":
+        """Adds to what the calendar window has counted. Never below zero."""
+        place = place_of(kind)
+        counts = list(self.counted.get(place, _nothing(place)))
+        counts[place.index(kind)] = max(0, self.count(kind) + by)
+        return replace(self, counted={**self.counted, place: tuple(counts)})
 
     def used(self, kind: Kind) -> int:
         """How much of the threshold of `kind` is used, with what is expected of the calls in flight."""
-        if kind == DAY_REQUESTS:
-            return self.today.requests
-        return self.log(kind).total + (self.today.tokens if kind == DAY_TOKENS else 0)
+        used = 0 if kind[1].is_rolling else self.count(kind)
+        return used + self.log(kind).total
 
     def room(self, limit: Limit) -> int:
-        """How much `limit` still admits. A TOKEN limit also looks at what the calls in flight can cost at most."""
+        """How much `limit` still admits. Of tokens, it also looks at what the calls in flight can cost at most."""
         kind = limit.type, limit.unit
         used = self.used(kind)
         room = limit.threshold - used
-        if limit.type is LimitType.REQUEST:
+        if limit.type.parts is None:
             return room
         return min(room, MOST_THRESHOLDS * limit.threshold - used - self.margin(kind).total)
 
@@ -126,16 +138,38 @@ class Counts:
         return replace(counts, logs=logs, margins=margins)
 
     def _on_day(self, day: int) -> "Counts":
-        """Keeps what the days counted that have counted something last: a clock that steps over midnight and back finds
-        them again. A day that has counted nothing since it was found again keeps its place among them."""
-        if day == self.today.day:
+        """Keeps what the windows counted that have counted something last: a clock that steps over an end and back
+        finds them again. One that has counted nothing since it was found again keeps its place among them."""
+        if day == self.day:
             return self
-        kept = self.other_days
-        if self.today not in kept:
-            others = [one for one in kept if one.day != self.today.day]
-            kept = tuple(others if self.today.is_empty else [self.today, *others])
-        today = next((one for one in kept if one.day == day), DayCounts(day))
-        return replace(self, today=today, other_days=kept[:DAYS_KEPT])
+        counts = replace(self, day=day)
+        for place in self.counted:
+            if _number(place[0], day) != _number(place[0], self.day):
+                counts = counts._with_window(place, CalendarCounts(_number(place[0], self.day), self.counted[place]))
+        return counts
+
+    def _with_window(self, place: CountPlace, left: CalendarCounts) -> "Counts":
+        kept = self.other_windows.get(place, ())
+        if left not in kept:
+            others = [one for one in kept if one.number != left.number]
+            kept = tuple([left, *others] if any(left.counts) else others)
+        number = _number(place[0], self.day)
+        counts = next((one.counts for one in kept if one.number == number), _nothing(place))
+        return replace(
+            self,
+            counted={**self.counted, place: counts},
+            other_windows={**self.other_windows, place: kept[:WINDOWS_KEPT]},
+        )
+
+
+def _nothing(place: CountPlace) -> tuple[int, ...]:
+    return (0,) * len(place)
+
+
+def _number(kind: Kind, day: int) -> int:
+    calendar = kind[1].window
+    assert not isinstance(calendar, Rolling)
+    return window_number(calendar, day)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,34 +5,30 @@
 See docs/reference/limits.md#counter-layout.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import KIND_NUMBER, KINDS, Calendar, Kind, LimitType, Rolling, Unit, window_number
+from policy.limits.limit import Limit
 from policy.limits.windows import day_of, is_exact, window_ms
 
-KINDS = (
-    (LimitType.REQUEST, Unit.SECOND),
-    (LimitType.REQUEST, Unit.MINUTE),
-    (LimitType.TOKEN, Unit.SECOND),
-    (LimitType.TOKEN, Unit.MINUTE),
-    (LimitType.REQUEST, Unit.DAY),
-    (LimitType.TOKEN, Unit.DAY),
-)
-"""The kinds of limits, in the order of trial. Their numbers are 1 to 6; in a mask, bit `1 << (number - 1)`."""
-
-KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS, 1)}
-EXACT_SHIFT = 6
-"""In a mask, a rate limit's bit shifted by this much says that its log is the exact one."""
-
-TOKEN_KINDS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
-"""The bits of the TOKEN limits in a mask."""
+MASK_PAGE = 6
+"""In a mask, this many kinds share twice as many bits: one for each kind, then one for each that says that its log is
+the exact one."""
 
 AHEAD = 63
 """In a header, what looks like the log of this kind says how far the group's time is ahead of Redis' clock. It comes
 first, once that clock has stepped back (docs/reference/limits.md#time)."""
 
 MARGIN = 64
-"""The log of a TOKEN limit's margins has the number of its kind plus this (docs/reference/limits.md#tokens)."""
+"""The log of the margins of a limit that counts tokens has the number of its kind plus this
+(docs/reference/limits.md#tokens)."""
+
+COUNT = 128
+"""In a header, what looks like the log of a usage limit's kind plus this has as its total what the window counted."""
+
+DAY_PAIR: tuple[Kind, ...] = ((LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
+"""The kinds whose counts are members of every header, together with the number of the day."""
 
 EXPIRY_S = 3 * 86_400
 """A hash expires after this long without use."""
@@ -41,7 +37,8 @@ _DAY_AT = 6
 _LOGS_AT = 23
 _LOG_BYTES = 29
 _ENTRY_BYTES = 15
-_DAY_BYTES = 17
+_NUMBER_BYTES = 3
+_COUNT_BYTES = 7
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
 DAYS_SUFFIX = ":days"
@@ -59,36 +56,76 @@ def kind_mask(limits: Iterable[Limit]) -> int:
     """The limits that bind one counting group, as a bit mask of their kinds and of the exact ones among them."""
     mask = 0
     for limit in limits:
-        bit = 1 << (KIND_NUMBER[limit.type, limit.unit] - 1)
-        mask |= bit | (bit << EXACT_SHIFT if is_exact(limit) else 0)
+        bit = _bit(KIND_NUMBER[limit.type, limit.unit])
+        mask |= bit | (bit << MASK_PAGE if is_exact(limit) else 0)
     return mask
 
 
-def has_kind(mask: int, number: int) -> bool:
-    return bool(mask >> (number - 1) & 1)
+@lru_cache(4096)
+def kinds_of(mask: int) -> Mapping[Kind, bool]:
+    """The kinds of a mask in the order of trial, and whether each one's log is the exact one."""
+    bits = {kind: _bit(number) for kind, number in KIND_NUMBER.items()}
+    return {kind: bool(mask & bit << MASK_PAGE) for kind, bit in bits.items() if mask & bit}
 
 
-def is_exact_kind(mask: int, number: int) -> bool:
-    return bool(mask >> (number - 1 + EXACT_SHIFT) & 1)
+@lru_cache(4096)
+def masks_by_type(mask: int) -> Mapping[LimitType, int]:
+    """The mask in parts, one for each type that counts tokens. Requests are in the part of TOKEN."""
+    parts: dict[LimitType, int] = {}
+    for (type, unit), is_exact_log in kinds_of(mask).items():
+        bit = _bit(KIND_NUMBER[type, unit])
+        part = LimitType.TOKEN if type.parts is None else type
+        parts[part] = parts.get(part, 0) | bit | (bit << MASK_PAGE if is_exact_log else 0)
+    return parts
+
+
+def _bit(number: int) -> int:
+    page, place = divmod(number - 1, MASK_PAGE)
+    return 1 << (2 * MASK_PAGE * page + place)
 
 
 def fields_of(group: str) -> tuple[str, ...]:
-    """All fields that a counting group can have in a hash: header, other days, a log per kind, those of margins."""
-    numbers = KIND_NUMBER.values()
-    margins = (number + MARGIN for (type, _), number in KIND_NUMBER.items() if type is LimitType.TOKEN)
-    return (group, days_field(group), *(closed_field(group, number) for number in (*numbers, *margins)))
+    """All fields that a counting group can have in a hash: header, logs, those of margins, other calendar windows."""
+    fields = {group: None}
+    for kind, number in KIND_NUMBER.items():
+        fields[closed_field(group, number)] = None
+        if kind[0].parts is not None:
+            fields[closed_field(group, number + MARGIN)] = None
+        if not kind[1].is_rolling:
+            fields[windows_field(group, kind)] = None
+    return tuple(fields)
 
 
-def day_usage(header: bytes | None, clock_ms: int, other_days: bytes | None = None) -> tuple[int, int]:
-    """(requests, settled tokens) of the UTC day of `clock_ms`. Zeros where the group has not counted on that day.
+def calendar_usage(kind: Kind, header: bytes | None, windows: bytes | None, clock_ms: int) -> int:
+    """What the calendar window of `clock_ms` has counted of a usage limit: requests, or settled tokens.
 
-    `header` and `other_days`: a group's field and its `days_field`, read together.
+    `header` and `windows`: a group's field and its `windows_field`, read together.
     """
-    days = (header or b"")[_DAY_AT:_LOGS_AT] + (other_days or b"")
-    for at in range(0, len(days), _DAY_BYTES):
-        if _number(days, at, at + 3) == day_of(clock_ms):
-            return _number(days, at + 3, at + 10), _number(days, at + 10, at + 17)
-    return 0, 0
+    calendar = kind[1].window
+    assert not isinstance(calendar, Rolling)
+    wanted = window_number(calendar, day_of(clock_ms))
+    for number, counts in _windows_of(kind, header or b"", windows or b"", calendar):
+        if number == wanted:
+            return counts
+    return 0
+
+
+def _windows_of(kind: Kind, header: bytes, windows: bytes, calendar: Calendar) -> Iterator[tuple[int, int]]:
+    """The number of each window that is known, and what it has counted. The header's is the latest."""
+    day = _number(header, _DAY_AT, _DAY_AT + _NUMBER_BYTES)
+    if kind in DAY_PAIR:
+        counts = len(DAY_PAIR)
+        at = _NUMBER_BYTES + _COUNT_BYTES * DAY_PAIR.index(kind)
+        yield day, _number(header, _DAY_AT + at, _DAY_AT + at + _COUNT_BYTES)
+    else:
+        counts = 1
+        at = _NUMBER_BYTES
+        log = _log_at(header, COUNT + KIND_NUMBER[kind])
+        if log >= 0:
+            yield window_number(calendar, day), _number(header, log + 1, log + 1 + _COUNT_BYTES)
+    for start in range(0, len(windows), _NUMBER_BYTES + _COUNT_BYTES * counts):
+        count_at = start + at
+        yield _number(windows, start, start + _NUMBER_BYTES), _number(windows, count_at, count_at + _COUNT_BYTES)
 
 
 def time_ms(header: bytes | None, clock_ms: int) -> int:
@@ -100,9 +137,12 @@ def time_ms(header: bytes | None, clock_ms: int) -> int:
     return max(clock_ms + ahead_ms, _number(header, 0, _DAY_AT))
 
 
-def days_field(group: str) -> str:
-    """The field with what a group counted on other days, for each: day, requests, tokens."""
-    return group + DAYS_SUFFIX
+def windows_field(group: str, kind: Kind) -> str:
+    """The field with what a group counted in other calendar windows of this kind, for each: its number, the count.
+
+    For the kinds of `DAY_PAIR` it is one field, with two counts.
+    """
+    return group + DAYS_SUFFIX if kind in DAY_PAIR else closed_field(group, COUNT + KIND_NUMBER[kind])
 
 
 def closed_field(group: str, number: int) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from policy.groups import Enforcement, Group, GroupNode
-from policy.limits.counter_layout import KIND_NUMBER, bucket_key, kind_mask
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.counter_layout import bucket_key, kind_mask
+from policy.limits.kinds import KIND_NUMBER, Kind
+from policy.limits.limit import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
 
 def _nearest(path: Sequence[GroupNode], limits: Sequence[LimitSet | None], slug: str, key: str) -> Plan:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
-    chosen: dict[tuple[LimitType, Unit], tuple[Limit, str]] = {}
+    chosen: dict[Kind, tuple[Limit, str]] = {}
     for group, own in zip(path, limits, strict=True):
         for limit in own.limits if own is not None else ():
             chosen.setdefault((limit.type, limit.unit), (limit, group.id))

@@ -4,33 +4,18 @@ See docs/reference/management-api.md#limit-objects.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
+
+from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 
 MAX_THRESHOLD = 2**53 - 1
 """The largest threshold: the largest whole number that is exact in JSON and in Lua."""
-
-
-class LimitType(StrEnum):
-    """What a limit counts: requests, or tokens (input plus output, cached input at full weight)."""
-
-    REQUEST = "REQUEST"
-    TOKEN = "TOKEN"  # noqa: S105 (a unit of text, not a secret)
-    __hash__ = str.__hash__  # an enumeration's own takes ten times as long
-
-
-class Unit(StrEnum):
-    """The window: a rolling second or minute, or the UTC day (docs/reference/limits.md#rolling-windows)."""
-
-    SECOND = "SECOND"
-    MINUTE = "MINUTE"
-    DAY = "DAY"
-    __hash__ = str.__hash__
+MIN_THRESHOLD = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `threshold` (≥ 1) of `type` in one `unit`."""
+    """At most `threshold` of `type` in one `unit`."""
 
     type: LimitType
     unit: Unit
@@ -38,14 +23,14 @@ class Limit:
 
     @property
     def is_rate(self) -> bool:
-        """Whether this is a rate limit, with a rolling window. Otherwise it is a daily usage limit."""
-        return self.unit is not Unit.DAY
+        """Whether this is a rate limit, with a rolling window. Otherwise it is a usage limit."""
+        return self.unit.is_rolling
 
 
 @lru_cache(4096)
 def limit_of(type: str, unit: str, threshold: int) -> Limit:
     """The limit that texts describe. Groups repeat a few, and to look up enumerations is most of their reading."""
-    return Limit(LimitType(type), Unit(unit), threshold)
+    return Limit(LimitType[type], Unit[unit], threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +52,18 @@ class IllegalLimitsError(ValueError):
 
 def check_slug_limits(entry: SlugLimits) -> None:
     """Raise `IllegalLimitsError` unless `entry` has one limit per type and list, legal units and legal thresholds."""
+    rates, usages = " or ".join(RATE_UNITS), " or ".join(USAGE_UNITS)
     if any(not limit.is_rate for limit in entry.rate_limits):
-        raise IllegalLimitsError(f"{entry.slug}: a rate limit's unit is SECOND or MINUTE; DAY belongs in usage_limits")
+        raise IllegalLimitsError(
+            f"{entry.slug}: a rate limit's unit is {rates}; limits per {usages} belong in usage_limits"
+        )
     if any(limit.is_rate for limit in entry.usage_limits):
-        raise IllegalLimitsError(f"{entry.slug}: a usage limit's unit is DAY; SECOND and MINUTE belong in rate_limits")
+        raise IllegalLimitsError(
+            f"{entry.slug}: a usage limit's unit is {usages}; limits per {rates} belong in rate_limits"
+        )
     for kind, limits in (("rate", entry.rate_limits), ("usage", entry.usage_limits)):
         types = [limit.type for limit in limits]
         if len(types) != len(set(types)):
             raise IllegalLimitsError(f"{entry.slug}: at most one {kind} limit per type")
-    if any(not 1 <= limit.threshold <= MAX_THRESHOLD for limit in entry.limits):
-        raise IllegalLimitsError(f"{entry.slug}: a threshold is a whole number from 1 to {MAX_THRESHOLD}")
+    if any(not MIN_THRESHOLD <= limit.threshold <= MAX_THRESHOLD for limit in entry.limits):
+        raise IllegalLimitsError(f"{entry.slug}: a threshold is a whole number from {MIN_THRESHOLD} to {MAX_THRESHOLD}")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 
 _FIGURES = re.compile(r"(?P<requests>[0-9]{1,15})/(?P<tokens>[0-9]{1,15})")
 

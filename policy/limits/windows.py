@@ -1,4 +1,4 @@
-"""Windows: the rolling second and minute with the log that counts them, and the UTC day.
+"""Windows: the log that counts a rolling one, and when one of the UTC calendar ends.
 
 Times are whole milliseconds, of Redis' clock or of a group's own time (`counter_hash.py`). Pure: no I/O, no clock. The
 reference for `proxy/edges/redis/log.lua`.
@@ -8,29 +8,27 @@ See docs/reference/limits.md#rolling-windows.
 
 from dataclasses import dataclass, replace
 
-from policy.limits.limit import Limit, Unit
+from policy.limits.kinds import Rolling, Unit, days_left
+from policy.limits.limit import Limit
 
 DAY_MS = 86_400_000
 EXACT_UP_TO = 64
 """Up to this threshold a log is exact: it merges only events of one millisecond."""
 LEASE_GRANULE_MS = 20_000
 LEASE_SLACK_MS = 60_000
-"""An unsettled reservation of DAY tokens expires this long after the longest time that a call can last."""
-
-_WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
-_GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000}
+"""An unsettled reservation of a usage limit's tokens expires this long after the longest time that a call can last."""
 
 
 def window_ms(unit: Unit, lease_ms: int) -> int:
-    """How long an entry of a log counts after its last event. `lease_ms`: the answer for DAY reservations."""
-    return _WINDOW_MS.get(unit, lease_ms)
+    """How long an entry of a log counts after its last event. `lease_ms`: the answer for usage limits' reservations."""
+    return unit.window.window_ms if isinstance(unit.window, Rolling) else lease_ms
 
 
 def granule_ms(unit: Unit, exact: bool) -> int:
     """Events in one granule share an entry. An exact log has granules of 1 ms."""
-    if unit is Unit.DAY:
+    if not isinstance(unit.window, Rolling):
         return LEASE_GRANULE_MS
-    return 1 if exact else _GRANULE_MS[unit]
+    return 1 if exact else unit.window.granule_ms
 
 
 def is_exact(limit: Limit) -> bool:
@@ -39,7 +37,7 @@ def is_exact(limit: Limit) -> bool:
 
 
 def lease_ms(call_timeout_s: float) -> int:
-    """The window of DAY reservations. With one granule it ends `LEASE_SLACK_MS` after the longest call."""
+    """The window of usage limits' reservations. With one granule it ends `LEASE_SLACK_MS` after the longest call."""
     return int(call_timeout_s * 1000) + LEASE_SLACK_MS - LEASE_GRANULE_MS
 
 
@@ -48,9 +46,11 @@ def day_of(now_ms: int) -> int:
     return now_ms // DAY_MS
 
 
-def until_midnight_ms(now_ms: int) -> int:
-    """How long until the next UTC day starts."""
-    return DAY_MS - now_ms % DAY_MS
+def until_end_ms(unit: Unit, now_ms: int) -> int:
+    """How long until the next window of a usage limit's unit starts."""
+    assert not isinstance(unit.window, Rolling)
+    day = day_of(now_ms)
+    return (day + days_left(unit.window, day)) * DAY_MS - now_ms
 
 
 @dataclass(frozen=True, slots=True)

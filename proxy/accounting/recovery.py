@@ -51,10 +51,10 @@ def open_record(
     """An admitted call before dispatch: everything needed to bill and settle it after a crash.
 
     Two lines: `start`, the first half of the event (`event_start`), its key first; then the time, the estimate and the
-    reservations. Reading relies on the key's length, that of a ULID. The estimate is written as `Tokens`, and the
-    margin of all reservations behind it: versions that know no margins read the record too, after a rollback.
+    reservations. Reading relies on the key's length, that of a ULID. The estimate is written as `Tokens`, and behind it
+    what older versions do not know and do not read, after a rollback: its margin, then the figures of its output.
     """
-    figures = (estimate.expected, 0, 0, estimate.margin)
+    figures = (estimate.expected, 0, 0, *estimate[1:])
     payload = start + b"\n" + orjson.dumps((opened_at_ms, figures, tuple(map(_WITHOUT_MARGIN, reservations))))
     return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
@@ -93,9 +93,9 @@ def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:
 
 def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
     _, rest, numbers = closed.split(b"\n", 2)
-    total = Tokens.from_wire(orjson.loads(b"{" + rest)["tokens"]).total
+    tokens = Tokens.from_wire(orjson.loads(b"{" + rest)["tokens"])
     return [
-        Settlement(reservation=reservation, number=number, actual_tokens=total)
+        Settlement(reservation=reservation, number=number, actual_tokens=reservation.type.amount(tokens))
         for reservation, number in zip(_opening(opened)[1], orjson.loads(numbers), strict=False)
     ]
 
@@ -106,8 +106,8 @@ def _opening(opened: bytes) -> tuple[int, list[Reservation]]:
     The first figure is input alone only in an older proxy's record, and only its ANSWERED records ask for it.
     """
     _, figures, reservations = orjson.loads(opened.partition(b"\n")[2])
-    margin = figures[_MARGIN_AT] if len(figures) > _MARGIN_AT else 0
-    return figures[0], [Reservation.from_wire(reservation, margin) for reservation in reservations]
+    estimate = Estimate(figures[0], *figures[_MARGIN_AT:])
+    return figures[0], [Reservation.from_wire(reservation, estimate) for reservation in reservations]
 
 
 @dataclass(slots=True)

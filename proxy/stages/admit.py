@@ -69,14 +69,20 @@ class Estimates:
             most = most_input(context.json, body_bytes, context.outline)
         else:
             most = most_form_input(path)
+        most_output = output
         if path not in WITHOUT_OUTPUT:
-            most += cap or self._assumed_output * context.answers
+            allowed = cap or self._assumed_output * context.answers
+            most += allowed
+            if most_output < allowed:
+                most_output = allowed
         if most < expected:
             most = expected
         if most > MAX_COUNT:  # a cap or `n` of many digits
             most = MAX_COUNT
             expected = min(expected, MAX_COUNT)
-        return Estimate(expected, most - expected)
+            output = min(output, expected)
+            most_output = min(most_output, MAX_COUNT)
+        return Estimate(expected, most - expected, output, most_output - output)
 
 
 class Admit:

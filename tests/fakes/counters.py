@@ -8,8 +8,8 @@ from policy.limits.admission import Decision, Tightest, admit, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
-from policy.limits.limit import LimitType
-from policy.limits.settlement import Estimate, Reservation, Settlement
+from policy.limits.kinds import LimitType
+from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.exchange import CountersUnavailableError
@@ -91,8 +91,7 @@ class FakeCounters:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         reservations = _reservations(plan, plan.bounds, decision, estimate)
-        settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
-        kept = [bound for bound in plan.bounds if bound.counting_group in settled]
+        kept = [bound for bound in plan.bounds if _is_settled(plan, bound)]
         return _taken(_reservations(plan, kept, decision, estimate), reservations, requests, tokens)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
@@ -142,16 +141,13 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
 def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: Estimate) -> tuple[Reservation, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
     buckets = tuple((group, kind_mask(b.limit for b in held if b.counting_group == group)) for group in groups)
-    if not buckets:
-        return ()
-    reservation = Reservation(
-        key=plan.key,
-        buckets=buckets,
-        admitted_at_ms=decision.now_ms,
-        reserved_tokens=estimate.expected,
-        margin_tokens=estimate.margin,
-    )
-    return (reservation,)
+    return reservations_of(plan.key, buckets, decision.now_ms, estimate)
+
+
+def _is_settled(plan: Plan, bound: Bound) -> bool:
+    """Whether a dispatched call settles it: requests only where TOKEN limits of the same bucket are settled."""
+    types = {one.limit.type for one in plan.bounds if one.counting_group == bound.counting_group}
+    return bound.limit.type.parts is not None or LimitType.TOKEN in types
 
 
 def _tighter(one: LimitStatus | None, other: LimitStatus | None) -> LimitStatus | None:

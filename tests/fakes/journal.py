@@ -50,12 +50,13 @@ class OpenedCall:
         """The inverse of `record`."""
         start, rest = record[HEAD_BYTES:].split(b"\n")
         event = json.loads(start + b"}")
-        opened_at_ms, figures, reservations = json.loads(rest)
+        opened_at_ms, (expected, _, _, *more), reservations = json.loads(rest)
+        estimate = Estimate(expected, *more)
         return cls(
             event_key=event.pop("idempotency_key"),
             opened_at_ms=opened_at_ms,
-            estimate=Estimate(figures[0], figures[-1]),
-            reservations=tuple(Reservation.from_wire(reservation, figures[-1]) for reservation in reservations),
+            estimate=estimate,
+            reservations=tuple(Reservation.from_wire(reservation, estimate) for reservation in reservations),
             **event,
         )
 

@@ -15,7 +15,7 @@ from policy.groups import (
     check_depth,
     inherit_enforcement,
 )
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.limit import SlugLimits, limit_of
 from tests.policy.limits.trees import group
 
 INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
@@ -51,7 +51,7 @@ def test_a_tree_has_at_most_five_levels() -> None:
 
 
 def models(threshold: int, slug: str = "a/x", type: str = "TOKEN", unit: str = "DAY") -> list[SlugLimits]:
-    limit = Limit(LimitType(type), Unit(unit), threshold)
+    limit = limit_of(type, unit, threshold)
     rate, usage = ((), (limit,)) if unit == "DAY" else ((limit,), ())
     return [SlugLimits(slug, rate, usage)]
 

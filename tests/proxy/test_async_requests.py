@@ -10,7 +10,8 @@ import pytest
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
 from policy.hosts import EgressRules, HostRuleError, check_base_url
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import Cancellation, DeploymentRef, RetryRules

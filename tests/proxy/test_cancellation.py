@@ -9,7 +9,8 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.effective import Plan
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.pipeline import Pipeline

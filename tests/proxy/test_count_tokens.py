@@ -7,7 +7,8 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.seals import seal

@@ -9,7 +9,8 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from proxy.dialects import registry
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.registry import Dialects

@@ -9,7 +9,8 @@ import pytest
 
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from proxy.accounting.recovery import WITHDRAWN_STATUS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
@@ -36,7 +37,7 @@ def used(rig: PathRig) -> tuple[int, int]:
     """The day's requests and tokens, including reservations."""
     [counts] = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
     reserved = counts.used((LimitType.TOKEN, Unit.DAY))
-    return counts.today.requests, reserved
+    return counts.count((LimitType.REQUEST, Unit.DAY)), reserved
 
 
 def journal_is_full(rig: PathRig) -> PathRig:

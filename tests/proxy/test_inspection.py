@@ -12,7 +12,8 @@ from policy.credentials import KeyKind
 from policy.deployments import Deployment, HealthCheck
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.command import main

@@ -6,7 +6,8 @@ from time import perf_counter
 
 import pytest
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.exchange import JournalUnavailableError, UpstreamResetError
 from tests.fakes.journal import FakeJournal
@@ -55,7 +56,7 @@ def rig(journal: HeldJournal) -> PathRig:
 
 def requests_used(rig: PathRig) -> int:
     [counts] = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
-    return counts.today.requests
+    return counts.count((LimitType.REQUEST, Unit.DAY))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -9,7 +9,8 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.token_estimate import AUDIO_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import UpstreamUnreachableError

@@ -15,7 +15,8 @@ from policy.credentials import digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes

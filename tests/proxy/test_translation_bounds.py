@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from policy.endpoints import Target
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from proxy.dialects.middle.bounds import MAX_CONTAINERS, MAX_TOOLS
 from runtime.shares.places import MAX_WAITING
 from tests.fakes.directory import SLUG

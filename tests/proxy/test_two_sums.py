@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from proxy.accounting.call_bound import EDITED_PICTURE_TOKENS, MOST_EDITS, TOOLS_TOKENS
 from proxy.forms.form_reader import FormReader
 from proxy.refusals import MalformedRequestError

@@ -10,7 +10,7 @@ from control.edges.redis.usage_counters import UsageCounters
 from control.errors import UsageUnavailableError
 from control.records.usage import Bucket, Meter
 from control.throttle import Allowance
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 from runtime.redis.routed import RoutedRedis
 
 _DEADLINE_S = 1.0

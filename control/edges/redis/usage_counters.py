@@ -17,18 +17,17 @@ from control.records.usage import Bucket, Meter, Used
 from control.time_slices import each, pause
 from policy.limits.counter_layout import (
     EXPIRY_S,
-    KIND_NUMBER,
     MARKER_PREFIX,
+    calendar_usage,
     closed_field,
-    day_usage,
-    days_field,
     fields_of,
     marker_time_ms,
     rate_usage,
     time_ms,
+    windows_field,
 )
-from policy.limits.limit import LimitType, Unit
-from policy.limits.windows import until_midnight_ms
+from policy.limits.kinds import KIND_NUMBER
+from policy.limits.windows import until_end_ms
 from runtime.redis.routed import Keyed, RoutedRedis
 
 _CLOCK_KEY = "tg:clock"
@@ -111,10 +110,10 @@ def _fields(meters: Sequence[Meter]) -> list[str]:
 
 
 def _detail(meter: Meter) -> str:
-    """The field beside the header of this meter's group: the closed entries of a log, or the counts of other days."""
-    if meter.unit is Unit.DAY:
-        return days_field(meter.bucket.group_id)
-    return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
+    """The field beside the header of this meter's group: the closed entries of a log, or the other windows' counts."""
+    if meter.unit.is_rolling:
+        return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
+    return windows_field(meter.bucket.group_id, (meter.type, meter.unit))
 
 
 def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int) -> list[Used]:
@@ -124,13 +123,12 @@ def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int
     for meter in meters:
         header = fields[meter.bucket.group_id]
         detail = fields[_detail(meter)]
-        if meter.unit is Unit.DAY:
-            requests, tokens = day_usage(header, clock_ms, detail)
-            amount = requests if meter.type is LimitType.REQUEST else tokens
-            found.append(Used(amount, until_midnight_ms(clock_ms)))
-        else:
+        if meter.unit.is_rolling:
             number = KIND_NUMBER[meter.type, meter.unit]
             found.append(Used(*rate_usage(header, detail, number, time_ms(header, clock_ms))))
+        else:
+            amount = calendar_usage((meter.type, meter.unit), header, detail, clock_ms)
+            found.append(Used(amount, until_end_ms(meter.unit, clock_ms)))
     return found
 
 

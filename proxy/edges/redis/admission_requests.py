@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, compress
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from policy.limits.effective import Plan
-from policy.limits.limit import Limit, LimitType
-from policy.limits.settlement import Estimate, Reservation
+from policy.limits.kinds import LimitType
+from policy.limits.limit import Limit
+from policy.limits.settlement import Buckets, Estimate, Reservation, reservations_of
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.node import Node
@@ -29,6 +30,8 @@ SOFT_REFUSAL_MAX_MS = 100
 Answer = asyncio.Future[Taken | LimitHit]
 """What the caller of one call awaits."""
 _is_done = methodcaller("done")
+_TOTAL = itemgetter(0, 1)
+"""The figures of an estimate that a take brings of TOKEN."""
 _STAMP = b"\xff" * STAMP_BYTES
 """Stands for a stamp. Nothing else in a command has as many such bytes: neither a number nor text."""
 
@@ -87,8 +90,8 @@ class TakeTemplate:
 class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_names",
-                 "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_columns", "_further",
+                 "_names", "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
                  "take", "template")  # fmt: skip
 
     def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
@@ -101,9 +104,15 @@ class CompiledPlan:
         self.refused_at = 0.0
         self.refused_until = 0.0
         limits = take_limits(plan.limits)
-        self._buckets = tuple(zip(plan.groups, limits.masks, strict=True))
-        settles_all = all(limits.settled)
-        self._token_buckets = self._buckets if settles_all else tuple(compress(self._buckets, limits.settled))
+        masks = limits.masks[0]
+        self._buckets = tuple(compress(zip(plan.groups, masks, strict=True), masks))
+        self._token_buckets = self._buckets
+        if not all(limits.settled):
+            self._token_buckets = tuple(compress(zip(plan.groups, masks, strict=True), limits.settled))
+        self._columns = limits.columns[1:]
+        self._further = tuple(
+            pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
+        )
         self._names = limits.names
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         arguments = take_template(plan, template.lease_ms, template.incarnation, _STAMP)
@@ -116,7 +125,7 @@ class CompiledPlan:
         script = self.template.by_sha
         if with_text:
             script = encode_argument(b"EVAL") + encode_argument(self.template.script.text)
-        figures = tuple(chain.from_iterable(estimates))
+        figures = tuple(chain.from_iterable(map(_TOTAL if not self._further else self._figures, estimates)))
         digits = len(str(max(figures)))  # leading zeros make all of one length: one format for any number of them
         return (b"*%d\r\n%b%b%b%b" + b"$%d\r\n%%0%dd\r\n" % (digits, digits) * len(figures)) % (
             self._argument_count + len(figures),
@@ -127,26 +136,37 @@ class CompiledPlan:
             *figures,
         )
 
-    def reservation(self, admitted_at_ms: int, estimate: Estimate) -> Reservation:
+    def _figures(self, estimate: Estimate) -> tuple[int, ...]:
+        """The figures of a request: of each column what is expected, and the margin."""
+        return *_TOTAL(estimate), *chain.from_iterable(map(estimate.of, self._columns))
+
+    def reservations(self, admitted_at_ms: int, estimate: Estimate) -> tuple[Reservation, ...]:
         """Everything that a request took that was admitted at that time."""
-        return Reservation(
+        return self._reservations(self._buckets, admitted_at_ms, estimate)
+
+    def _reservations(self, buckets: Buckets, admitted_at_ms: int, estimate: Estimate) -> tuple[Reservation, ...]:
+        """`buckets`: those of requests and TOKEN limits. The other types' come with them."""
+        further = reservations_of(self.plan.key, self._further, admitted_at_ms, estimate) if self._further else ()
+        if not buckets:
+            return further
+        own = Reservation(
             key=self.plan.key,
-            buckets=self._buckets,
+            buckets=buckets,
             admitted_at_ms=admitted_at_ms,
             reserved_tokens=estimate.expected,
             margin_tokens=estimate.margin,
         )
+        return (own, *further)
 
     def taken(self, reply: list[int], estimates: Iterable[Estimate]) -> dict[Estimate, Taken]:
         """What a request of each of these estimates took. All get the limits' figures after the last one."""
         lines, tightest = self._lines_of(reply), partial(self.tightest, reply)
         taken: dict[Estimate, Taken] = {}
         for estimate in set(estimates):
-            everything = self.reservation(reply[12], estimate)
-            returnable: tuple[Reservation, ...] = (everything,)
+            returnable = self._reservations(self._buckets, reply[12], estimate)
             settled = returnable
             if self._token_buckets is not self._buckets:
-                settled = (everything._replace(buckets=self._token_buckets),) if self._token_buckets else ()
+                settled = self._reservations(self._token_buckets, reply[12], estimate)
             taken[estimate] = Taken(settled, returnable, lines, tightest)
         return taken
 

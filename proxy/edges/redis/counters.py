@@ -51,7 +51,7 @@ shared ones, a replay from the journal would be skipped."""
 
 @dataclass(frozen=True, slots=True)
 class CountersOptions:
-    """`on_loss`: `closed` or `local`. `call_timeout_s`: bounds how long an unsettled DAY reservation is kept.
+    """`on_loss`: `closed` or `local`. `call_timeout_s`: bounds how long a usage limit keeps an unsettled reservation.
 
     `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
     seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.

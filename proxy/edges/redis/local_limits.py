@@ -1,6 +1,6 @@
 """Limits without Redis (mode `local`): this worker enforces its share of each threshold from memory.
 
-It counts with `policy/limits/admission.py`, starting from what it admitted itself in the last minute and day. Of a
+It counts with `policy/limits/admission.py`, starting from what it admitted itself in the longest windows. Of a
 REQUEST limit it takes no more than its share of what was left when Redis last replied. When Redis is back, the
 settlements of calls admitted here charge it.
 
@@ -12,49 +12,76 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from policy.limits.admission import Tightest, admit, charge, settle
-from policy.limits.counter_hash import CounterHash, Counts
-from policy.limits.counter_layout import KIND_NUMBER, has_kind
+from policy.limits.counter_hash import CounterHash
+from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound, Plan
-from policy.limits.limit import LimitType, Unit
-from policy.limits.settlement import Estimate, Reservation, Settlement
-from policy.limits.windows import day_of, window_ms
+from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, Kind, Unit
+from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
+from policy.limits.windows import until_end_ms, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 
-_LONGEST_WINDOW_MS = 60_000
+_LONGEST_WINDOW_MS = max(window_ms(unit, 0) for unit in RATE_UNITS)
 _SLICE_MS = 20
 _PLANS_KEPT = 20_000
 _NO_SHARE_RETRY_MS = 1000
-_DAY_TOKENS = KIND_NUMBER[LimitType.TOKEN, Unit.DAY]
+
+
+class _Windows:
+    """The calendar windows of a worker's clock: of each unit, when the present one ends, and how many ended before."""
+
+    def __init__(self) -> None:
+        self.numbers = dict.fromkeys(USAGE_UNITS, 0)
+        self._ends_ms = dict.fromkeys(USAGE_UNITS, 0)
+        self._next_end_ms = 0
+
+    def follow(self, now_ms: int) -> None:
+        if now_ms < self._next_end_ms:
+            return
+        for unit, end_ms in self._ends_ms.items():
+            if now_ms >= end_ms:
+                self.numbers[unit] += 1
+                self._ends_ms[unit] = now_ms + until_end_ms(unit, now_ms)
+        self._next_end_ms = min(self._ends_ms.values())
 
 
 @dataclass(slots=True)
 class _History:
-    """What this worker has admitted of one (group, slug): the last minute in slices, and the day's requests.
+    """What this worker has admitted of one (group, slug): the longest rolling window in slices, and the requests of the
+    calendar windows.
 
     `tightest`: the tightest REQUEST limit in Redis' last reply, to a call that was admitted or refused.
+    `slices`: time, requests, expected tokens, expected output. `requests`: by unit, in which window, and how many.
     """
 
     plan: Plan
     tightest: LimitStatus | None = None
     replied_at_ms: int = 0
     slices: deque[list[int]] = field(default_factory=deque)
-    day: int = 0
-    day_requests: int = 0
+    requests: dict[Unit, list[int]] = field(default_factory=lambda: {unit: [0, 0] for unit in USAGE_UNITS})
 
-    def add(self, now_ms: int, tokens: int) -> None:
-        if self.slices and now_ms - self.slices[-1][0] < _SLICE_MS:
-            self.slices[-1][1] += 1
-            self.slices[-1][2] += tokens
-        else:
-            self.slices.append([now_ms, 1, tokens])
+    def add(self, now_ms: int, estimate: Estimate, windows: _Windows) -> None:
+        if not self.slices or now_ms - self.slices[-1][0] >= _SLICE_MS:
+            self.slices.append([now_ms, 0, 0, 0])
             while self.slices[0][0] < now_ms - _LONGEST_WINDOW_MS:
                 self.slices.popleft()
-        if self.day != day_of(now_ms):
-            self.day, self.day_requests = day_of(now_ms), 0
-        self.day_requests += 1
+        newest = self.slices[-1]
+        newest[1] += 1
+        newest[2] += estimate.expected
+        newest[3] += estimate.output
+        windows.follow(now_ms)
+        for unit, number in windows.numbers.items():
+            counted = self.requests[unit]
+            if counted[0] != number:
+                counted[:] = number, 0
+            counted[1] += 1
+
+    def requests_in(self, unit: Unit, windows: _Windows) -> int:
+        """How many requests the present calendar window has."""
+        number, requests = self.requests[unit]
+        return requests if number == windows.numbers[unit] else 0
 
 
 class LocalLimits:
@@ -66,8 +93,9 @@ class LocalLimits:
         self._clock_ms = clock_ms
         self._histories: dict[tuple[str, str], _History] = {}
         self._sweep_at = _PLANS_KEPT
-        self._day_tokens: dict[tuple[str, str], int] = {}
-        self._day = 0
+        self._windows = _Windows()
+        self._settled: dict[tuple[str, str, Kind], list[int]] = {}
+        """What was settled of a usage limit, by key, group and kind: in which window, and how many tokens."""
         self._hashes: dict[str, CounterHash] = {}
         self._number = 0
 
@@ -77,7 +105,7 @@ class LocalLimits:
         now_ms = self._clock_ms()
         if requests is not None:
             history.tightest, history.replied_at_ms = requests, now_ms
-        history.add(now_ms, estimate.expected)
+        history.add(now_ms, estimate, self._windows)
 
     def record_refusal(self, plan: Plan, requests: LimitStatus | None) -> None:
         """Redis has refused a call of this worker."""
@@ -86,11 +114,11 @@ class LocalLimits:
 
     def record_settlement(self, reservation: Reservation, actual_tokens: int, given_back: bool = False) -> None:
         """A call has ended, whether Redis or this worker admitted it."""
-        self._roll_day()
+        self._follow()
         for group, mask in reservation.buckets:
-            if has_kind(mask, _DAY_TOKENS):
-                pair = (reservation.key, group)
-                self._day_tokens[pair] = self._day_tokens.get(pair, 0) + actual_tokens
+            for type, unit in kinds_of(mask):
+                if type.parts is not None and not unit.is_rolling:
+                    self._add_settled((reservation.key, group, (type, unit)), actual_tokens)
         counters = self._hashes.get(reservation.key)
         if counters is not None:
             self._number += 1
@@ -121,11 +149,13 @@ class LocalLimits:
 
     def _drop_idle(self) -> None:
         oldest_ms = self._clock_ms() - _LONGEST_WINDOW_MS
-        today = day_of(self._clock_ms())
+        self._follow()
         kept = {
             pair: one
             for pair, one in self._histories.items()
-            if one.day == today or one.replied_at_ms >= oldest_ms or (one.slices and one.slices[-1][0] >= oldest_ms)
+            if any(one.requests_in(unit, self._windows) for unit in _units_of(one.plan))
+            or one.replied_at_ms >= oldest_ms
+            or (one.slices and one.slices[-1][0] >= oldest_ms)
         }
         self._histories = kept
         self._sweep_at = max(_PLANS_KEPT, 2 * len(kept))
@@ -145,15 +175,7 @@ class LocalLimits:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.record_admission(plan, estimate)
-        reservation = Reservation(
-            key=plan.key,
-            buckets=_buckets(plan),
-            admitted_at_ms=decision.now_ms,
-            reserved_tokens=estimate.expected,
-            local=True,
-            margin_tokens=estimate.margin,
-        )
-        own = (reservation,)
+        own = reservations_of(plan.key, _buckets(plan), decision.now_ms, estimate, local=True)
         return Taken(own, own, rate_limit_lines(requests, tokens), lambda: (requests, tokens))
 
     def _hash(self, key: str, share: Share) -> CounterHash:
@@ -166,19 +188,19 @@ class LocalLimits:
         """Counters charged with this worker's own last window, and with what it knows of the other workers'."""
         counters, now_ms = CounterHash(self._lease_ms), self._clock_ms()
         own = [history for history in self._histories.values() if history.plan.key == key]
-        slices = [(at_ms, requests, tokens, one.plan) for one in own for at_ms, requests, tokens in one.slices]
-        for at_ms, requests, tokens, plan in sorted(slices, key=lambda one: one[0]):
+        slices = [(figures, one.plan) for one in own for figures in one.slices]
+        for (at_ms, requests, tokens, output), plan in sorted(slices, key=lambda one: one[0][0]):
             rates = [bound for bound in plan.bounds if bound.limit.is_rate]
-            charge(counters, rates, requests, Estimate(tokens), at_ms)
+            charge(counters, rates, requests, Estimate(tokens, output=output), at_ms)
         replies = [(one, one.tightest, one.plan.bounds[one.tightest.bound]) for one in own if one.tightest is not None]
         for history, tightest, bound in replies:
-            if bound.limit.is_rate:  # before the days, which advance the time of the counters
+            if bound.limit.is_rate:  # before usage limits, which advance the time of the counters
                 self._charge_others(counters, history, tightest, share)
-        self._roll_day()
+        self._follow()
         for history in own:
             for bound in history.plan.bounds:
-                if bound.limit.unit is Unit.DAY:
-                    self._charge_day(counters, history, bound, now_ms)
+                if not bound.limit.is_rate:
+                    self._charge_usage(counters, history, bound, now_ms)
         for history, tightest, bound in replies:
             if not bound.limit.is_rate:
                 self._charge_others(counters, history, tightest, share)
@@ -200,20 +222,35 @@ class LocalLimits:
                 at_ms = max(newest_ms, counters.last_ms(bound.counting_group))
             charge(counters, (bound,), used_by_others, Estimate(0), at_ms)
 
-    def _charge_day(self, counters: CounterHash, history: _History, bound: Bound, now_ms: int) -> None:
-        counts: Counts = counters.counts_at(bound.counting_group, now_ms)
-        if bound.limit.type is LimitType.TOKEN:
-            settled = self._day_tokens.get((history.plan.key, bound.counting_group), 0)
-            counts = counts.with_day(tokens=settled - counts.today.tokens)
-        elif history.day == counts.today.day:
-            counts = counts.with_day(requests=history.day_requests)
-        counters.groups[bound.counting_group] = counts
+    def _charge_usage(self, counters: CounterHash, history: _History, bound: Bound, now_ms: int) -> None:
+        kind = bound.limit.type, bound.limit.unit
+        counts = counters.counts_at(bound.counting_group, now_ms)
+        if bound.limit.type.parts is None:
+            by = history.requests_in(bound.limit.unit, self._windows)
+        else:  # settled by the calls of all histories that share the bucket
+            _, settled = self._settled.get((history.plan.key, bound.counting_group, kind), (0, 0))
+            by = settled - counts.count(kind)
+        counters.groups[bound.counting_group] = counts.with_count(kind, by)
 
-    def _roll_day(self) -> None:
-        today = day_of(self._clock_ms())
-        if today != self._day:
-            self._day = today
-            self._day_tokens.clear()
+    def _add_settled(self, place: tuple[str, str, Kind], tokens: int) -> None:
+        number = self._windows.numbers[place[2][1]]
+        counted = self._settled.setdefault(place, [number, 0])
+        if counted[0] != number:
+            counted[:] = number, 0
+        counted[1] += tokens
+
+    def _follow(self) -> None:
+        """Forget what calendar windows have counted that have ended."""
+        before = dict(self._windows.numbers)
+        self._windows.follow(self._clock_ms())
+        if before != self._windows.numbers:
+            numbers = self._windows.numbers
+            self._settled = {place: one for place, one in self._settled.items() if one[0] == numbers[place[2][1]]}
+
+
+def _units_of(plan: Plan) -> set[Unit]:
+    """The units of the plan's usage limits."""
+    return {limit.unit for own in plan.limits for limit in own.limits if not limit.is_rate}
 
 
 def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:

@@ -1,5 +1,6 @@
 -- The counters of one hash: their packing, and the rolling log whose entries are merged per granule.
--- This text is prepended to take.lua and settle.lua. The reference in Python: policy/limits/windows.py.
+-- This text is prepended to take.lua and settle.lua, and the constants of the table of kinds to this text (scripts.py).
+-- The reference in Python: policy/limits/windows.py, policy/limits/counter_hash.py.
 -- See docs/reference/limits.md#counter-layout and docs/reference/limits.md#rolling-windows.
 --
 -- Field <group>: the packed header of one group. Unpacked it is a flat table h:
@@ -8,20 +9,22 @@
 --   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
 --   Once Redis' clock has stepped back, the first of these sixes is no log: h[5] AHEAD, h[6] how far the group's time is
 --   ahead of the clock, h[7] last time before that changed.
+--   A usage limit's kind plus COUNT is no log either: h[i+1] is what its calendar window has counted. That of the day's
+--   requests and tokens is h[3] and h[4] (COUNT_AT).
 -- Field <group>:days: of two other days that counted something, the latest first: day, requests, settled tokens.
+-- Field <group>:<kind + COUNT>: the same of other usage limits: the window's number, the count.
 -- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
--- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
--- log), 6 TOKEN DAY (its log holds the reservations, each with a lease). A TOKEN kind plus MARGIN is the log of its
--- margins: how much more the calls in flight can cost than was expected of them. These logs are a header's last ones:
--- scripts of versions without margins keep a header's first five logs.
+-- The log of a usage limit that counts tokens holds the reservations, each with a lease; one that counts requests has
+-- none. A kind that counts tokens, plus MARGIN, is the log of its margins: how much more the calls in flight can cost
+-- than was expected of them. These logs are a header's last ones: scripts of versions without margins keep a header's
+-- first five logs.
 -- Redis hashes every byte of every string that Lua sees, so cost depends on few calls and short strings.
 
 local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
-local DAY, AHEAD, MARGIN = 86400000, 63, 64
-local GRANULE = {20, 1000, 20, 1000, 0, 20000}
-local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- take.lua and settle.lua set the last one to the lease
+local DAY = 86400000
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
 local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then per take: time, number, admitted
+local lease = 0  -- take.lua and settle.lua set it
 
 -- The struct format of a header, by its length: a header has only the logs that its limits need. (A table of formats
 -- would be built again in every call.)
@@ -83,7 +86,7 @@ end
 -- Drops the entries that have left the window. An entry of exactly one window ago counts: times are truncated to the
 -- millisecond.
 local function expire(g, h, i, now)
-  local edge = now - WINDOW[h[i] % MARGIN]
+  local edge = now - (WINDOW[h[i] % MARGIN] or lease)
   if h[i + 3] < edge then
     h[i + 1], h[i + 2], h[i + 3], h[i + 4], h[i + 5] = 0, 0, 0, 0, 0
   elseif h[i + 2] > 0 and h[i + 2] < edge then
@@ -129,12 +132,32 @@ local function charge(g, h, i, count, granule, now)
   h[i + 1], h[i + 3] = h[i + 1] + count, now
 end
 
+-- The month of a UTC day, counted from March of the year 0: a year of the calendar begins there after its leap day.
+local function month_of(utc_day)
+  local since = utc_day + 719468
+  local era = floor(since / 146097)
+  local rest = since - era * 146097
+  local year = floor((rest - floor(rest / 1460) + floor(rest / 36524) - floor(rest / 146096)) / 365)
+  local day_of_year = rest - 365 * year - floor(year / 4) + floor(year / 100)
+  return 12 * (400 * era + year) + floor((5 * day_of_year + 2) / 153)
+end
+
+-- The number of the calendar window of a usage limit's kind that has this day.
+local function window_of(kind, utc_day)
+  return MONTHLY[kind] and month_of(utc_day) or utc_day
+end
+
+-- Where the header has what the calendar window has counted.
+local function count_at(h, kind)
+  return COUNT_AT[kind] or log_at(h, kind + COUNT) + 1
+end
+
 -- Brings groups to one time and to the clock's day. Returns how far that time is ahead of the clock, and whether that is
 -- to be stored. Needed only where the clock has stepped back or the day changes, so what it needs itself is made inside.
 -- The time of a group is Redis' clock, and what that has stepped back since the group was first used (`ahead`). So it
 -- never goes back, and entries keep their age.
 local function catch_up(heads, first, last)
-  local DAY_COUNTS, DAY_BYTES, ahead, has_stepped = '<I3I7I7', 17, 0, false
+  local ahead, has_stepped = 0, false
 
   local function ahead_of(h)
     local stored = h[5] == AHEAD and h[6] or 0
@@ -145,7 +168,7 @@ local function catch_up(heads, first, last)
   -- Makes all entries later by so much, so that they keep their age where the group's time jumps.
   local function move(g, h, by)
     for i = 11, #h, 6 do
-      if h[i + 2] > 0 then
+      if h[i + 2] > 0 then  -- not what a window has counted
         local entries, field = closed_of(g, h[i])
         local moved = {}
         for e = 1, #entries, ENTRY_BYTES do
@@ -171,24 +194,41 @@ local function catch_up(heads, first, last)
     has_stepped = true
   end
 
-  -- Keeps what the two days counted that have counted something last: a clock that steps over midnight and back finds
-  -- them again. A day that has counted nothing since it was found again keeps its place among them.
-  local function change_day(g, h)
-    local field, own, others, is_kept = ARGV[2 + g] .. ':days', pack(DAY_COUNTS, h[2], h[3], h[4]), '', false
-    local stored = h[2] > 0 and redis.call('HGET', key, field) or ''
-    for e = 1, #stored, DAY_BYTES do
-      local one = stored:sub(e, e + DAY_BYTES - 1)
-      if one == own then is_kept = true elseif unpack_('<I3', one) ~= h[2] then others = others .. one end
+  -- Keeps what the two windows counted that have counted something last: a clock that steps over an end and back finds
+  -- them again. One that has counted nothing since it was found again keeps its place among them. Windows are packed:
+  -- the number in three bytes, the counts. Returns what window `number` has counted, or nil.
+  local function leave_window(field, own, has_counted, number)
+    local stored, bytes, others, is_kept, again = redis.call('HGET', key, field) or '', #own, '', false, nil
+    for e = 1, #stored, bytes do
+      local one = stored:sub(e, e + bytes - 1)
+      if one == own then is_kept = true elseif one:sub(1, 3) ~= own:sub(1, 3) then others = others .. one end
     end
     local kept = stored
-    if not is_kept then kept = ((h[3] > 0 or h[4] > 0) and own or '') .. others end
-    h[2], h[3], h[4] = day, 0, 0
-    for e = 1, #kept, DAY_BYTES do
-      local kept_day, requests, tokens = unpack_(DAY_COUNTS, kept, e)
-      if kept_day == day then h[3], h[4] = requests, tokens end
+    if not is_kept then kept = (has_counted and own or '') .. others end
+    for e = 1, #kept, bytes do
+      if unpack_('<I3', kept, e) == number then again = kept:sub(e, e + bytes - 1) end
     end
-    kept = kept:sub(1, 2 * DAY_BYTES)
+    kept = kept:sub(1, 2 * bytes)
     if kept ~= stored then changed[field] = kept end
+    return again
+  end
+
+  local function change_day(g, h)
+    local left = h[2]
+    h[2] = day
+    if left == 0 then return end  -- it is new
+    local again = leave_window(
+      ARGV[2 + g] .. ':days', pack('<I3I7I7', left, h[3], h[4]), h[3] > 0 or h[4] > 0, day)
+    h[3], h[4] = 0, 0
+    if again then h[3], h[4] = unpack_('<I7I7', again, 4) end
+    for i = 5, #h, 6 do
+      local kind = h[i] - COUNT
+      if kind > 0 and window_of(kind, left) ~= window_of(kind, day) then
+        local own = pack('<I3I7', window_of(kind, left), h[i + 1])
+        again = leave_window(ARGV[2 + g] .. ':' .. h[i], own, h[i + 1] > 0, window_of(kind, day))
+        h[i + 1] = again and (unpack_('<I7', again, 4)) or 0
+      end
+    end
   end
 
   for g = first, last do
@@ -204,13 +244,22 @@ local function catch_up(heads, first, last)
   return ahead, has_stepped
 end
 
--- Writes everything with one HSET, and renews the key's expiry once an hour.
-local function save(fields, last_written, now)
+-- Writes everything with one HSET, and renews the key's expiry once an hour: three days without use, and a month more
+-- where months are counted.
+local function save(fields, last_written, now, heads, groups)
   for field, entries in pairs(changed) do
     fields[#fields + 1] = field
     fields[#fields + 1] = entries
   end
   redis.call('HSET', key, unpack(fields))
-  if last_written < now - now % 3600000 then redis.call('EXPIRE', key, 262800) end
+  if last_written >= now - now % 3600000 then return end
+  local expiry = 262800
+  for g = 1, groups do
+    local h = heads[g]
+    for i = 5, #h, 6 do
+      if MONTHLY[h[i] - COUNT] then expiry = 262800 + 31 * 86400 end
+    end
+  end
+  if redis.call('TTL', key) < expiry then redis.call('EXPIRE', key, expiry) end  -- other groups may need it for longer
 end
 

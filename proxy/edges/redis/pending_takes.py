@@ -106,7 +106,8 @@ class PendingTakes:
         for number, compiled, estimates in lost:
             at_ms, admitted = ran.get(number, (0, 0))
             for estimate in estimates[:admitted]:
-                self._give_back(compiled.reservation(at_ms, estimate))
+                for reservation in compiled.reservations(at_ms, estimate):
+                    self._give_back(reservation)
 
     def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:
         """The lost takes that it answers for. Later ones wait for the next revocation."""

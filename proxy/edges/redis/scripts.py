@@ -8,20 +8,28 @@ See docs/reference/limits.md#counter-layout.
 import hashlib
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from itertools import count
 from typing import NamedTuple
 
-from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX, TOKEN_KINDS
+from policy.limits.counter_layout import (
+    AHEAD,
+    COUNT,
+    DAY_PAIR,
+    MARGIN,
+    MARKER_PREFIX,
+    MASK_PAGE,
+    TAKES_SUFFIX,
+    masks_by_type,
+)
 from policy.limits.effective import LimitSet, Plan
-from policy.limits.settlement import Settlement
+from policy.limits.kinds import KIND_NUMBER, KINDS, TOKEN_TYPES, Calendar, LimitType, Rolling
+from policy.limits.settlement import Buckets, Settlement
 from policy.limits.take_numbers import TakeStamp
-
-Buckets = tuple[tuple[str, int], ...]
-"""See `policy.limits.settlement.Reservation`."""
+from policy.limits.windows import EXACT_UP_TO, granule_ms
 
 _CLOCK = "redis.call('TIME')"
 
@@ -34,11 +42,11 @@ class Script:
     sha: bytes
 
     @classmethod
-    def load(cls, *names: str, clock: str = _CLOCK) -> "Script":
-        """Concatenates files. `clock`: the Lua expression that reads the time; tests replace it."""
+    def load(cls, *names: str, constants: str = "", clock: str = _CLOCK) -> "Script":
+        """Concatenates files. `constants`: Lua in front of them. `clock`: what reads the time; tests replace it."""
         folder = resources.files("proxy.edges.redis")
         texts = (folder.joinpath(name).read_text("utf-8") for name in names)
-        text = "".join(texts).replace(_CLOCK, clock).encode()
+        text = (constants + "".join(texts)).replace(_CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
@@ -53,8 +61,8 @@ class Scripts:
     @classmethod
     def load(cls, clock: str = _CLOCK) -> "Scripts":
         return cls(
-            Script.load("log.lua", "take.lua", clock=clock),
-            Script.load("log.lua", "settle.lua", clock=clock),
+            Script.load("log.lua", "take.lua", constants=kind_constants(), clock=clock),
+            Script.load("log.lua", "settle.lua", constants=kind_constants(), clock=clock),
             Script.load("revoke.lua", clock=clock),
         )
 
@@ -64,6 +72,30 @@ STAMP_BYTES = _STAMP.size
 pack_stamp = _STAMP.pack
 """The part that differs in each take (`policy.limits.take_numbers.TakeStamp`), the end of its packed values: deadline
 (ms), number, answered through."""
+
+
+def kind_constants() -> str:
+    """The table of kinds as constants of log.lua, by the kinds' numbers.
+
+    Unlike the other kinds', a usage limit's WINDOW is false: reservations have a lease, and the calendar ends the rest.
+    """
+    windows = [unit.window for _, unit in KINDS]
+    tables = {
+        "GRANULE": [str(granule_ms(unit, False)) for _, unit in KINDS],
+        "WINDOW": [str(one.window_ms) if isinstance(one, Rolling) else "false" for one in windows],
+        "REQUESTS": _members("true" if type.parts is None else "" for type, _ in KINDS),
+        "MONTHLY": _members("true" if one is Calendar.MONTH else "" for one in windows),
+        "COUNT_AT": [f"[{KIND_NUMBER[kind]}]={place}" for place, kind in enumerate(DAY_PAIR, 3)],
+    }
+    lines = [f"local {name} = {{{','.join(values)}}}" for name, values in tables.items()]
+    numbers = (
+        f"local AHEAD, MARGIN, COUNT, MASK_PAGE, EXACT_UP_TO = {AHEAD}, {MARGIN}, {COUNT}, {MASK_PAGE}, {EXACT_UP_TO}"
+    )
+    return "\n".join((*lines, numbers, ""))
+
+
+def _members(values: Iterable[str]) -> list[str]:
+    return [f"[{number}]={value}" for number, value in enumerate(values, 1) if value]
 
 
 def take_arguments(plan: Plan, lease_ms: int, stamp: TakeStamp) -> list[bytes]:
@@ -80,11 +112,14 @@ def take_template(plan: Plan, lease_ms: int, incarnation: str, stamp: bytes) -> 
 
 
 class TakeLimits(NamedTuple):
-    """The limits of a take. `layout`: how its values are packed, for Lua. `masks`: of each group."""
+    """The limits of a take. `layout`: how its values are packed, for Lua."""
 
     layout: bytes
     packed: bytes
-    masks: tuple[int, ...]
+    columns: tuple[LimitType, ...]
+    """The types of tokens that a request brings figures of: TOKEN, and the others that a limit counts."""
+    masks: tuple[tuple[int, ...], ...]
+    """For each column the mask of each group: the limits that count its tokens. With TOKEN are those of requests."""
     settled: tuple[bool, ...]
     """Whether each group has TOKEN limits, which a dispatched call settles. Its request stays counted."""
     names: dict[int, tuple[str, str]]
@@ -94,14 +129,19 @@ class TakeLimits(NamedTuple):
 @lru_cache(4096)
 def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
     """Encode the limits of each group. Trees of one contract have the same."""
-    packed = [bytes([len(sets)])]
+    types = {limit.type for own in sets for limit in own.limits}
+    columns = tuple(type for type in TOKEN_TYPES if type is LimitType.TOKEN or type in types)
+    column = {type: place for place, type in enumerate(columns, 1)}
+    packed = [bytes([len(sets), len(columns)])]
     for place, own in enumerate(sets, 1):
-        numbers = [KIND_NUMBER[limit.type, limit.unit] for limit in own.limits]
-        pairs = zip(numbers, own.thresholds, strict=True)
-        packed += [bytes([place, number]) + threshold.to_bytes(7, "little") for number, threshold in pairs]
-    layout = b"<I6B" + b"BBI7" * (len(packed) - 1) + b"I8I8I8"
-    masks = tuple(own.mask for own in sets)
-    return TakeLimits(layout, b"".join(packed), masks, tuple(bool(mask & TOKEN_KINDS) for mask in masks), {})
+        for limit in own.limits:
+            numbers = place, column.get(limit.type, 0), KIND_NUMBER[limit.type, limit.unit]
+            packed.append(bytes(numbers) + limit.threshold.to_bytes(7, "little"))
+    layout = b"<I6BB" + b"BBBI7" * (len(packed) - 1) + b"I8I8I8"
+    parts = [masks_by_type(own.mask) for own in sets]
+    masks = tuple(tuple(part.get(type, 0) for part in parts) for type in columns)
+    settled = tuple(any(limit.type is LimitType.TOKEN for limit in own.limits) for own in sets)
+    return TakeLimits(layout, b"".join(packed), columns, masks, settled, {})
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
@@ -158,8 +198,8 @@ def batch_arguments(
 @lru_cache(256)
 def _settle_layout(buckets: tuple[int, ...]) -> tuple[bytes, Callable[..., bytes]]:
     """How a batch is packed, for Lua, and what packs it. `buckets`: the number of each settlement's buckets."""
-    layout = [_SETTLEMENT_FORMAT + b"HH" * own for own in buckets]
-    packing = [b"%ds" % _SETTLEMENT.size + b"HH" * own for own in buckets]
+    layout = [_SETTLEMENT_FORMAT + b"HI8" * own for own in buckets]
+    packing = [b"%ds" % _SETTLEMENT.size + b"HQ" * own for own in buckets]
     return b"<I6" + b"".join(layout), struct.Struct(b"<6s" + b"".join(packing)).pack
 
 

@@ -7,7 +7,7 @@
 -- The reference in Python: policy/limits/admission.py, settle(). See docs/reference/limits.md#settlement.
 
 local values = {unpack_(ARGV[1], ARGV[2])}
-WINDOW[6] = values[1]
+lease = values[1]
 local groups, marker = #ARGV - 3, ARGV[#ARGV]
 
 local heads = redis.call('HMGET', key, unpack(ARGV, 3))
@@ -23,17 +23,17 @@ for g = 1, groups do
   end
 end
 
--- The index of each log that this batch has used, by 128 * g + kind, so that each log is expired once. A new log may
+-- The index of each log that this batch has used, by 256 * g + kind, so that each log is expired once. A new log may
 -- move the others.
 local places = {}
 
 local function live_log(g, kind)
-  local h, i = heads[g], places[128 * g + kind]
+  local h, i = heads[g], places[256 * g + kind]
   if not i then
     local is_new
     i, is_new = log_at(h, kind)
     if is_new then places = {} end
-    places[128 * g + kind] = i
+    places[256 * g + kind] = i
     expire(g, h, i, h[1])
   end
   return h, i
@@ -72,51 +72,61 @@ local function charge_excess(g, kind, count, exact)
   charge(g, h, i, count, exact and 1 or GRANULE[kind], h[1])
 end
 
--- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and the bit EXACT times as high if its log is exact
--- (policy/limits/counter_layout.py).
-local EXACT = 64
+-- The kinds of each mask that this batch has used: those that count requests, those that count tokens; after each kind,
+-- whether its log is the exact one. For the bits see policy/limits/counter_layout.py, kind_mask().
+local requests_of, tokens_of = {}, {}
 
-local function has(mask, bit)
-  return mask % (2 * bit) >= bit
+local function read_mask(mask)
+  local requests, tokens = {}, {}
+  for kind = 1, #GRANULE do
+    local page = floor((kind - 1) / MASK_PAGE)
+    local bit = 2 ^ (kind - 1 + MASK_PAGE * page)
+    if mask % (2 * bit) >= bit then
+      local kinds = REQUESTS[kind] and requests or tokens
+      kinds[#kinds + 1] = kind
+      bit = bit * 2 ^ MASK_PAGE
+      kinds[#kinds + 1] = mask % (2 * bit) >= bit
+    end
+  end
+  requests_of[mask], tokens_of[mask] = requests, tokens
 end
 
 -- Returns the request of a call that was never dispatched. Charges one that was admitted without Redis, if its window
 -- still lasts. The time of such an admission is a machine's, to compare with the clock.
 local function correct_requests(g, mask, admitted_at, given_back)
-  for kind = 1, 2 do
-    local bit = 2 ^ (kind - 1)
-    if has(mask, bit) then
-      if given_back then
-        refund(g, kind, 1, admitted_at)
-      elseif admitted_at + WINDOW[kind] >= clock_ms then
-        charge_excess(g, kind, 1, has(mask, EXACT * bit))
+  local kinds, h, counted_at = requests_of[mask], heads[g], admitted_at
+  if given_back and h[5] == AHEAD then  -- the window in which it counted is known if the clock has not stepped since
+    counted_at = admitted_at > h[7] and admitted_at - h[6] or 0
+  end
+  for k = 1, #kinds, 2 do
+    local kind, window = kinds[k], WINDOW[kinds[k]]
+    if not window then
+      if window_of(kind, floor(counted_at / DAY)) == window_of(kind, day) then
+        local at = count_at(h, kind)
+        h[at] = math.max(0, h[at] + (given_back and -1 or 1))
       end
+    elseif given_back then
+      refund(g, kind, 1, admitted_at)
+    elseif admitted_at + window >= clock_ms then
+      charge_excess(g, kind, 1, kinds[k + 1])
     end
   end
-  local h = heads[g]
-  if not has(mask, 2 ^ 4) then return end
-  if given_back and h[5] == AHEAD then  -- the day on which it counted is known if the clock has not stepped since
-    admitted_at = admitted_at > h[7] and admitted_at - h[6] or 0
-  end
-  if floor(admitted_at / DAY) == day then h[3] = math.max(0, h[3] + (given_back and -1 or 1)) end
 end
 
 local function correct_tokens(g, mask, admitted_at, reserved, margin, actual, without_redis)
-  for kind = 3, 4 do
-    local bit = 2 ^ (kind - 1)
-    if has(mask, bit) then
-      if margin > 0 then refund(g, kind + MARGIN, margin, admitted_at) end
-      if actual < reserved then
-        refund(g, kind, reserved - actual, admitted_at)
-      elseif not without_redis or admitted_at + WINDOW[kind] >= clock_ms then
-        charge_excess(g, kind, actual - reserved, has(mask, EXACT * bit))
-      end
+  local kinds, h = tokens_of[mask], heads[g]
+  for k = 1, #kinds, 2 do
+    local kind, window = kinds[k], WINDOW[kinds[k]]
+    if margin > 0 then refund(g, kind + MARGIN, margin, admitted_at) end
+    if not window then
+      refund(g, kind, reserved, admitted_at)
+      local at = count_at(h, kind)
+      h[at] = h[at] + actual
+    elseif actual < reserved then
+      refund(g, kind, reserved - actual, admitted_at)
+    elseif not without_redis or admitted_at + window >= clock_ms then
+      charge_excess(g, kind, actual - reserved, kinds[k + 1])
     end
-  end
-  if has(mask, 2 ^ 5) then
-    refund(g, 6, reserved, admitted_at)
-    if margin > 0 then refund(g, 6 + MARGIN, margin, admitted_at) end
-    heads[g][4] = heads[g][4] + actual
   end
 end
 
@@ -130,6 +140,7 @@ while v < #values do
     if without_redis then reserved, margin = 0, 0 end
     fresh, highest = fresh + 1, number
     for b = v, v + 2 * buckets - 2, 2 do
+      if not tokens_of[values[b + 1]] then read_mask(values[b + 1]) end
       if flags > 0 then correct_requests(values[b], values[b + 1], admitted_at, given_back) end
       correct_tokens(values[b], values[b + 1], admitted_at, reserved, margin, actual, without_redis)
     end
@@ -143,6 +154,6 @@ if fresh > 0 then
   for g = 1, groups do
     fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])
   end
-  save(fields, last_written, now)
+  save(fields, last_written, now, heads, groups)
 end
 return fresh

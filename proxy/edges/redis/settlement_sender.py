@@ -15,7 +15,7 @@ from typing import Any
 
 import hiredis
 
-from policy.limits.settlement import Reservation, Settlement
+from policy.limits.settlement import Buckets, Reservation, Settlement
 from proxy.edges.redis.admission_requests import CompiledPlan
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
 from proxy.edges.redis.nodes.node import Node, Nodes, execute
@@ -23,7 +23,6 @@ from proxy.edges.redis.scripts import (
     BATCH_MAX,
     GIVEN_BACK,
     WITHOUT_REDIS,
-    Buckets,
     Script,
     batch_arguments,
     batch_size,
@@ -127,7 +126,7 @@ class SettlementSender:
         A caller that has read its answer may call again at once. It must not be refused for tokens that it did not use,
         so the settlement does not wait for a later tick.
         """
-        key, buckets, admitted_at_ms, reserved_tokens, local, margin_tokens = reservation
+        key, buckets, admitted_at_ms, reserved_tokens, local, margin_tokens, _ = reservation
         queue = self._queues.get((key, incarnation))
         if queue is None:
             queue = self._add_queue(key, incarnation)

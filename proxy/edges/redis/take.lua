@@ -1,7 +1,9 @@
 -- Admission: all limits of the path pass and all counters are charged, or one limit refuses and nothing is counted.
--- ARGV: struct format | values: lease (ms), number of groups; per bound in the order of trial: number of its group,
---       kind, threshold; then the stamp: deadline (ms), number, number up to which all takes are answered | the groups'
---       names | the field of the incarnation's takes | per request: its expected tokens, its margin.
+-- ARGV: struct format | values: lease (ms), number of groups, number of columns; per bound in the order of trial: number
+--       of its group, its column, kind, threshold; then the stamp: deadline (ms), number, number up to which all takes
+--       are answered | the groups' names | the field of the incarnation's takes | per request and column: its expected
+--       tokens, its margin.
+-- A column is a type that counts tokens; the first one is TOKEN. Column 0: the bound counts requests.
 -- Reply: Redis' clock, how many requests were admitted, number of the bound that refused the rest (0: none), retry after,
 --        counted retry after, hard retry after; then for REQUEST and for TOKEN limits: number (0: none), room, reset of
 --        the tightest bound; then the time of the groups, which is that of the admission. None admitted and none
@@ -12,11 +14,11 @@
 local max = math.max
 local bounds = {unpack_(ARGV[1], ARGV[2])}
 local last = #bounds  -- struct.unpack also returns the next position
-local last_bound, groups = last - 6, bounds[2]
+local last_bound, groups, columns = last - 7, bounds[2], bounds[3]
 local number = bounds[last - 2]
 if clock_ms > bounds[last - 3] then return {clock_ms, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
-WINDOW[6] = bounds[1]
-local requests = (#ARGV - 3 - groups) / 2
+lease = bounds[1]
+local requests = (#ARGV - 3 - groups) / (2 * columns)
 
 -- The incarnation's takes: the number up to which they are revoked; then per unanswered take that ran, newest first:
 -- time, number, how many requests it admitted.
@@ -46,62 +48,71 @@ if not is_steady then
   now = now + ahead
 end
 
--- The room of each bound. Kinds 1, 2 and 5 count requests, 3, 4 and 6 tokens. A request costs every bound of a type
--- the same, so the least room of a type decides. most_room: what the calls in flight can cost at most is below twice
--- the threshold.
+-- The log of each bound that has one: all but a usage limit of requests. Those of margins come after them, when all
+-- have their places.
+local places, margin_places = {}, {}
+for b = 4, last_bound, 4 do
+  if bounds[b + 1] > 0 or WINDOW[bounds[b + 2]] then places[b] = log_at(heads[bounds[b]], bounds[b + 2]) end
+end
+
+-- The room of each bound. A request costs every bound of a column the same, so the least room of a column decides.
+-- most_room: what the calls in flight can cost at most is below twice the threshold.
 local huge = math.huge
-local rooms, places, margin_places = {}, {}, {}
-local request_room, token_room, most_room = huge, huge, huge
-for b = 3, last_bound, 3 do
-  local g, kind = bounds[b], bounds[b + 1]
-  local h, used, i = heads[g], 0, nil
-  if kind == 5 then
-    used = h[3]
-  else
-    i = log_at(h, kind)
+local rooms, least_room, most_room, tokens, margins = {}, {}, {}, {}, {}
+for c = 0, columns do
+  least_room[c], most_room[c], tokens[c], margins[c] = huge, huge, 0, 0
+end
+for b = 4, last_bound, 4 do
+  local g, c, kind = bounds[b], bounds[b + 1], bounds[b + 2]
+  local h, i, used = heads[g], places[b], 0
+  if i then
     expire(g, h, i, now)
     used = h[i + 1]
-    if kind == 6 then used = used + h[4] end
   end
-  local room = bounds[b + 2] - used
-  rooms[b], places[b] = room, i
-  if kind < 3 or kind == 5 then
-    if room < request_room then request_room = room end
-  elseif room < token_room then
-    token_room = room
-  end
-end
-for b = 3, last_bound, 3 do  -- after the logs of all kinds have their places
-  local g, kind = bounds[b], bounds[b + 1]
-  if kind == 3 or kind == 4 or kind == 6 then
-    local h = heads[g]
-    local i = log_at(h, kind + MARGIN)
-    expire(g, h, i, now)
-    margin_places[b] = i
-    local room = rooms[b] + bounds[b + 2] - h[i + 1]
-    if room < most_room then most_room = room end
+  if not WINDOW[kind] then used = used + h[count_at(h, kind)] end
+  local room = bounds[b + 3] - used
+  rooms[b] = room
+  if room < least_room[c] then least_room[c] = room end
+  if c > 0 then
+    local m = log_at(h, kind + MARGIN)
+    expire(g, h, m, now)
+    margin_places[b] = m
+    room = room + bounds[b + 3] - h[m + 1]
+    if room < most_room[c] then most_room[c] = room end
   end
 end
 
-local admitted, tokens, margin, a = 0, 0, 0, 4 + groups
-while admitted < requests and request_room - admitted >= 1 and token_room - tokens >= 1
-  and most_room - tokens - margin >= 1 do
-  tokens, margin = tokens + ARGV[a], margin + ARGV[a + 1]
-  admitted, a = admitted + 1, a + 2
+local admitted, a = 0, 4 + groups
+
+local function has_room()
+  if least_room[0] - admitted < 1 then return false end
+  for c = 1, columns do
+    if least_room[c] - tokens[c] < 1 or most_room[c] - tokens[c] - margins[c] < 1 then return false end
+  end
+  return true
+end
+
+while admitted < requests and has_room() do
+  for c = 1, columns do
+    tokens[c], margins[c] = tokens[c] + ARGV[a], margins[c] + ARGV[a + 1]
+    a = a + 2
+  end
+  admitted = admitted + 1
 end
 
 if admitted > 0 then
-  for b = 3, last_bound, 3 do
-    local g, kind = bounds[b], bounds[b + 1]
-    local h, m = heads[g], margin_places[b]
-    local cost = m and tokens or admitted
+  for b = 4, last_bound, 4 do
+    local g, c, kind = bounds[b], bounds[b + 1], bounds[b + 2]
+    local h, i = heads[g], places[b]
+    local cost = c > 0 and tokens[c] or admitted
     rooms[b] = rooms[b] - cost
-    if kind == 5 then
-      h[3] = h[3] + cost
+    if i then
+      local granule = (WINDOW[kind] and bounds[b + 3] <= EXACT_UP_TO) and 1 or GRANULE[kind]
+      charge(g, h, i, cost, granule, now)
+      if c > 0 then charge(g, h, margin_places[b], margins[c], granule, now) end
     else
-      local granule = (kind < 5 and bounds[b + 2] <= 64) and 1 or GRANULE[kind]
-      charge(g, h, places[b], cost, granule, now)
-      if m then charge(g, h, m, margin, granule, now) end
+      local at = count_at(h, kind)
+      h[at] = h[at] + cost
     end
   end
 end
@@ -117,29 +128,37 @@ if admitted > 0 or has_stepped then  -- a group whose limits are full must not w
     fields[2 * groups + 1] = ARGV[3 + groups]
     fields[2 * groups + 2] = pack(TAKES, revoked, now, number, admitted) .. unanswered
   end
-  save(fields, last_written, now)
+  save(fields, last_written, now, heads, groups)
 end
 
--- The tightest bound of each type. From here on the room of a TOKEN bound is the lesser one of both sums.
+-- The tightest bound of REQUEST and of TOKEN. From here on the room of a bound of tokens is the lesser one of both sums.
 local tight_request, tight_token = 0, 0
-for b = 3, last_bound, 3 do
-  local m = margin_places[b]
-  if m then
-    local most = rooms[b] + bounds[b + 2] - heads[bounds[b]][m + 1]
+for b = 4, last_bound, 4 do
+  local c = bounds[b + 1]
+  if c > 0 then
+    local most = rooms[b] + bounds[b + 3] - heads[bounds[b]][margin_places[b] + 1]
     if most < rooms[b] then rooms[b] = most end
-    if tight_token == 0 or rooms[b] < rooms[tight_token] then tight_token = b end
+    if c == 1 and (tight_token == 0 or rooms[b] < rooms[tight_token]) then tight_token = b end
   elseif tight_request == 0 or rooms[b] < rooms[tight_request] then
     tight_request = b
   end
 end
 
-local midnight = DAY - clock_ms % DAY
+-- How long until the calendar window of a usage limit's kind ends.
+local function until_end(kind)
+  local next_day = day + 1
+  if MONTHLY[kind] then
+    local month = month_of(day)
+    while month_of(next_day) == month do next_day = next_day + 1 end
+  end
+  return next_day * DAY - clock_ms
+end
 
 local refused_by, retry_after, counted_retry_after, hard_retry_after = 0, 0, 0, 0
 if admitted < requests then
   -- When the log has room for a request, if nothing else happens. 0: it has room now.
   local function room_at(g, h, i, threshold)
-    local total, at, window = h[i + 1], 0, WINDOW[h[i]]
+    local total, at, window = h[i + 1], 0, WINDOW[h[i]] or lease
     if total < threshold then return 0 end
     if h[i + 2] > 0 then
       if total == threshold then return h[i + 2] + window + 1 end
@@ -176,30 +195,31 @@ if admitted < requests then
       total, at = total - entries[e][2], entries[e][1]
       if total < threshold then break end
     end
-    return at + WINDOW[h[i]] + 1
+    return at + (WINDOW[h[i]] or lease) + 1
   end
 
-  -- How long until what is counted is below `most`. Settled tokens of a day count until midnight.
+  -- How long until what is counted is below `most`. Settled tokens count until their calendar window ends.
   local function wait(kind, settled, most, when)
-    if kind < 5 then return when(most) - now end
-    local after_midnight = max(midnight, when(most) - now)
-    if settled >= most then return after_midnight end
-    return math.min(after_midnight, when(most - settled) - now)
+    if WINDOW[kind] then return when(most) - now end
+    local after_end = max(until_end(kind), when(most) - now)
+    if settled >= most then return after_end end
+    return math.min(after_end, when(most - settled) - now)
   end
 
   -- The three waits of this bound: retry after, counted retry after, hard retry after.
   local function waits(b)
-    local g, kind, threshold = bounds[b], bounds[b + 1], bounds[b + 2]
+    local g, kind, threshold = bounds[b], bounds[b + 2], bounds[b + 3]
     local h, i, m = heads[g], places[b], margin_places[b]
-    if kind == 5 then return midnight, midnight, 0 end
-    local retry = wait(kind, h[4], threshold, function(most) return room_at(g, h, i, most) end)
+    if not i then return until_end(kind), until_end(kind), 0 end
+    local settled = WINDOW[kind] and 0 or h[count_at(h, kind)]
+    local retry = wait(kind, settled, threshold, function(most) return room_at(g, h, i, most) end)
     if not m then return retry, retry, 0 end
-    local joint = wait(kind, h[4], 2 * threshold, function(most) return joint_room_at(g, h, i, m, most) end)
-    local hard = kind == 6 and h[4] >= threshold and midnight or 0
+    local joint = wait(kind, settled, 2 * threshold, function(most) return joint_room_at(g, h, i, m, most) end)
+    local hard = not WINDOW[kind] and settled >= threshold and until_end(kind) or 0
     return max(retry, joint), hard, hard
   end
 
-  for b = last_bound, 3, -3 do
+  for b = last_bound, 4, -4 do
     if rooms[b] < 1 then
       refused_by = b
       local wait, counted, hard = waits(b)
@@ -210,18 +230,19 @@ if admitted < requests then
   end
 end
 
--- How long until nothing counts against the bound: until the newest entry leaves, or until midnight.
+-- How long until nothing counts against the bound: until the newest entry leaves, or until the calendar window ends.
 local function reset(b)
   if b == 0 then return 0 end
-  if bounds[b + 1] > 4 then return midnight end
+  local kind = bounds[b + 2]
+  if not WINDOW[kind] then return until_end(kind) end
   local h, i, m = heads[bounds[b]], places[b], margin_places[b]
   local newest = h[i + 1] > 0 and h[i + 3] or 0
   if m and h[m + 1] > 0 then newest = max(newest, h[m + 3]) end
-  return newest > 0 and newest + WINDOW[bounds[b + 1]] + 1 - now or 0
+  return newest > 0 and newest + WINDOW[kind] + 1 - now or 0
 end
 
 return {
-  clock_ms, admitted, refused_by / 3, retry_after, counted_retry_after, hard_retry_after,
-  tight_request / 3, max(0, rooms[tight_request] or 0), reset(tight_request),
-  tight_token / 3, max(0, rooms[tight_token] or 0), reset(tight_token), now,
+  clock_ms, admitted, refused_by / 4, retry_after, counted_retry_after, hard_retry_after,
+  tight_request / 4, max(0, rooms[tight_request] or 0), reset(tight_request),
+  tight_token / 4, max(0, rooms[tight_token] or 0), reset(tight_token), now,
 }

@@ -16,7 +16,8 @@ import redis
 
 from policy.deployments import Deployment
 from policy.hosts import EgressRules
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.snapshot import WorkspaceRow
 from proxy.async_requests.requests import DeploymentRef
 from proxy.edges.http.limits import HttpLimits

@@ -11,7 +11,8 @@ import openai
 import pytest
 
 from policy.endpoints import Target
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from proxy.edges.http.http_exchange import status_line
 from proxy.exchange import UpstreamUnreachableError
 from tests.fakes.directory import KEY, SLUG

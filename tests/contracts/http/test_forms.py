@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from policy.billing import Tokens
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.token_estimate import AUDIO_TOKENS
 from tests import upstream as script
 from tests.contracts.http.test_path import SSE, Wire, wired

@@ -18,7 +18,8 @@ from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.http.limits import HttpLimits

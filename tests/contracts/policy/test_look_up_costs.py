@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from policy.groups import MAX_DEPTH, Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, group_to_wire
 from proxy.edges.policy.directory import entry_limits
 from tests.contracts.policy.test_replica import World, endpoint, key, workspace

@@ -25,7 +25,8 @@ from redis.asyncio import Redis
 from policy.credentials import KeyKind, digest_of
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.supervisor.hints import CHANNEL

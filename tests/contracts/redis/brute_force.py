@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from policy.limits.effective import Bound
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.settlement import Estimate, Settlement
 
 WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}

@@ -11,8 +11,10 @@ from typing import Protocol
 import redis
 
 from policy.groups import Enforcement, Group
+from policy.limits.counter_layout import calendar_usage
 from policy.limits.effective import Plan, plan_for
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
@@ -31,6 +33,12 @@ REDIS_CLOCK = f"(function() local t = redis.call('GET', '{CLOCK_KEY}') return {{
 RPS, RPM, RPD = ((LimitType.REQUEST, unit) for unit in (Unit.SECOND, Unit.MINUTE, Unit.DAY))
 TPS, TPM, TPD = ((LimitType.TOKEN, unit) for unit in (Unit.SECOND, Unit.MINUTE, Unit.DAY))
 Limits = dict[tuple[LimitType, Unit], int]
+
+
+def day_usage(header: bytes | None, clock_ms: int, other_days: bytes | None = None) -> tuple[int, int]:
+    """The requests and the settled tokens of a group's day."""
+    requests, tokens = (calendar_usage(kind, header, other_days, clock_ms) for kind in (RPD, TPD))
+    return requests, tokens
 
 
 class Counters(Protocol):

@@ -3,12 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.contracts.redis.counters_world import RPD, RPM, TPD, day_usage, group, plan_of
 from tests.redis_server import RedisServer
 
 OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)

@@ -25,17 +25,9 @@ from hypothesis.stateful import (
 from policy.groups import Group
 from policy.limits.admission import Decision, Tightest, admit, revoke_takes, settle
 from policy.limits.counter_hash import CounterHash
-from policy.limits.counter_layout import (
-    KIND_NUMBER,
-    KINDS,
-    closed_field,
-    day_usage,
-    days_field,
-    kind_mask,
-    rate_usage,
-    time_ms,
-)
+from policy.limits.counter_layout import calendar_usage, closed_field, kind_mask, rate_usage, time_ms, windows_field
 from policy.limits.effective import Bound, Plan
+from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, window_ms
@@ -256,15 +248,16 @@ class Machine(RuleBasedStateMachine):
         plan = self._plan(len(self.groups) - 1)
         for bound in plan.bounds:
             group = bound.counting_group
-            number = KIND_NUMBER[bound.limit.type, bound.limit.unit]
+            kind = bound.limit.type, bound.limit.unit
+            number = KIND_NUMBER[kind]
             counts = self.books[plan.key].counts_at(group, self.now_ms)
-            values: Any = self.client.hmget(plan.key, [group, days_field(group), closed_field(group, number)])
-            header, other_days, closed = values
+            values: Any = self.client.hmget(plan.key, [group, windows_field(group, kind), closed_field(group, number)])
+            header, windows, closed = values
             if not bound.limit.is_rate:
-                assert day_usage(header, self.now_ms, other_days) == (counts.today.requests, counts.today.tokens)
+                assert calendar_usage(kind, header, windows, self.now_ms) == counts.count(kind)
                 continue
             now_ms = time_ms(header, self.now_ms)
-            log = counts.log((bound.limit.type, bound.limit.unit))
+            log = counts.log(kind)
             counted = log.total, max(0, log.empty_at_ms(window_ms(bound.limit.unit, 0)) - now_ms)
             assert rate_usage(header, closed, number, now_ms) == counted
 
@@ -272,7 +265,8 @@ class Machine(RuleBasedStateMachine):
         """Whether the clock has stepped back over midnight."""
         tomorrow = self.now_ms // DAY_MS + 1
         counts = self.books[plan.key].groups.values()
-        return any(tomorrow in (day.day for day in (one.today, *one.other_days)) for one in counts)
+        others = [window for one in counts for kept in one.other_windows.values() for window in kept]
+        return any(one.day == tomorrow for one in counts) or any(window.number == tomorrow for window in others)
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)
@@ -318,7 +312,7 @@ class Machine(RuleBasedStateMachine):
         if not plan.bounds:
             return None
         stamp = stamp or self._stamp("a")
-        texts = [b"%d" % figure for estimate in estimates for figure in estimate]
+        texts = [b"%d" % figure for estimate in estimates for figure in estimate[:2]]
         reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan, LEASE_MS, stamp), *texts])
         decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)

@@ -13,7 +13,7 @@ from control.errors import UsageUnavailableError
 from control.records.usage import Bucket, Meter, Used
 from policy.limits.counter_layout import EXPIRY_S, fields_of
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.take_numbers import TakeStamp
 from policy.limits.windows import DAY_MS, lease_ms
 from proxy.edges.redis.scripts import Scripts, take_arguments

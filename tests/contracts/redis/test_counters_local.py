@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
 from policy.limits.tiers import Tier, tier_plan
@@ -18,7 +17,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
-from tests.contracts.redis.counters_world import simple
+from tests.contracts.redis.counters_world import day_usage, simple
 from tests.redis_server import RedisServer, private_redis
 from tests.stepped_clock import SteppedClock
 from tests.waiting import eventually

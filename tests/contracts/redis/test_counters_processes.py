@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from policy.limits.counter_layout import day_usage
+from tests.contracts.redis.counters_world import day_usage
 from tests.contracts.redis.hammer import PER_MINUTE, PER_SECOND, plan_for_process
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, running_cluster
 from tests.redis_sentinel import running_sentinels

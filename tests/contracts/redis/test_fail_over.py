@@ -20,7 +20,7 @@ from control.errors import UsageUnavailableError
 from control.records.usage import Bucket, Meter
 from control.throttle import Allowance
 from policy.deployment_load import DeploymentLoad
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.windows import day_of
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import DeploymentRef, NewRequest, RetryRules, Submission, Succeeded

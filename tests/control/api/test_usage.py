@@ -21,7 +21,8 @@ from control.resources.groups import read_group
 from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import RedisCounters

@@ -1,7 +1,7 @@
 """The plans of asynchronous requests: whose they are, and that no other plan counts in their hashes."""
 
 from policy.limits.async_limits import LOOK_UPS, SUBMISSIONS, look_ups_plan, submissions_plan
-from policy.limits.limit import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.tiers import DEFAULT_TIERS, tier_plan
 
 

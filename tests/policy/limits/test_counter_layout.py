@@ -5,7 +5,7 @@ See docs/reference/limits.md#counter-layout. That the scripts write and count th
 
 from collections.abc import Sequence
 
-from policy.limits.counter_layout import AHEAD, day_usage, rate_usage, time_ms
+from policy.limits.counter_layout import AHEAD, DAY_PAIR, calendar_usage, rate_usage, time_ms
 
 RPS, RPM, TPM = 1, 2, 4
 NOW_MS = 1_700_000_000_000
@@ -25,6 +25,11 @@ def log(kind: int, total: int, oldest_closed_ms: int, open_entry: bytes) -> byte
 
 def header(*logs: bytes, last_ms: int = NOW_MS) -> bytes:
     return number(last_ms, 6) + number(last_ms // 86_400_000, 3) + number(7, 7) + number(99, 7) + b"".join(logs)
+
+
+def day_usage(head: bytes, clock_ms: int, other_days: bytes | None = None) -> tuple[int, int]:
+    requests, tokens = (calendar_usage(kind, head, other_days, clock_ms) for kind in DAY_PAIR)
+    return requests, tokens
 
 
 def usages(head: bytes, closed: bytes | None, times_ms: Sequence[int], kind: int = RPM) -> list[tuple[int, int]]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
 from policy.limits.effective import Bound, bounds_of_each, limit_set, plan_for
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 from tests.policy.limits.trees import SLUGS, group, levels_for, paths
 
 INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING

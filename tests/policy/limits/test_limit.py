@@ -2,15 +2,8 @@
 
 import pytest
 
-from policy.limits.limit import (
-    MAX_THRESHOLD,
-    IllegalLimitsError,
-    Limit,
-    LimitType,
-    SlugLimits,
-    Unit,
-    check_slug_limits,
-)
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import MAX_THRESHOLD, IllegalLimitsError, Limit, SlugLimits, check_slug_limits
 
 REQUEST, TOKEN = LimitType.REQUEST, LimitType.TOKEN
 SECOND, MINUTE, DAY = Unit.SECOND, Unit.MINUTE, Unit.DAY
@@ -36,8 +29,8 @@ def test_legal_limits_pass(legal: SlugLimits) -> None:
 @pytest.mark.parametrize(
     ("illegal", "says"),
     [
-        (entry((Limit(REQUEST, DAY, 1),)), "DAY belongs in usage_limits"),
-        (entry(usage=(Limit(TOKEN, MINUTE, 1),)), "SECOND and MINUTE belong in rate_limits"),
+        (entry((Limit(REQUEST, DAY, 1),)), "per DAY belong in usage_limits"),
+        (entry(usage=(Limit(TOKEN, MINUTE, 1),)), "per SECOND or MINUTE belong in rate_limits"),
         (entry((Limit(REQUEST, SECOND, 1), Limit(REQUEST, MINUTE, 9))), "at most one rate limit per type"),
         (entry(usage=(Limit(TOKEN, DAY, 1), Limit(TOKEN, DAY, 2))), "at most one usage limit per type"),
         (entry((Limit(TOKEN, SECOND, 0),)), "from 1 to"),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.windows import (
     DAY_MS,
     EXACT_UP_TO,
@@ -17,7 +18,7 @@ from policy.limits.windows import (
     granule_ms,
     is_exact,
     lease_ms,
-    until_midnight_ms,
+    until_end_ms,
     window_ms,
 )
 
@@ -213,4 +214,4 @@ def test_day_ends_at_midnight_utc() -> None:
     midnight_ms = 20_000 * DAY_MS
     assert DAY_MS == 24 * 60 * 60 * 1000
     assert [day_of(midnight_ms + ms) for ms in (-1, 0, DAY_MS - 1)] == [19_999, 20_000, 20_000]
-    assert [until_midnight_ms(midnight_ms + ms) for ms in (-1, 0, DAY_MS - 1)] == [1, DAY_MS, 1]
+    assert [until_end_ms(Unit.DAY, midnight_ms + ms) for ms in (-1, 0, DAY_MS - 1)] == [1, DAY_MS, 1]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from policy.groups import Enforcement, Group
 from policy.limits.effective import LimitSet, limit_set
-from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit, SlugLimits
 
 SLUGS = ("a/x", "a/y")
 

@@ -3,9 +3,8 @@
 import { h } from "./dom.mjs";
 import { usageBar } from "./chart.mjs";
 import { count, duration } from "./format.mjs";
+import { nounOf } from "./limit_kinds.mjs";
 import { table } from "./table.mjs";
-
-const UNITS = { REQUEST: "requests", TOKEN: "tokens" };
 
 /** A table of the items of `GET …/limits`. `source(item)`: where a limit is from, for those who may see it. */
 export function limitBars(caption, items, { source = null, key = caption } = {}) {
@@ -32,5 +31,5 @@ function usedOf(item) {
 
 /** "requests per minute" */
 export function limitName({ type, unit }) {
-  return `${UNITS[type] ?? type.toLowerCase()} per ${unit.toLowerCase()}`;
+  return `${nounOf(type)} per ${unit.toLowerCase()}`;
 }

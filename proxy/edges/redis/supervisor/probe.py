@@ -1,7 +1,8 @@
 """Checks whether Redis can admit calls, by admitting one that no caller made. Runs in the supervisor."""
 
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import NO_TOKENS
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters

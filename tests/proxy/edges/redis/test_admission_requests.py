@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy.limits.effective import Bound, limit_set, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from proxy.accounting.reservations import LimitHit, LimitStatus
@@ -92,8 +93,10 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     for estimate, one in taken.items():
         assert (one.requests, one.tokens, one.lines) == (requests, tokens, rate_limit_lines(requests, tokens))
         [returnable], [settled] = one.returnable, one.reservations
-        assert returnable == compiled_plan.reservation(7000, estimate)
-        assert (settled.admitted_at_ms, settled.reserved_tokens, settled.margin_tokens) == (7000, *estimate)
+        assert (returnable,) == compiled_plan.reservations(7000, estimate)
+        assert (settled.admitted_at_ms, settled.reserved_tokens, settled.margin_tokens) == (
+            *(7000, estimate.expected, estimate.margin),
+        )
         assert [group for group, _ in returnable.buckets] == ["g", "root"]
         assert [group for group, _ in settled.buckets] == ["root"]
 
@@ -101,7 +104,14 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
 NUMBERS = st.integers(0, 2**53 - 1)
 BUCKETS = st.lists(st.tuples(st.sampled_from(["g", "h", "root"]), st.integers(1, 4095)), unique_by=lambda one: one[0])
 RESERVATIONS = st.builds(
-    Reservation, st.just("tg:{g|acme/chat}"), BUCKETS.map(tuple), NUMBERS, NUMBERS, st.booleans(), NUMBERS
+    Reservation,
+    st.just("tg:{g|acme/chat}"),
+    BUCKETS.map(tuple),
+    NUMBERS,
+    NUMBERS,
+    st.booleans(),
+    NUMBERS,
+    st.just(LimitType.TOKEN),
 )
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from policy.limits.effective import Plan, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis import local_limits

@@ -8,7 +8,8 @@ import hiredis
 import pytest
 
 from policy.limits.effective import Bound, plan_of_limits
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.reservations import LimitHit
 from proxy.edges.redis.admission_requests import CompiledPlan, TakeTemplate

@@ -16,7 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from policy.deployments import Deployment
 from policy.endpoints import Target
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from proxy.edges.telemetry.access_log import lines_of
 from proxy.edges.telemetry.tracing.attributes import OPERATIONS
 from proxy.edges.telemetry.tracing.exemplars import Exemplars

@@ -6,10 +6,11 @@ import { openDialog } from "../dialog.mjs";
 import { h } from "../dom.mjs";
 import { clockTime, count, duration, percent } from "../format.mjs";
 import { keepFresh } from "../live.mjs";
+import { amountOf, kindText, nounOf, RATE_UNITS, TYPES } from "../limit_kinds.mjs";
 import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { groupLink } from "./groups_data.mjs";
-import { kindText, nameOf } from "./groups_rules.mjs";
+import { nameOf } from "./groups_rules.mjs";
 
 const REFRESH_S = 3;
 const AT_ONCE = 200;
@@ -98,20 +99,20 @@ async function fillSitters(item, counting, tree) {
   const members = new Map([counting, ...(isShared ? known.descendants(counting.id) : [])].map((one) => [nameOf(one), one]));
   const used = items
     .filter((one) => members.has(one.external_entity_id))
-    .map((one) => ({ group: members.get(one.external_entity_id), calls: one.calls, tokens: one.input_tokens + one.output_tokens }));
-  const figure = (one) => (item.type === "REQUEST" ? one.calls : one.tokens);
+    .map((one) => ({ group: members.get(one.external_entity_id), calls: one.calls, tokens: one.input_tokens + one.output_tokens, amount: amountOf(item.type, one) }));
+  const figure = (one) => one.amount;
   used.sort((one, other) => figure(other) - figure(one));
   const all = used.reduce((sum, one) => sum + figure(one), 0);
   const columns = [
     { head: "Group", cell: (one) => groupLink(one.group) },
     { head: "Calls", number: true, cell: (one) => count(one.calls) },
     { head: "Tokens", number: true, cell: (one) => count(one.tokens) },
-    { head: item.type === "REQUEST" ? "Share of calls" : "Share of tokens", number: true, cell: (one) => percent(figure(one), all) },
+    { head: `Share of ${TYPES[item.type].parts === null ? "calls" : nounOf(item.type)}`, number: true, cell: (one) => percent(figure(one), all) },
   ];
   return [
     used.length ? table("Today's calls by group", columns, used.slice(0, MOST_SITTERS)) : nothing("No calls today."),
     used.length > MOST_SITTERS && h("p", {}, `And ${count(used.length - MOST_SITTERS)} more groups.`),
-    h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, item.unit !== "DAY" && `The limit itself counts the last ${item.unit.toLowerCase()}.`),
+    h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, item.unit !== "DAY" && `The limit itself counts the ${RATE_UNITS.includes(item.unit) ? "last" : "present"} ${item.unit.toLowerCase()}.`),
     (hasMore || (isShared && known.hasMore)) && h("p.soft", {}, "The workspace has more groups than were looked through: some may be missing."),
   ].filter(Boolean);
 }

@@ -3,10 +3,11 @@
 import { h, newId } from "../dom.mjs";
 import { field, select } from "../form.mjs";
 import { count } from "../format.mjs";
+import { KINDS, kindText, MIN_THRESHOLD, nounOf, RATE_UNITS, TYPES, USAGE_UNITS } from "../limit_kinds.mjs";
 import { nothing, remark } from "../notice.mjs";
-import { KINDS, kindText, nameOf, nearest, ownLimit } from "./groups_rules.mjs";
+import { nameOf, nearest, ownLimit } from "./groups_rules.mjs";
 
-const UNITS = [["SECOND", "second"], ["MINUTE", "minute"]];
+const DEFAULT_RATE_UNIT = "MINUTE";
 const MAX_THRESHOLD = Number.MAX_SAFE_INTEGER;
 const MOST_SHOWN = 200;
 
@@ -92,31 +93,36 @@ function newEntry(original, path) {
 function limitFields(original, path) {
   const group = { models: [original] };
   const { slug } = original;
-  const rates = ["REQUEST", "TOKEN"].map((type) => {
-    const unit = original.rate_limits.find((one) => one.type === type)?.unit ?? "MINUTE";
-    return { type, unit: select("", UNITS, unit, { "aria-label": `${type === "REQUEST" ? "Requests" : "Tokens"} of ${slug}: a second or a minute` }), input: number(ownLimit(group, { slug, type, unit })) };
+  const rates = Object.keys(TYPES).map((type) => {
+    const unit = original.rate_limits.find((one) => one.type === type)?.unit ?? DEFAULT_RATE_UNIT;
+    const choices = RATE_UNITS.map((one) => [one, one.toLowerCase()]);
+    const chosen = select("", choices, unit, { "aria-label": `${heading(type)} of ${slug}: a ${choices.map(([, name]) => name).join(" or a ")}` });
+    return { type, unit: chosen, input: number(ownLimit(group, { slug, type, unit })) };
   });
-  const days = ["REQUEST", "TOKEN"].map((type) => ({ type, input: number(ownLimit(group, { slug, type, unit: "DAY" })) }));
+  const usages = USAGE_UNITS.flatMap((unit) => Object.keys(TYPES).map((type) => ({ type, unit: { value: unit }, input: number(ownLimit(group, { slug, type, unit })) })));
   const elements = [
-    ...rates.map((one) => h("div", {}, field(one.type === "REQUEST" ? "Requests" : "Tokens", one.input), h("p", {}, "a ", one.unit))),
-    ...days.map((one) => field(`${one.type === "REQUEST" ? "Requests" : "Tokens"} a day`, one.input)),
+    ...rates.map((one) => h("div", {}, field(heading(one.type), one.input), h("p", {}, "a ", one.unit))),
+    ...usages.map((one) => field(`${heading(one.type)} a ${one.unit.value.toLowerCase()}`, one.input)),
     h("p.hint", {}, fromAbove(slug, path())),
   ];
-  const limits = (fields, unitOf) => fields.filter(({ input }) => input.value !== "" || !input.validity.valid).map((one) => ({ type: one.type, unit: unitOf(one), threshold: wholeNumber(one.input) }));
+  const limits = (fields) => fields.filter(({ input }) => input.value !== "" || !input.validity.valid).map((one) => ({ type: one.type, unit: one.unit.value, threshold: wholeNumber(one.input) }));
   return {
     elements,
     value() {
-      const made = { slug, rate_limits: limits(rates, (one) => one.unit.value), usage_limits: limits(days, () => "DAY") };
+      const made = { slug, rate_limits: limits(rates), usage_limits: limits(usages) };
       return [...made.rate_limits, ...made.usage_limits].some((one) => one.threshold === null) ? null : made;
     },
   };
 }
 
-const number = (value) => h("input", { type: "number", min: 1, max: MAX_THRESHOLD, step: 1, inputmode: "numeric", placeholder: "none", value });
+/** "Requests" */
+const heading = (type) => nounOf(type)[0].toUpperCase() + nounOf(type).slice(1);
+
+const number = (value) => h("input", { type: "number", min: MIN_THRESHOLD, max: MAX_THRESHOLD, step: 1, inputmode: "numeric", placeholder: "none", value });
 
 function wholeNumber(input) {
   const value = Number(input.value);
-  const isRight = input.validity.valid && Number.isSafeInteger(value) && value >= 1;
+  const isRight = input.validity.valid && Number.isSafeInteger(value) && value >= MIN_THRESHOLD;
   if (isRight) input.removeAttribute("aria-invalid");
   else input.setAttribute("aria-invalid", "true");
   return isRight ? value : null;

@@ -2,19 +2,9 @@
 // The rules are those of policy/groups.py and policy/limits/effective.py; the API decides when it saves.
 
 import { count } from "../format.mjs";
+import { KINDS, kindText } from "../limit_kinds.mjs";
 
-export const KINDS = [
-  { type: "REQUEST", unit: "SECOND" },
-  { type: "REQUEST", unit: "MINUTE" },
-  { type: "TOKEN", unit: "SECOND" },
-  { type: "TOKEN", unit: "MINUTE" },
-  { type: "REQUEST", unit: "DAY" },
-  { type: "TOKEN", unit: "DAY" },
-];
 const MOST_NAMED = 8;
-
-/** "requests a minute" */
-export const kindText = ({ type, unit }) => `${type === "REQUEST" ? "requests" : "tokens"} a ${unit.toLowerCase()}`;
 
 export const nameOf = (group) => group.metadata.external_entity_id;
 

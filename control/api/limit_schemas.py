@@ -1,0 +1,44 @@
+"""Limits as the management API takes and shows them, made from the table of kinds (`policy/limits/kinds.py`).
+
+See docs/reference/management-api.md#limit-objects.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from control.api.protocol.schemas import INTEGRAL, RequestV1
+from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
+from policy.limits.limit import MAX_THRESHOLD, MIN_THRESHOLD
+
+if TYPE_CHECKING:
+    TypeName = str
+    UnitName = str
+    RateUnitName = str
+    UsageUnitName = str
+else:  # a type checker reads only literals that are written out
+    TypeName = Literal[tuple(type.value for type in LimitType)]
+    UnitName = Literal[tuple(unit.value for unit in Unit)]
+    RateUnitName = Literal[tuple(unit.value for unit in RATE_UNITS)]
+    UsageUnitName = Literal[tuple(unit.value for unit in USAGE_UNITS)]
+
+MAX_RATE_LIMITS = len(LimitType)
+MAX_USAGE_LIMITS = len(LimitType)
+ONE_PER_TYPE = "At most one per type."
+_Threshold = Annotated[int, Field(ge=MIN_THRESHOLD, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
+
+
+class RateLimitV1(RequestV1):
+    """At most `threshold` in any rolling second or minute."""
+
+    type: TypeName
+    unit: RateUnitName
+    threshold: _Threshold
+
+
+class UsageLimitV1(RequestV1):
+    """At most `threshold` in one UTC day."""
+
+    type: TypeName
+    unit: UsageUnitName
+    threshold: _Threshold
