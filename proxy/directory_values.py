@@ -1,6 +1,6 @@
 """What the directory says of a key and of a slug, and what is kept with it until policy changes."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from policy.groups import GroupNode
@@ -9,6 +9,7 @@ from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.request_report import CallLabels
 from proxy.dialects.attempt import Attempt
+from proxy.dialects.upstream_request import UpstreamRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """How calls of one slug go upstream that have the same fields to forward, whoever makes them."""
+    """How a call goes upstream. Most calls of a slug with the same fields to forward share it, whoever makes them."""
 
     attempt: Attempt
+    doubtful: Container[int]
+    """The statuses of answers that may call for another attempt."""
     credential: str | None
+    request: UpstreamRequest
+    """Path and fields, as the target's dialect has them."""
     url: str
+    """"" if it leads to a replica: each call has one of its own."""
     reach: Reach
     headers: Mapping[str, str]
     """All but `x-request-id`."""

@@ -328,8 +328,6 @@ class RequestContext:
     direct: DirectCall | None = None
     """Set if this is a direct call, once its model was found."""
     replica_call: ReplicaCall | None = None
-    deadline: float = 0.0
-    """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the dispatch."""
     rate_limit_lines: str = ""
     """The `x-ratelimit-*` fields, encoded."""
     journaled: JournaledCall | None = None
@@ -359,7 +357,7 @@ class RequestContext:
         assert self.identified is not None  # nothing is asked for it before
         return self.identified.key.workspace_id
 
-    def put_by(self, attempt: Attempt) -> None:
+    def use_attempt(self, attempt: Attempt) -> None:
         """Put the call to its target by this attempt from now on."""
         self.attempt, self.notice = attempt, attempt.notice
 

@@ -218,10 +218,10 @@ class Dialects(Protocol):
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
-        """Raises `UntranslatableError`."""
+        """Path and fields of the request, for this and each later call that is put the same way."""
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
-        """The body of `build_request`, of a call that passes unchanged."""
+        """The body of the request. Raises `UntranslatableError`."""
 
     def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
         """Whether an answer with this status may call for another attempt: `following` tells."""

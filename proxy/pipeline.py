@@ -144,8 +144,6 @@ class Pipeline:
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         answering = await self._dispatch(context, admitted)  # 400 404 500 502 503 504 529
-        if answering.upstream.whole is None:  # else its connection serves other calls already
-            context.upstream = answering.upstream
         answered = self._relay(context, answering)  # 499 502 504
         return answered if isinstance(answered, Answered) else await answered
 

@@ -42,6 +42,11 @@ class Attempt:
         return self.request is not None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the caller's own body passes, to a target of which nothing is left to be found out."""
+        return self.request is None and self.json is None and not self.untried and self.asks_usage
+
+    @property
     def notice(self) -> str:
         """Header lines that tell the caller what the translation left out, each with CRLF; mostly none.
 

@@ -181,20 +181,16 @@ class Dialects:
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
-        """The request for `target`. Raises `UntranslatableError` if the target's dialect cannot express it."""
-        try:
-            known = self._as_known(target, attempt)
-            return target_request(request, target, credential, known, _DIALECTS[known.dialect])
-        except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
-            raise UntranslatableError("body", "nested too deeply to be written anew") from error
+        """Path and fields of the request for `target`."""
+        return target_request(request, target, credential, attempt, _DIALECTS[attempt.dialect])
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
-        """The body of `build_request`, of a call that passes unchanged."""
+        """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it."""
         model, outline = target.target_model, request.outline
         if request.streaming:
             attempt = self._as_known(target, attempt)
         text = request.body if outline is None or outline.key_spans else outline.text
-        if model is not None and len(text) < LONG_BYTES:  # nearly every call
+        if model is not None and attempt.json is None and len(text) < LONG_BYTES:  # nearly every call
             edited = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
             json = request.json
             if edited is not None and request.streaming and adds_usage(request, attempt):
@@ -202,7 +198,10 @@ class Dialects:
                 edited = with_first_member(edited, chat_completions.INCLUDE_USAGE) if is_new else None
             if edited is not None:
                 return edited if outline is None else outline.restored_body(edited)
-        return target_body(request, target, attempt)
+        try:
+            return target_body(request, target, attempt)
+        except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
+            raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
     def _as_known(self, target: Target, attempt: Attempt) -> Attempt:
         """The attempt without what `target` is known to refuse."""

@@ -24,18 +24,18 @@ def target_request(
     path = dialect.path if attempt.is_translated else request.facts.path
     token = credential if config is None else vendor_c.bearer_token(credential)
     headers = dialect.request_headers(token, target.provider, None if attempt.is_translated else request.incoming)
-    body: RequestBody = b""
-    if request.upload is None:
-        body = target_body(request, target, attempt)
-    else:
+    if request.upload is not None:
         request.upload.rename(target.target_model or request.slug)
         headers["content-type"] = request.upload.content_type
     if config is None:
-        return UpstreamRequest(path, headers, body)
-    return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
+        return UpstreamRequest(path, headers)
+    return UpstreamRequest(vendor_c.api_path(config, path), headers, config.location)
 
 
 def target_body(request: Received, target: Target, attempt: Attempt) -> RequestBody:
+    """The body of the same; empty if an upload is it."""
+    if request.upload is not None:
+        return b""
     if attempt.is_translated:
         left_out = () if attempt.asks_usage else (chat_completions.STREAM_OPTIONS,)
         return _written({name: value for name, value in (attempt.json or {}).items() if name not in left_out}, request)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from proxy.json_text.segmented_body import RequestBody
-
 HeaderFields = dict[str, str]
 
 GLOBAL = "global"
@@ -25,14 +23,14 @@ class UntranslatableError(Exception):
 
 @dataclass(slots=True)
 class UpstreamRequest:
-    """A request for a target. `headers`: the fields that the dialect sets, credential included; names in lower case.
+    """Path and fields of a request for a target. `headers`: those that the dialect sets, credential included.
 
-    They replace the caller's fields of the same names. No credential of the caller may be added to them.
+    Their names are in lower case. They replace the caller's fields of the same names, and no credential of the caller
+    may be added to them.
     """
 
     path: str
     headers: HeaderFields
-    body: RequestBody
     location: str = ""
     """The vendor's cloud region: replaces `{location}` in a base URL. `global` uses the host without a region."""
     query: str = ""

@@ -13,7 +13,6 @@ from policy.billing import event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import PLATFORM, VENDOR_C, Target
 from policy.hosts import Reach
-from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.recovery import open_record
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.middle.bounds import check_bounds
@@ -37,68 +36,87 @@ FEW_BYTES = 16 << 10
 FEW_CONTAINERS, MANY_CONTAINERS = 50, 500
 """A body with few objects and lists is translated at once, one with many beside the event loop: an object takes up to
 6 µs. What lies between has a turn of the loop for itself, so that many callers at once hold nobody up."""
+SUCCESS = 200
 
 
 class Dispatch:
     """Sends admitted calls to their upstreams."""
 
     def __init__(self, parts: Parts, slices: Slices) -> None:
-        self._parts = parts
+        self._directory = parts.directory
+        self._dialects = parts.dialects
+        self._journal = parts.journal
+        self._upstream = parts.upstream
+        self._replicas = parts.replicas
+        self._access_tokens = parts.access_tokens
+        self._base_urls = parts.dispatch.base_urls
+        self._request_timeout_s = parts.dispatch.request_timeout_s
+        self._idle_timeout_s = parts.dispatch.stream_idle_timeout_s
         self._slices = slices
 
     async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
-        """Send a call, if possible like one that was sent before."""
-        parts = self._parts
-        settings = self._parts.dispatch
+        """Send a call, the way that is kept for calls like it if there is one, until an answer stands."""
         forwarding = context.forwarding
         if forwarding is None:
-            return await self._send_first(context, admitted)
-        shape = context.shape or self._keep_shape(context, admitted, forwarding)
-        attempt = context.attempt = forwarding.attempt
-        body = parts.dialects.build_body(context, admitted.route.endpoint.target, attempt)
-        record = self._record(context, admitted, shape.payer)
-        started = perf_counter()
-        context.deadline = deadline = started + settings.request_timeout_s
-        outbound = UpstreamCall(
-            url=forwarding.url,
-            method="POST",
-            headers=forwarding.headers,
-            body=body,
-            deadline=deadline,
-            idle_timeout_s=settings.stream_idle_timeout_s,
-            reach=forwarding.reach,
-            record=record,
-            waiting_since=started,
-            request_id=context.request_id,
-            lines=forwarding.lines,
-        )
-        try:
-            upstream = await parts.upstream.send(outbound)
-        finally:
-            context.upstream_s = perf_counter() - outbound.waiting_since
-            context.dispatched = outbound.written
-        answering = Answering(admitted, upstream, forwarding.credential, forwarding.url)
-        return answering if upstream.status not in REFUSING else await self._standing(context, answering)
-
-    async def _send_first(self, context: RequestContext, admitted: Admitted) -> Answering:
-        """Send any other call."""
-        target = admitted.route.endpoint.target
-        context.put_by(await self._first_attempt(context, target, admitted.identified.key.workspace_id))
-        credential = await self._credential(context, target)
-        return await self._standing(context, await self._ask(context, admitted, credential))
-
-    async def _standing(self, context: RequestContext, answering: Answering) -> Answering:
-        """The answer that stands: ask again as long as one says that the target must be asked otherwise."""
-        while (following := await self._following(context, answering)) is not None:
+            forwarding = await self._first_forwarding(context, admitted)
+        else:
+            context.attempt = forwarding.attempt
+        deadline = 0.0
+        while True:
+            body = self._dialects.build_body(context, admitted.route.endpoint.target, forwarding.attempt)
+            if context.outline is not None and isinstance(body, RestoredBody) and len(context.body) > AT_ONCE_BYTES:
+                await self._slices.run(context.workspace_id, body.measure_in_slices(), len(context.body))
+            outbound = UpstreamCall(
+                url=forwarding.url,
+                method="POST",
+                headers=forwarding.headers,
+                body=body,
+                deadline=deadline,
+                idle_timeout_s=self._idle_timeout_s,
+                reach=forwarding.reach,
+                upload=context.upload,
+                request_id=context.request_id,
+                lines=forwarding.lines,
+            )
+            if not forwarding.url:
+                upstream = await self._to_replica(context, admitted, forwarding.request, outbound)
+            else:
+                sending = self._send(context, admitted, outbound)
+                try:
+                    upstream = await sending
+                finally:
+                    context.upstream_s += perf_counter() - outbound.waiting_since
+                    if outbound.written:
+                        context.dispatched = True
+            answering = Answering(admitted, upstream, forwarding.credential, outbound.url)
+            if upstream.status not in forwarding.doubtful:
+                return answering
+            following = await self._following(context, answering)
+            if following is None:
+                context.attempt.release()
+                return answering
             answering.upstream.close()
-            context.put_by(following)
-            answering = await self._ask(context, answering.admitted, answering.credential)
-        context.attempt.release()
-        return answering
+            deadline = outbound.deadline
+            context.use_attempt(following)
+            forwarding = self._forwarding(context, admitted, forwarding.credential)
+
+    async def _first_forwarding(self, context: RequestContext, admitted: Admitted) -> Forwarding:
+        """Find out how the call goes upstream, and keep it for calls like it."""
+        directory, endpoint, facts = self._directory, admitted.route.endpoint, context.facts
+        target = endpoint.target
+        context.use_attempt(await self._first_attempt(context, target, context.workspace_id))
+        credential = await self._credential(context, target)
+        forwarding = self._forwarding(context, admitted, credential)
+        context.shape = None  # to be made anew, with what is kept from now on
+        if _is_shared(context, target):
+            context.forwarding = forwarding
+            if facts.forwarded:
+                directory.keep_forwarding(facts.forwarded, endpoint, forwarding)
+        return forwarding
 
     async def _first_attempt(self, context: RequestContext, target: Target, workspace: str) -> Attempt:
         """The first attempt. A long translation runs beside the event loop, and so does a close look at a long body."""
-        dialects = self._parts.dialects
+        dialects = self._dialects
         if target_rules.concerns(context, target) or context.upload is not None:
             check = partial(target_rules.check, context, target)
             await self._slices.beside(workspace, check) if len(context.body) > FEW_BYTES else check()
@@ -113,7 +131,7 @@ class Dispatch:
 
     async def _following(self, context: RequestContext, answering: Answering) -> Attempt | None:
         """The next attempt; None if this answer stands."""
-        dialects, attempt, status = self._parts.dialects, context.attempt, answering.upstream.status
+        dialects, attempt, status = self._dialects, context.attempt, answering.upstream.status
         if not dialects.may_ask_again(context, attempt, status):
             return None
         answering.upstream, refusal = await read_refusal(context, answering.upstream)
@@ -122,152 +140,126 @@ class Dispatch:
         workspace = answering.admitted.identified.key.workspace_id
         return None if make is None else await self._slices.beside(workspace, make)
 
-    async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
-        """Put the call to its target as the current attempt says."""
-        parts, incoming = self._parts, context.incoming
-        target, attempt = admitted.route.endpoint.target, context.attempt
-        asked = parts.dialects.build_request(context, target, credential, attempt)
+    def _forwarding(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Forwarding:
+        """How the current attempt goes upstream."""
+        dialects, attempt, target = self._dialects, context.attempt, admitted.route.endpoint.target
+        request = dialects.build_request(context, target, credential, attempt)
         if not attempt.is_translated:  # only the caller's own dialect has such parameters
-            asked.query = forwarded_query(incoming.target)
-        if isinstance(asked.body, RestoredBody) and len(context.body) > AT_ONCE_BYTES:
-            workspace = admitted.identified.key.workspace_id
-            await self._slices.run(workspace, asked.body.measure_in_slices(), len(context.body))
-        headers = forwarded_headers(incoming, context.request_id, asked.headers)
-        idle_timeout_s = parts.dispatch.stream_idle_timeout_s
-        outbound = UpstreamCall(
-            url="",
-            method="POST",
+            request.query = forwarded_query(context.incoming.target)
+        headers = forwarded_headers(context.incoming, context.request_id, request.headers)
+        del headers["x-request-id"]
+        base_url, reach = self._base_url(target)
+        is_open = attempt.json is not None or dialects.may_ask_again(context, attempt, SUCCESS)
+        return Forwarding(
+            attempt=attempt,
+            doubtful=range(1000) if is_open else REFUSING,
+            credential=credential,
+            request=request,
+            url=request.url_at(base_url) if base_url else "",
+            reach=reach,
             headers=headers,
-            body=asked.body,
-            deadline=context.deadline,
-            idle_timeout_s=idle_timeout_s,
-            reach=Reach.REPLICA,
-            upload=context.upload,
+            lines=field_lines(headers),
         )
+
+    def _base_url(self, target: Target) -> tuple[str, Reach]:
         if target.provider == PLATFORM:
-            self._keep_shape(context, admitted, None)
-            upstream = await self._to_replica(context, admitted, asked, outbound)
-        else:
-            self._address(outbound, asked, target)
-            self._keep_shape(context, admitted, self._forwarding(context, admitted, credential, outbound))
-            upstream = await self._send(context, admitted, outbound)
-        return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
+            return "", Reach.REPLICA  # the replica's, once the call has one
+        if target.base_url is not None:
+            return target.base_url, Reach.CUSTOMER
+        base_url = self._base_urls.get(target.provider)
+        if base_url is None:  # a provider that only a newer control plane knows
+            raise NoModelReplicaError
+        return base_url, Reach.OPERATOR
 
     async def _credential(self, context: RequestContext, target: Target) -> str | None:
         """The target's credential; None if it has none."""
         if target.secret_id is None:
             return None
-        credential = self._parts.directory.secret(target.secret_id)
+        credential = self._directory.secret(target.secret_id)
         if credential is None:
             raise TargetSecretError
         return await self._token(context, credential) if target.provider == VENDOR_C else credential
 
     async def _token(self, context: RequestContext, secret: str) -> str:
         """The access token for a secret that is a private key, which itself is never sent."""
-        if self._parts.access_tokens is None:
+        if self._access_tokens is None:
             raise TargetSecretError
         started = perf_counter()
         try:
-            return await self._parts.access_tokens.token(secret)
+            return await self._access_tokens.token(secret)
         finally:
             context.upstream_s += perf_counter() - started
 
-    def _address(self, outbound: UpstreamCall, asked: UpstreamRequest, target: Target) -> None:
-        base_url, outbound.reach = target.base_url, Reach.CUSTOMER
-        if base_url is None:
-            base_url, outbound.reach = self._parts.dispatch.base_urls.get(target.provider), Reach.OPERATOR
-        if base_url is None:  # a provider that only a newer control plane knows
-            raise NoModelReplicaError
-        outbound.url = asked.url_at(base_url)
-
-    async def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> UpstreamAnswer:
-        """Journal the call if it is not journaled yet, and send it.
+    def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> Awaitable[UpstreamAnswer]:
+        """Journal the call if it is not journaled yet, and send it. Await what this returns at once.
 
         The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
         """
-        parts = self._parts
         if context.journaled is None:
-            outbound.record = self._record(context, admitted, _payer(admitted))
+            shape = context.shape or self._keep_shape(context, admitted)
+            start = event_start(
+                idempotency_key=admitted.event_key,
+                payer=shape.payer,
+                request_id=context.request_id,
+                request_metadata=context.metadata,
+            )
+            context.journaled = outbound.record = self._journal.open(
+                open_record(
+                    start=start,
+                    opened_at_ms=time_ns() // 1_000_000,
+                    estimate=admitted.estimate,
+                    reservations=admitted.taken.reservations,
+                )
+            )
         outbound.waiting_since = started = perf_counter()
         if not context.dispatched:
-            context.deadline = outbound.deadline = started + parts.dispatch.request_timeout_s
-        try:
-            return await parts.upstream.send(outbound)
-        finally:
-            context.upstream_s += perf_counter() - outbound.waiting_since
-            context.dispatched = context.dispatched or outbound.written
-
-    def _record(self, context: RequestContext, admitted: Admitted, payer: bytes) -> JournaledCall:
-        """Journal the call. Nothing of it may be sent before what this returns is written."""
-        start = event_start(
-            idempotency_key=admitted.event_key,
-            payer=payer,
-            request_id=context.request_id,
-            request_metadata=context.metadata,
-        )
-        record = open_record(
-            start=start,
-            opened_at_ms=time_ns() // 1_000_000,
-            estimate=admitted.estimate,
-            reservations=admitted.taken.reservations,
-        )
-        context.journaled = journaled = self._parts.journal.open(record)
-        return journaled
-
-    def _keep_shape(self, context: RequestContext, admitted: Admitted, forwarding: Forwarding | None) -> Shape:
-        """Make what the next call with this head and slug can use again, and keep it if there may be one."""
-        shape = Shape(admitted.identified, admitted.route, _payer(admitted), forwarding)
-        if context.facts.repeats:
-            self._parts.directory.keep_shape(context.facts, shape)
-        return shape
-
-    def _forwarding(
-        self, context: RequestContext, admitted: Admitted, credential: str | None, outbound: UpstreamCall
-    ) -> Forwarding | None:
-        """Make what calls like this one can use again, and keep it for them.
-
-        None if no call will ask for it; for an upload or a translation, which differ from call to call; where the
-        target may lack the path, or refused a part of this call; for an access token, which expires; and where each
-        body must be checked for options with a price.
-        """
-        attempt = context.attempt
-        target = admitted.route.endpoint.target
-        varies = outbound.upload is not None or attempt.json is not None or attempt.is_translated
-        varies = varies or bool(attempt.untried) or not attempt.asks_usage
-        is_of_use = context.facts.repeats or context.facts.forwarded
-        if not is_of_use or varies or target.provider == VENDOR_C or not target.passes_price_options:
-            return None
-        headers = {name: value for name, value in outbound.headers.items() if name != "x-request-id"}
-        forwarding = Forwarding(
-            attempt=attempt,
-            credential=credential,
-            url=outbound.url,
-            reach=outbound.reach,
-            headers=headers,
-            lines=field_lines(headers),
-        )
-        if context.facts.forwarded:
-            self._parts.directory.keep_forwarding(context.facts.forwarded, admitted.route.endpoint, forwarding)
-        return forwarding
+            outbound.deadline = started + self._request_timeout_s
+        return self._upstream.send(outbound)
 
     async def _to_replica(
-        self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
+        self, context: RequestContext, admitted: Admitted, request: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
         """Send to a replica of a platform model. Another attempt at the same call goes to the same replica."""
         load, call = context.load, context.replica_call
         assert load is not None  # set when the request entered
         if call is None:
-            call = context.replica_call = self._parts.replicas.begin(_wanted(admitted), load)
+            call = context.replica_call = self._replicas.begin(_wanted(admitted), load)
 
-        def send(base_url: str) -> Awaitable[UpstreamAnswer]:
-            outbound.url = asked.url_at(base_url)
-            return self._send(context, admitted, outbound)
+        async def send(base_url: str) -> UpstreamAnswer:
+            outbound.url = request.url_at(base_url)
+            sending = self._send(context, admitted, outbound)
+            try:
+                return await sending
+            finally:
+                context.upstream_s += perf_counter() - outbound.waiting_since
+                if outbound.written:
+                    context.dispatched = True
 
         waited_s = call.waited_s
         try:
             return await send_to_replica(call, send)
         finally:
             context.upstream_s += call.waited_s - waited_s
+
+    def _keep_shape(self, context: RequestContext, admitted: Admitted) -> Shape:
+        """Make what the next call with this head and slug can use again, and keep it if there may be one."""
+        shape = context.shape = Shape(admitted.identified, admitted.route, _payer(admitted), context.forwarding)
+        if context.facts.repeats:
+            self._directory.keep_shape(context.facts, shape)
+        return shape
+
+
+def _is_shared(context: RequestContext, target: Target) -> bool:
+    """Whether calls like this one go upstream the same way, and may come.
+
+    Not an upload or a translation, which differ from call to call; nor where the target may lack the path, or refused a
+    part of this call; nor with an access token, which expires; nor where each body must be checked for options with a
+    price; nor to a replica.
+    """
+    facts, provider = context.facts, target.provider
+    if not (facts.repeats or facts.forwarded) or context.upload is not None or provider in (PLATFORM, VENDOR_C):
+        return False
+    return context.attempt.is_plain and target.passes_price_options
 
 
 def _wanted(admitted: Admitted) -> Wanted:

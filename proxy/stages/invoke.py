@@ -91,7 +91,7 @@ class Invoke:
         def send(base_url: str) -> Awaitable[UpstreamAnswer]:
             outbound.url = call.url = base_url.rstrip("/") + call.target
             if not outbound.written:  # nothing has reached a replica: it may have been parked again meanwhile
-                context.deadline = outbound.deadline = perf_counter() + settings.request_timeout_s
+                outbound.deadline = perf_counter() + settings.request_timeout_s
             return self._upstream.send(outbound)
 
         context.replica_call = replica_call = self._replicas.begin(call.wanted, load)

@@ -54,6 +54,8 @@ class Relay:
         """The answer, if it came whole and reports its usage, as nearly all do that are no streams. Else await it."""
         upstream, dialects, attempt, most = answering.upstream, self._dialects, context.attempt, self._most_reported
         status, whole = upstream.status, upstream.whole
+        if whole is None:  # else its connection serves other calls already
+            context.upstream = upstream
         if not 200 <= status < 300:
             return self._error(context, answering)
         content_type, is_encoded, returned, _, longest = upstream.fields
@@ -65,7 +67,7 @@ class Relay:
         read = None if whole is None else dialects.whole_answer(context, attempt, content_type, whole, most)
         if read is not None:
             final, context.reported = read
-            if context.load is not None and context.load.held_bytes > SMALL_BYTES:  # a small one is gone in a moment
+            if context.request_bytes > SMALL_BYTES:  # a small one is gone in a moment
                 _free(context)
             context.answered = True
             return Answered(status, returned, final)

@@ -31,10 +31,11 @@ class Route:
         shape = self._directory.shape(context.facts, context.slug)
         if shape is None or shape.identified is not identified:
             context.route = self._slug_route(identified, context.slug)
+            forwarding = self._forwarding(context)
         else:
             context.route = shape.route
             context.shape = shape
-        forwarding = self._forwarding(context) if context.shape is None else context.shape.forwarding
+            forwarding = shape.forwarding
         if forwarding is not None and (self._dialects.has_sealed(context) or needs_a_close_look(context)):
             forwarding = None
         context.forwarding = forwarding

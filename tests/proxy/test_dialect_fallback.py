@@ -350,7 +350,7 @@ async def test_refused_stream_options_are_left_out_for_an_hour() -> None:
     body = {"model": SLUG, "messages": [], "stream": True}
 
     def sent(call: Received) -> bytes:
-        return bytes(dialects.build_request(call, compatible(), None, dialects.first_attempt(call, compatible())).body)
+        return bytes(dialects.build_body(call, compatible(), dialects.first_attempt(call, compatible())))
 
     call = received(body)
     refused = dialects.first_attempt(call, compatible())

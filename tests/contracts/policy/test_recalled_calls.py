@@ -8,6 +8,7 @@ import pytest
 from policy.hosts import Reach
 from policy.snapshot import Row
 from proxy.dialects.attempt import Attempt
+from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Identified, Shape
 from proxy.edges.policy.directory import MAX_FORWARDED_BYTES
 from proxy.exchange import PolicyUnavailableError
@@ -37,7 +38,8 @@ def shape(world: World, caller: Identified) -> Shape:
     assert route is not None
     credential = world.directory.secret("s")
     attempt = Attempt("chat_completions", "chat_completions")
-    forwarding = Forwarding(attempt, credential, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
+    request = UpstreamRequest("/v1/chat/completions", {})
+    forwarding = Forwarding(attempt, (), credential, request, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
     return Shape(caller, route, b"", forwarding)
 
 

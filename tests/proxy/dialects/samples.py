@@ -20,6 +20,7 @@ from proxy.forms.upload import Form
 from proxy.head_facts import HeadFacts, Purpose
 from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
+from proxy.json_text.segmented_body import RequestBody
 from proxy.time_slices import Uncut
 from tests.fakes.seals import SEAL_KEYS, WORKSPACE
 
@@ -122,10 +123,19 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
 CUTS = st.lists(st.integers(0, 10_000), max_size=30) | st.just(list(range(10_000)))
 
 
-def build_request(request: Received, target: Target, credential: str | None) -> UpstreamRequest:
+@dataclass(slots=True)
+class WholeRequest(UpstreamRequest):
+    """A request for a target with its body."""
+
+    body: RequestBody = b""
+
+
+def build_request(request: Received, target: Target, credential: str | None) -> WholeRequest:
     """The request of the first attempt."""
     dialects = Dialects(lambda: 0.0, SEAL_KEYS)
-    return dialects.build_request(request, target, credential, dialects.first_attempt(request, target))
+    attempt = dialects.first_attempt(request, target)
+    head = dialects.build_request(request, target, credential, attempt)
+    return WholeRequest(head.path, head.headers, head.location, body=dialects.build_body(request, target, attempt))
 
 
 def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:

@@ -15,7 +15,6 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
-from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
@@ -130,12 +129,6 @@ class TracedUpstream:
 
 class TracedDialects(Dialects):
     """Tells a call's trace whom it asks."""
-
-    def build_request(
-        self, request: Received, target: Target, credential: str | None, attempt: Attempt
-    ) -> UpstreamRequest:
-        _note_target(request, target)
-        return super().build_request(request, target, credential, attempt)
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         _note_target(request, target)
