@@ -12,14 +12,14 @@ from functools import partial
 
 import orjson
 
-from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, VENDOR_B, Target
 from proxy.accounting.answer_form import Form, is_media
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import passed_paths
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import BodyReader, JsonLinesReader, PassThroughReader, UnreadAnswer
+from proxy.dialects.body_readers import BodyReader, JsonLinesReader, PassThroughReader, UnreadAnswer, WholeAnswers
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.counting import token_count
@@ -27,7 +27,6 @@ from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.counting.delivered_media import with_media
 from proxy.dialects.counting.delivered_text import NoTextCounter, StreamCounter, UnbilledCounter, text_counter
 from proxy.dialects.counting.request_text import RequestTokens
-from proxy.dialects.failures import is_failure
 from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
@@ -39,19 +38,17 @@ from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.target_request import adds_stream_options, adds_usage, target_body, target_request
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
-from proxy.dialects.usage import OpenAiMeter, UsageMeter, usual_tokens
+from proxy.dialects.usage import OpenAiMeter, UsageMeter
 from proxy.dialects.vendor_rules.narrow_rules import fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.exchange import Headers, Received, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
 from proxy.json_text.encoded_name import encoded_name
-from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.json_edit import (
     LONG_BYTES,
     MODEL_KEY,
     Json,
-    edit_member,
     edit_only_occurrence,
     with_first_member,
 )
@@ -95,6 +92,7 @@ class Dialects:
 
     def __init__(self, clock: Callable[[], float], seal_keys: SealKeys) -> None:
         """`clock`: monotonic seconds."""
+        self.whole_answer = WholeAnswers(_BODY_METERS, chat_completions.PATHS).read
         self._spoken = SpokenDialects(clock)
         self._seal_keys = seal_keys
         self._passing: dict[tuple[str, str, tuple[str, ...] | None], Attempt] = {}
@@ -224,38 +222,6 @@ class Dialects:
             return None
         self._spoken.remember(target, token_count.PATH, token_count.ESTIMATED)
         return token_count.estimate(request)
-
-    def whole_answer(
-        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int = MAX_REPORTED_TOKENS
-    ) -> tuple[bytes, Tokens] | None:
-        """What the caller gets of a success that came whole, and the reported tokens.
-
-        None for an answer that is translated, is no JSON, or has no valid report: `unread_answer` knows its reader.
-        All of it is parsed, though only two members are wanted: to search for them is as safe only in valid JSON, and
-        only a parser can tell that.
-        """
-        path = request.facts.path
-        if path not in _BODY_METERS or attempt.request is not None or len(body) > SMALL_BYTES:
-            return None
-        if content_type != "application/json" and (is_media(content_type) or not body.lstrip().startswith(b"{")):
-            return None
-        try:
-            answer = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return None
-        if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
-            return None
-        tokens = usual_tokens(answer, most) if path in chat_completions.PATHS else None
-        if tokens is None:
-            meter = _BODY_METERS[path](most)
-            meter.observe(answer)
-            tokens = meter.tokens
-            if tokens is None:
-                return None
-        if "model" in answer:
-            name = encoded_name(request.slug)
-            body = edit_only_occurrence(body, MODEL_KEY, name) or edit_member(body, answer, "model", name)
-        return body, tokens
 
     def unread_answer(
         self,

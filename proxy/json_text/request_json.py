@@ -19,7 +19,7 @@ MAX_RESTORED_BYTES = 512 << 10
 """Most bytes of each of these members, as sent."""
 
 SHORT_BODY_BYTES = 8 << 10
-"""Bodies up to this size are parsed in one step, without looking for long strings."""
+"""Bodies up to this size are parsed without looking for long strings."""
 
 MAX_LENIENT_BYTES = 4 << 20
 """A larger body may hold no half of a surrogate pair: it is parsed in one step."""
@@ -35,30 +35,25 @@ _SURROGATES = re.compile(
 RequestJson = tuple[dict[str, Any], Outline | None]
 
 
-def short_request_json(body: bytes) -> RequestJson:
-    """The object of a body of at most `SHORT_BODY_BYTES`. Raises `MalformedRequestError`."""
-    try:
-        json = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        return _read_leniently(body, error)
-    if not isinstance(json, dict):
-        raise MalformedRequestError("the body must be a JSON object")
-    return json, None
-
-
 def request_json_at_once(body: bytes) -> RequestJson | None:
-    """The object of a longer body, and the outline if it holds placeholders, in one step, as nearly always.
+    """The object of a body, and the outline if it holds placeholders, in one step, as nearly always.
 
-    Returns None for a body that would block the event loop, or that is refused by the parser. Raises
+    Returns None for a body that would block the event loop, or that is not short and is refused by the parser. Raises
     `MalformedRequestError`.
     """
+    outline: Outline | None = None
     try:
-        parsed = parse_at_once(body)
-    except (orjson.JSONDecodeError, TooManyValuesError):
-        return None
-    if parsed is not None and not isinstance(parsed[0], dict):
+        if len(body) <= SHORT_BODY_BYTES:
+            json = orjson.loads(body)
+        elif (parsed := parse_at_once(body)) is None:
+            return None
+        else:
+            json, outline = parsed
+    except (orjson.JSONDecodeError, TooManyValuesError) as error:
+        return _read_leniently(body, error) if len(body) <= SHORT_BODY_BYTES else None
+    if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
-    return parsed
+    return json, outline
 
 
 async def request_json_in_slices(body: bytes, workspace: str, slices: Slices) -> RequestJson:

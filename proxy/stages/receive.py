@@ -27,12 +27,7 @@ from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
-from proxy.json_text.request_json import (
-    SHORT_BODY_BYTES,
-    request_json_at_once,
-    request_json_in_slices,
-    short_request_json,
-)
+from proxy.json_text.request_json import request_json_at_once, request_json_in_slices
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -113,14 +108,15 @@ class Receive:
         incoming, load = context.incoming, context.load
         assert load is not None  # it has entered
         body = incoming.whole
-        if body is None or len(body) > self._max_body_bytes:
+        if body is None or (size_bytes := len(body)) > self._max_body_bytes:
             return self._json(context, facts.metadata)
-        load.hold(len(body))
+        load.hold(size_bytes)
         incoming.whole = None  # the context has it
-        context.request_bytes = len(body)
-        if len(body) > SHORT_BODY_BYTES:
-            return self._parse_long(context, facts.metadata, body)
-        _understand(context, facts.metadata, body, *short_request_json(body))
+        context.request_bytes = size_bytes
+        parsed = request_json_at_once(body)
+        if parsed is None:
+            return self._parse_in_slices(context, facts.metadata, body)
+        _understand(context, facts.metadata, body, *parsed)
         return None
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
@@ -149,20 +145,11 @@ class Receive:
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
-        if len(body) <= SHORT_BODY_BYTES:
-            _understand(context, metadata, body, *short_request_json(body))
-        elif (slow := self._parse_long(context, metadata, body)) is not None:
-            await slow
-
-    def _parse_long(
-        self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes
-    ) -> Awaitable[None] | None:
-        """Parse a body that is not short. Returns what to await if that would block the event loop."""
         parsed = request_json_at_once(body)
         if parsed is None:
-            return self._parse_in_slices(context, metadata, body)
-        _understand(context, metadata, body, *parsed)
-        return None
+            await self._parse_in_slices(context, metadata, body)
+        else:
+            _understand(context, metadata, body, *parsed)
 
     async def _parse_in_slices(self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes) -> None:
         assert context.identified is not None  # no body is read for others

@@ -51,7 +51,11 @@ class Relay:
         self._unknown_stops = UnknownStops()
 
     def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
-        """The answer, if it came whole and reports its usage, as nearly all do that are no streams. Else await it."""
+        """Return the answer if it is complete; otherwise a coroutine that reads it.
+
+        Complete is one that came whole and reports its usage, as nearly all do that are no streams. Through a passage
+        it would take 62 Python calls and 1 560 bytecodes more: 22 µs of a governed call of 55.
+        """
         upstream, dialects, attempt, most = answering.upstream, self._dialects, context.attempt, self._most_reported
         status, whole = upstream.status, upstream.whole
         if whole is None:  # else its connection serves other calls already
@@ -207,7 +211,10 @@ class _Passage:
         """Bytes that wait until other requests had the event loop."""
 
     def take(self, data: bytes) -> bool:
-        """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first."""
+        """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first.
+
+        For a stream that flows this is the quick way: the other takes 11 Python calls and 390 bytecodes more a chunk.
+        """
         if not self._flowing or len(data) > SLICE_BYTES:
             return self._take_first_or_large(data)
         reader, outgoing = self.reader, self._outgoing

@@ -9,7 +9,7 @@ from policy.endpoints import CHAT_COMPLETIONS, RESPONSES, Target
 from policy.endpoints import MESSAGES as MESSAGES_DIALECT
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.json_text.large_json import LONG_BYTES, parse_with_placeholders
-from proxy.json_text.request_json import short_request_json
+from proxy.json_text.request_json import request_json_at_once
 from tests.proxy.dialects.samples import (
     CHAT,
     JSON,
@@ -70,7 +70,9 @@ def received_beyond_doubles(text: bytes, path: str) -> FakeReceived:
     request = received(b'{"model":"acme/fast"}', path)
     assert isinstance(request, FakeReceived)
     request.body = text
-    request.json, request.outline = short_request_json(text)
+    parsed = request_json_at_once(text)
+    assert parsed is not None
+    request.json, request.outline = parsed
     return request
 
 

@@ -11,7 +11,6 @@ from proxy.json_text.request_json import (
     RequestJson,
     request_json_at_once,
     request_json_in_slices,
-    short_request_json,
 )
 from proxy.refusals import MalformedRequestError
 from proxy.time_slices import Slices
@@ -21,9 +20,14 @@ HALVES = [b"\\ud800", b"\\uDFFF", b"\\ud83d x", b"\\\\\\ud800", b"\xed\xa0\x80",
 
 async def read_request(body: bytes) -> RequestJson:
     """Read a body as `receive` does."""
-    if len(body) <= SHORT_BODY_BYTES:
-        return short_request_json(body)
     return request_json_at_once(body) or await request_json_in_slices(body, "w1", Slices())
+
+
+def read_short(body: bytes) -> RequestJson:
+    """Read a body that needs no slices."""
+    parsed = request_json_at_once(body)
+    assert parsed is not None
+    return parsed
 
 
 def test_long_body_that_the_parser_refuses_is_not_read_at_once() -> None:
@@ -43,13 +47,13 @@ async def test_half_of_a_surrogate_pair_passes_unchanged(half: bytes, filler: by
 @pytest.mark.parametrize("name", ["model", "metadata"])
 def test_half_of_a_surrogate_pair_in_a_member_that_we_read_is_named(name: str) -> None:
     with pytest.raises(MalformedRequestError, match=name):
-        short_request_json(b'{"%b":"\\ud800"}' % name.encode())
+        read_short(b'{"%b":"\\ud800"}' % name.encode())
 
 
 @pytest.mark.parametrize("body", [b'{"a":"\\ud800"', b'{"a":"\\ud800",}', b'["\\ud800"]', b'{"a":"\\ud8"}', b"\\ud800"])
 def test_other_faults_are_refused_all_the_same(body: bytes) -> None:
     with pytest.raises(MalformedRequestError):
-        short_request_json(body)
+        read_short(body)
     assert orjson.loads(b'"\\ud83d\\ude00"') == "😀"
 
 
@@ -69,14 +73,14 @@ def test_other_numbers_beside_one_beyond_a_double_are_read_as_ever() -> None:
     numbers = (
         b"[0.10,-0.0,1e5,-9223372036854775808,18446744073709551615,18446744073709551616,1e-999,0.70000000000000001]"
     )
-    json, _ = short_request_json(b'{"a":%b,"b":1e400}' % numbers)
+    json, _ = read_short(b'{"a":%b,"b":1e400}' % numbers)
     assert repr(json["a"]) == repr(orjson.loads(numbers))
 
 
 @pytest.mark.parametrize("value", [b"1e400", b'{"a":1e400}', b'{"a":[{"b":-1e999}]}'])
 def test_number_beyond_a_double_in_metadata_is_refused(value: bytes) -> None:
     with pytest.raises(MalformedRequestError, match="metadata"):
-        short_request_json(b'{"metadata":%b}' % value)
+        read_short(b'{"metadata":%b}' % value)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +88,4 @@ def test_number_beyond_a_double_in_metadata_is_refused(value: bytes) -> None:
 )
 def test_other_faults_beside_such_a_number_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedRequestError, match="valid JSON"):
-        short_request_json(body)
+        read_short(body)
