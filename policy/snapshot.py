@@ -275,8 +275,12 @@ def group_to_wire(group: Group) -> Wire:
 
 def group_node_from_wire(id: str, body: Wire) -> GroupNode:
     """A group without its models, which may be left out of `body`."""
-    enforcement = Enforcement(body["enforcement"])
-    return GroupNode(id, body["workspace_id"], body["parent_id"], body["external_entity_id"], enforcement)
+    return GroupNode(*group_members_from_wire(id, body))
+
+
+def group_members_from_wire(id: str, body: Wire) -> tuple[str, str, str | None, str, Enforcement]:
+    """The members of a `GroupNode`."""
+    return id, body["workspace_id"], body["parent_id"], body["external_entity_id"], Enforcement(body["enforcement"])
 
 
 def models_entry_to_wire(entry: SlugLimits) -> Wire:

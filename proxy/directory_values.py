@@ -13,6 +13,14 @@ from proxy.dialects.upstream_request import UpstreamRequest
 
 
 @dataclass(frozen=True, slots=True)
+class CallingGroup(GroupNode):
+    """A key's group."""
+
+    path: tuple[str, ...]
+    """The ids of the group, its parent, and so on to the root."""
+
+
+@dataclass(frozen=True, slots=True)
 class Identified:
     """The caller is known: a live key of a kind that may use this path, in a workspace that may call.
 
@@ -21,7 +29,7 @@ class Identified:
 
     key: KeyRow
     workspace: WorkspaceRow
-    group: GroupNode | None
+    group: CallingGroup | None
     """The key's group. Federated keys have one, so it is set on all slug paths."""
     turn: str
     """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
@@ -36,7 +44,7 @@ class KeyHolder:
     key: KeyRow
     workspace: WorkspaceRow | None
     """None if the workspace was deleted."""
-    group: GroupNode | None
+    group: CallingGroup | None
     """None if the group was deleted, or if keys of this kind have none."""
     identified: Identified | None = field(init=False, compare=False, repr=False)
     """None without a workspace."""

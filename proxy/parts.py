@@ -10,7 +10,6 @@ from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
 from policy.endpoints import Target
-from policy.groups import GroupNode
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
@@ -27,7 +26,7 @@ from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
+from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.exchange import Headers, Received, UpstreamAnswer, UpstreamCall
 from proxy.head_facts import HeadFacts
 from proxy.http_rules.cors import CorsRules
@@ -59,7 +58,7 @@ class Directory(Protocol):
 
     def endpoint(self, slug: str) -> EndpointRow | None: ...
 
-    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
+    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         """None if there is no such slug, or the group may not call it."""
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
@@ -68,7 +67,7 @@ class Directory(Protocol):
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """Find what was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
 
-    def group(self, id: str) -> GroupNode | None: ...
+    def group(self, id: str) -> CallingGroup | None: ...
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs that the group may call."""

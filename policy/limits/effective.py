@@ -82,18 +82,25 @@ def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ..
 
 
 def plan_for(path: Sequence[GroupNode], slug: str, limits: Sequence[LimitSet | None]) -> Plan | None:
-    """The plan of a call of `path[0]`. `path` is the group itself, then its parent, and so on to the root.
+    """The plan of a call of `path[0]`. `path` is the group itself, then its parent, and so on to the root."""
+    return plan_of_ids([group.id for group in path], path[0].enforcement, slug, limits)
 
-    `limits`: those of each group of the path in its own `models` for the slug. None if `path[0]` has nothing there:
-    ancestors add limits, never access.
+
+def plan_of_ids(
+    ids: Sequence[str], enforcement: Enforcement, slug: str, limits: Sequence[LimitSet | None]
+) -> Plan | None:
+    """The same by the ids of the groups, and the enforcement of their tree.
+
+    `limits`: those of each group in its own `models` for the slug. None if the first one has nothing there: ancestors
+    add limits, never access.
     """
     if limits[0] is None:
         return None
-    key = bucket_key(counting_owner(path).id, slug)
-    if path[0].enforcement is not Enforcement.CASCADING:
-        return _nearest(path, limits, slug, key)
-    groups = tuple([group.id for group, own in zip(path, limits, strict=True) if own is not None and own.limits])
-    return Plan(slug, path[0].id, key, groups, tuple([own for own in limits if own is not None and own.limits]))
+    if enforcement is not Enforcement.CASCADING:
+        return _nearest(ids, limits, slug)
+    groups = tuple([id for id, own in zip(ids, limits, strict=True) if own is not None and own.limits])
+    sets = tuple([own for own in limits if own is not None and own.limits])
+    return Plan(slug, ids[0], bucket_key(ids[-1], slug), groups, sets)
 
 
 def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
@@ -101,13 +108,14 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
     return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
 
 
-def _nearest(path: Sequence[GroupNode], limits: Sequence[LimitSet | None], slug: str, key: str) -> Plan:
+def _nearest(ids: Sequence[str], limits: Sequence[LimitSet | None], slug: str) -> Plan:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
     chosen: dict[Kind, tuple[Limit, str]] = {}
-    for group, own in zip(path, limits, strict=True):
+    for id, own in zip(ids, limits, strict=True):
         for limit in own.limits if own is not None else ():
-            chosen.setdefault((limit.type, limit.unit), (limit, group.id))
-    caller = path[0].id
+            chosen.setdefault((limit.type, limit.unit), (limit, id))
+    caller = ids[0]
+    key = bucket_key(caller, slug)
     if not chosen:
         return Plan(slug, caller, key, (), ())
     nearest = limit_set(tuple(limit for limit, _ in chosen.values()))

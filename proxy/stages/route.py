@@ -60,13 +60,13 @@ class Route:
         return model_listing.list_models_answer(incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
-        key = identified.key
-        if key.group_id is None:
+        group = identified.group
+        if group is None:
             raise BadCredentialError  # slug paths are for federated keys, and those have a group
-        route = self._directory.slug_route(key.group_id, slug)
-        if route is None and self._directory.group(key.group_id) is None:
+        route = self._directory.slug_route(group, slug)
+        if route is None and self._directory.group(group.id) is None:
             raise BadCredentialError  # the group was deleted while the body came, and its keys with it
-        if route is None or route.endpoint.workspace_id != key.workspace_id:
+        if route is None or route.endpoint.workspace_id != identified.key.workspace_id:
             raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
         return route
 

@@ -1,7 +1,7 @@
 """Policy in memory: a fake of `proxy/edges/policy/directory.py`, filled row by row."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind, digest_of
@@ -11,7 +11,7 @@ from policy.groups import Enforcement, Group
 from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
-from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
+from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
 from tests.policy.limits.trees import levels_for
@@ -19,6 +19,12 @@ from tests.policy.limits.trees import levels_for
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
 WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"
 SLUG = "acme/chat"
+
+
+def calling_group(group: Group, path: Sequence[str]) -> CallingGroup:
+    """The group as stages see it."""
+    external_id = group.external_entity_id
+    return CallingGroup(group.id, group.workspace_id, group.parent_id, external_id, group.enforcement, tuple(path))
 
 
 @dataclass
@@ -46,7 +52,7 @@ class FakeDirectory:
         key = self.keys.get(digest)
         if key is None:
             return None
-        group = self.groups.get(key.group_id) if key.group_id is not None else None
+        group = self.group(key.group_id) if key.group_id is not None else None
         return KeyHolder(key, self.workspaces.get(key.workspace_id), group)
 
     def caller(self, facts: HeadFacts) -> Identified | None:
@@ -80,22 +86,30 @@ class FakeDirectory:
         self._check()
         return self.endpoints.get(slug)
 
-    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
+    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
-        plan = self.plan(group_id, slug)
+        plan = self._plan(group, slug)
         return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
-        if group_id not in self.groups:
+        group = self.group(group_id)
+        return None if group is None else self._plan(group, slug)
+
+    def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
+        if group.id not in self.groups:
             return None
-        path = [self.groups[group_id]]
-        while (parent := path[-1].parent_id) is not None:
-            path.append(self.groups[parent])
+        path = [self.groups[id] for id in group.path]
         return plan_for(path, slug, levels_for(path, slug))
 
-    def group(self, id: str) -> Group | None:
+    def group(self, id: str) -> CallingGroup | None:
         self._check()
-        return self.groups.get(id)
+        group = self.groups.get(id)
+        if group is None:
+            return None
+        path = [id]
+        while (parent := self.groups[path[-1]].parent_id) is not None:
+            path.append(parent)
+        return calling_group(group, path)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         return tuple(entry.slug for entry in self.groups[group_id].models)

@@ -8,7 +8,6 @@ read raises `PolicyUnavailableError`; it must never look like a missing row.
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,8 +15,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from policy.endpoints import UnusableCredentialError, check_credential
-from policy.groups import MAX_DEPTH, GroupNode
-from policy.limits.effective import LimitSet, Plan, limit_set, plan_for
+from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import (
     EndpointRow,
@@ -26,12 +24,12 @@ from policy.snapshot import (
     RowKind,
     SecretRow,
     WorkspaceRow,
-    group_node_from_wire,
+    group_members_from_wire,
     limits_from_wire,
 )
-from proxy.directory_values import Forwarding, Identified, KeyHolder, Shape, SlugRoute
+from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
-from proxy.edges.policy.replica_rows import Name, ReplicaRows
+from proxy.edges.policy.replica_rows import EncodedGroup, ReplicaRows
 from proxy.exchange import PolicyUnavailableError
 from proxy.head_facts import HeadFacts
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
@@ -45,8 +43,7 @@ MAX_FORWARDED_BYTES = 8192
 _ROW_WEIGHT = 150
 _BYTE_WEIGHT = 2
 """The weight of each byte of an encoded row."""
-_HOLDER_WEIGHT = 1200
-_PATH_WEIGHT = 700
+_HOLDER_WEIGHT = 1500
 _ROUTE_WEIGHT = 500
 _GROUP_WEIGHT = 40
 """The weight of each group of a route's plan."""
@@ -56,7 +53,6 @@ _FORWARDING_WEIGHT = 1200
 # Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
 _GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
-_PATH = "path"
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")
@@ -84,15 +80,6 @@ class Confirmer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPath:
-    """A group, its parent, and so on to the root. `rows`: their names."""
-
-    nodes: tuple[GroupNode, ...]
-    ids: tuple[str, ...]
-    rows: tuple[Name, ...]
-
-
 class UnusableSecret:
     """Stands for the value of a secret that no header field can carry."""
 
@@ -117,10 +104,10 @@ class SnapshotDirectory:
         self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
 
-    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
+    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         """Where the slug leads for the group; None when there is no such slug, or the group may not call it."""
         self._follow()
-        return self._cache.get((group_id, slug)) or self._slug_route(group_id, slug)
+        return self._cache.get((group.id, slug)) or self._slug_route(group, slug)
 
     def caller(self, facts: HeadFacts) -> Identified | None:
         """Find who sends requests with this head, if that was kept under the present policy."""
@@ -135,7 +122,7 @@ class SnapshotDirectory:
         """Keep who sends requests with this head, if that is what the cache says of the key now."""
         holder = self._cache.entry(identified.key.digest)
         if holder is not None and holder.value.identified is identified:
-            self._cache.put(facts, Entry(identified, _CALLER_WEIGHT, holder.rows, holder.checked))
+            self._cache.put(facts, Entry(identified, _CALLER_WEIGHT, holder.rows, holder.checked, holder.groups))
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         """What calls with this head and slug have in common, if that was kept under the present policy."""
@@ -159,7 +146,8 @@ class SnapshotDirectory:
             if secret is None:
                 return
             rows = (*rows, *secret)
-        self._cache.put((facts, plan.slug), Entry(shape, _SHAPE_WEIGHT, rows, route.checked, plan.slug))
+        entry = Entry(shape, _SHAPE_WEIGHT, rows, route.checked, route.groups, plan.slug)
+        self._cache.put((facts, plan.slug), entry)
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """How calls of the slug with these values go upstream, if that was kept under the present policy."""
@@ -177,13 +165,13 @@ class SnapshotDirectory:
             weight = _FORWARDING_WEIGHT + _BYTE_WEIGHT * size
             self._cache.put((values, endpoint.slug), Entry(forwarding, weight, (*known.rows, *secret), known.checked))
 
-    def _secret_row(self, endpoint: EndpointRow, forwarding: Forwarding) -> tuple[Name, ...] | None:
+    def _secret_row(self, endpoint: EndpointRow, forwarding: Forwarding) -> tuple[str, ...] | None:
         """The name of the secret's row; () if the target has none, None if its value has changed."""
         secret_id = endpoint.target.secret_id
         if secret_id is None:
             return ()
         is_current = self._cache.get((_SECRET, secret_id)) == forwarding.credential
-        return ((_SECRET, secret_id),) if is_current else None
+        return (_SECRET, secret_id) if is_current else None
 
     def secret(self, id: str) -> str | None:
         """The value of a target's secret; None if it is gone.
@@ -208,10 +196,10 @@ class SnapshotDirectory:
         self._follow()
         return self._row(_WORKSPACE, id, WorkspaceRow.from_wire)
 
-    def group(self, id: str) -> GroupNode | None:
+    def group(self, id: str) -> CallingGroup | None:
         self._follow()
-        path = self._path(id)
-        return None if path is None else path.nodes[0]
+        encoded = self._rows.group(id)
+        return None if encoded is None else _group(encoded)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs that the group may call, in the order of its models."""
@@ -220,9 +208,8 @@ class SnapshotDirectory:
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         """What binds a call of the group to the slug; None when the group may not call it."""
-        self._follow()
-        path = self._path(group_id)
-        return None if path is None else self._plan(path, slug)
+        group = self.group(group_id)
+        return None if group is None else self._plan(group, slug)
 
     async def confirm_unknown(self) -> None:
         """Return when control has confirmed the replica after this call. The caller then looks again."""
@@ -244,55 +231,38 @@ class SnapshotDirectory:
 
     def _key_holder(self, digest: str) -> KeyHolder | None:
         generation = self._cache.generation
-        body = self._rows.body(_KEY, digest)
-        key = None if body is None else _decoded(_KEY, digest, body, KeyRow.from_wire)
+        found = self._rows.key(digest)
+        if found is None:
+            return None
+        body, encoded = found
+        key = _decoded(_KEY, digest, body, KeyRow.from_wire)
         if key is None:
             return None
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
-        path = self._path(key.group_id) if key.group_id is not None else None
-        holder = KeyHolder(key, workspace, None if path is None else path.nodes[0])
-        if workspace is not None and (path is not None or key.group_id is None):
-            rows: tuple[Name, ...] = ((_KEY, digest), (_WORKSPACE, key.workspace_id))
-            if path is not None:
-                rows = (*rows, path.rows[0])
-            self._cache.put(digest, Entry(holder, _HOLDER_WEIGHT, rows, generation))
+        group = None if encoded is None else _group(encoded)
+        holder = KeyHolder(key, workspace, group)
+        if workspace is not None and (group is not None or key.group_id is None):
+            rows = (_KEY, digest, _WORKSPACE, key.workspace_id)
+            groups = () if group is None else group.path
+            self._cache.put(digest, Entry(holder, _HOLDER_WEIGHT, rows, generation, groups))
         return holder
 
-    def _slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
+    def _slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         generation = self._cache.generation
         endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
-        path = self._path(group_id) if endpoint is not None else None
-        plan = self._plan(path, slug) if path is not None else None
-        if endpoint is None or path is None or plan is None:
+        plan = self._plan(group, slug) if endpoint is not None else None
+        if endpoint is None or plan is None:
             return None
         route = SlugRoute(endpoint, plan)
-        rows = ((_ENDPOINT, slug), *path.rows)
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
-        self._cache.put((group_id, slug), Entry(route, weight, rows, generation, slug))
+        entry = Entry(route, weight, (_ENDPOINT, slug), generation, group.path, slug)
+        self._cache.put((group.id, slug), entry)
         return route
 
-    def _plan(self, path: GroupPath, slug: str) -> Plan | None:
-        bodies = self._rows.entries(path.ids, slug)
-        return plan_for(path.nodes, slug, [entry_limits(bodies[id]) if id in bodies else None for id in path.ids])
-
-    def _path(self, group_id: str, levels: int = MAX_DEPTH) -> GroupPath | None:
-        """The group and its ancestors; None if there is no such group. A broken chain raises: it would drop limits."""
-        found: GroupPath | None = self._cache.get((_PATH, group_id))
-        if found is not None:
-            return found
-        generation = self._cache.generation
-        body = self._rows.body(_GROUP, group_id)
-        group = None if body is None else _decoded(_GROUP, group_id, body, group_node_from_wire)
-        if group is None:
-            return None
-        path = GroupPath((group,), (group.id,), ((_GROUP, group.id),))
-        if group.parent_id is not None:
-            above = self._path(group.parent_id, levels - 1) if levels > 1 else None
-            if above is None:
-                raise PolicyUnavailableError("the limits of a group's ancestors cannot be read")
-            path = GroupPath(path.nodes + above.nodes, path.ids + above.ids, path.rows + above.rows)
-        self._cache.put((_PATH, group_id), Entry(path, _PATH_WEIGHT, path.rows, generation))
-        return path
+    def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
+        entries = self._rows.entries(group.path, slug)
+        limits = [None if body is None else entry_limits(body) for body in entries]
+        return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
         found: Compiled | None = self._cache.get((kind, id))
@@ -302,7 +272,7 @@ class SnapshotDirectory:
             found = None if body is None else _decoded(kind, id, body, compile)
             if body is not None and found is not None:
                 weight = _ROW_WEIGHT + _BYTE_WEIGHT * len(body)
-                self._cache.put((kind, id), Entry(found, weight, ((kind, id),), generation))
+                self._cache.put((kind, id), Entry(found, weight, (kind, id), generation))
         return found
 
     def _unsealed(self, id: str, body: dict[str, Any]) -> str | UnusableSecret:
@@ -320,6 +290,12 @@ class SnapshotDirectory:
             )
             return UnusableSecret()
         return value
+
+
+def _group(encoded: EncodedGroup) -> CallingGroup | None:
+    """The group; None if this version cannot read it."""
+    node = _decoded(_GROUP, encoded.path[0], encoded.body, group_members_from_wire)
+    return None if node is None else CallingGroup(*node, encoded.path)
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:

@@ -7,9 +7,11 @@ a change costs nothing for entries that it does not concern, however many there 
 from dataclasses import dataclass
 from typing import Any
 
+from policy.snapshot import RowKind
 from proxy.edges.policy.replica_rows import Name
 from proxy.edges.recently_used import RecentlyUsed
 
+_GROUP = RowKind.GROUP.value
 MAX_NAMES = 10_000
 """How many names of changed rows are remembered. With more, everything is dropped."""
 
@@ -18,13 +20,15 @@ MAX_NAMES = 10_000
 class Entry:
     """A value with the names of its rows. `checked`: the generation in which it was last seen to be current.
 
-    `slug`: not "" if the value was also made of what the groups among the rows have for it.
+    `rows`: kind and id of each, one after the other. `groups`: the ids of further rows, of groups. Tuples of strings
+    cost the garbage collector nothing. `slug`: not "" if the value was also made of what these groups have for it.
     """
 
     value: Any
     weight: int
-    rows: tuple[Name, ...]
+    rows: tuple[str, ...]
     checked: int
+    groups: tuple[str, ...] = ()
     slug: str = ""
 
 
@@ -63,9 +67,11 @@ class PolicyCache:
     def _has_changed(self, entry: Entry) -> bool:
         changed = self._changed
         checked = entry.checked
-        if any(changed.get(name, 0) > checked for name in entry.rows):
+        if any(changed.get(name, 0) > checked for name in zip(entry.rows[::2], entry.rows[1::2], strict=True)):
             return True
-        return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for _, id in entry.rows)
+        if any(changed.get((_GROUP, id), 0) > checked for id in entry.groups):
+            return True
+        return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for id in entry.groups)
 
     def put(self, key: object, entry: Entry) -> None:
         """Keep it, unless changes since `checked` are unknown."""

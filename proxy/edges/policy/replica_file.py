@@ -10,16 +10,24 @@ import struct
 import time
 from pathlib import Path
 
-SCHEMA_VERSION = 3
-"""In `PRAGMA user_version`. Files of versions 1 and 2 are upgraded; one of any other is rebuilt from control."""
+SCHEMA_VERSION = 4
+"""In `PRAGMA user_version`. Files of earlier versions are upgraded; one of any other is rebuilt from control."""
 _GENERATION = struct.Struct("=Q")
 _CONFIRMED = struct.Struct("=d")
 _STAMP_BYTES = _GENERATION.size + _CONFIRMED.size
-# Until version 3 a group's models were within its own row.
-_MODELS_WITHIN_GROUPS = """
+_VIEWS_UNTIL_VERSION_3 = """
+CREATE TEMP VIEW keys AS
+SELECT id, coalesce(json_extract(CAST(body AS TEXT), '$.group_id'), '') AS group_id, body
+FROM main.rows WHERE kind = 'key';
+CREATE TEMP VIEW groups AS
+SELECT id, coalesce(json_extract(CAST(body AS TEXT), '$.parent_id'), '') AS parent_id, body
+FROM main.rows WHERE kind = 'group';
+"""
+# Until version 2 a group's models were within its own row.
+_VIEWS_UNTIL_VERSION_2 = """
 CREATE TEMP VIEW group_models AS
 SELECT groups.id AS group_id, json_extract(entry.value, '$.slug') AS slug, entry.key AS place, entry.value AS body
-FROM main.rows AS groups, json_each(CAST(groups.body AS TEXT), '$.models') AS entry WHERE groups.kind = 'group'
+FROM main.rows AS groups, json_each(CAST(groups.body AS TEXT), '$.models') AS entry WHERE groups.kind = 'group';
 """
 
 
@@ -82,12 +90,14 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     """A read-only connection. Raises sqlite3.OperationalError when there is no file."""
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     conn.execute("PRAGMA cache_size = -1024")
-    if is_outdated(conn):
-        conn.execute(_MODELS_WITHIN_GROUPS)
+    version = file_version(conn)  # the supervisor may be of an older version, and start workers of this one
+    if version <= 3:
+        conn.executescript(_VIEWS_UNTIL_VERSION_3)
+    if version <= 2:
+        conn.executescript(_VIEWS_UNTIL_VERSION_2)
     return conn
 
 
-def is_outdated(conn: sqlite3.Connection) -> bool:
-    """Whether the supervisor is of an older version: it may start workers of this one until it is itself replaced."""
-    (schema,) = conn.execute("PRAGMA user_version").fetchone()
-    return bool(schema < SCHEMA_VERSION)
+def file_version(conn: sqlite3.Connection) -> int:
+    (version,) = conn.execute("PRAGMA user_version").fetchone()
+    return int(version)

@@ -8,23 +8,37 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from policy.groups import MAX_DEPTH
-from proxy.edges.policy.replica_file import connect_readonly, is_outdated
+from proxy.edges.policy.replica_file import SCHEMA_VERSION, connect_readonly, file_version
 from proxy.exchange import PolicyUnavailableError
 from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 
 Name = tuple[str, str]
 """The name of a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
 _BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
+_GROUP = ", ".join(("g0.body", "g0.id", *[f"g{level}.parent_id" for level in range(MAX_DEPTH)]))
+_ANCESTORS = " ".join(f"LEFT JOIN groups g{n} ON g{n}.id = g{n - 1}.parent_id" for n in range(1, MAX_DEPTH))
+_GROUP_BY_ID = f"SELECT {_GROUP} FROM groups g0 {_ANCESTORS} WHERE g0.id = ?"  # noqa: S608
+_KEY = (
+    f"SELECT keys.body, {_GROUP} FROM keys LEFT JOIN groups g0 ON g0.id = keys.group_id {_ANCESTORS}"  # noqa: S608
+    " WHERE keys.id = ?"
+)
+_ENTRY = "(SELECT body FROM group_models WHERE group_id = ?{} AND slug = ?1)"
+_ENTRIES = [
+    "SELECT " + ", ".join(_ENTRY.format(2 + place) for place in range(groups)) for groups in range(MAX_DEPTH + 1)
+]
+"""Queries by the number of groups. Five of these take half as long as one with `IN`."""
 _SLUGS = "SELECT slug FROM group_models WHERE group_id = ? ORDER BY place"
 _CHANGES = "SELECT number, kind, id FROM changes WHERE number > ? ORDER BY number"
-_ENTRIES = [
-    f"SELECT group_id, body FROM group_models WHERE slug = ? AND group_id IN ({','.join('?' * groups)})"  # noqa: S608
-    for groups in range(MAX_DEPTH + 1)
-]
-"""Queries by the number of groups."""
+
+
+class EncodedGroup(NamedTuple):
+    """A group's row, and the ids of the group, its parent, and so on to the root."""
+
+    body: bytes
+    path: tuple[str, ...]
 
 
 class ReplicaRows:
@@ -43,9 +57,20 @@ class ReplicaRows:
         rows = self._read(_BODY, (kind, id))
         return rows[0][0] if rows else None
 
-    def entries(self, group_ids: Sequence[str], slug: str) -> dict[str, bytes]:
-        """Return the entries that at most `MAX_DEPTH` groups have in their own models for the slug, by group."""
-        return dict(self._read(_ENTRIES[len(group_ids)], (slug, *group_ids)))
+    def key(self, digest: str) -> tuple[bytes, EncodedGroup | None] | None:
+        """The body of a key's row, and its group; None if there is no such key."""
+        rows = self._read(_KEY, (digest,))
+        return (rows[0][0], _group_in(rows[0][1:])) if rows else None
+
+    def group(self, id: str) -> EncodedGroup | None:
+        """The group, if there is one."""
+        rows = self._read(_GROUP_BY_ID, (id,))
+        return _group_in(rows[0]) if rows else None
+
+    def entries(self, path: Sequence[str], slug: str) -> Sequence[bytes | None]:
+        """What each of at most `MAX_DEPTH` groups has in its own models for the slug."""
+        rows: list[Sequence[bytes | None]] = self._read(_ENTRIES[len(path)], (slug, *path))
+        return rows[0] if rows else [None]
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs of the group's own models, in their order."""
@@ -90,7 +115,7 @@ class ReplicaRows:
         if not conn.execute("SELECT epoch FROM standing").fetchall():
             conn.close()
             return
-        self._names_changes = not is_outdated(conn)
+        self._names_changes = file_version(conn) == SCHEMA_VERSION  # else it has views in place of tables to come
         if self._names_changes:
             (latest,) = conn.execute("SELECT max(number) FROM changes").fetchone()
             self._latest_change = latest or 0
@@ -103,3 +128,13 @@ class ReplicaRows:
         is_complete = rows[0][0] == self._latest_change + 1
         self._latest_change = rows[-1][0]
         return [(kind, id) for _, kind, id in rows] if is_complete else None
+
+
+def _group_in(row: Sequence[Any]) -> EncodedGroup | None:
+    """The group of a row that `_GROUP` selects; None if there is none. A broken path raises: it would drop limits."""
+    body, id, *parents = row
+    if body is None:
+        return None
+    if "" not in parents:
+        raise PolicyUnavailableError("the limits of a group's ancestors cannot be read")
+    return EncodedGroup(body, (id, *parents[: parents.index("")]))

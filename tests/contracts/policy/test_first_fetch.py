@@ -68,5 +68,5 @@ async def test_fetch_goes_on_in_the_same_file_after_an_outage(tmp_path: Path, mo
     await fetched(tmp_path / "replica.db", feed)
     assert feed.asked == [0, 1, 2, 3, 3, 3, 4, 5]
     with closing(sqlite3.connect(tmp_path / "replica.db")) as conn:
-        assert conn.execute("SELECT count(*) FROM rows").fetchone() == (6 * PAGE_ROWS,)
+        assert conn.execute("SELECT count(*) FROM keys").fetchone() == (6 * PAGE_ROWS,)
         assert conn.execute("SELECT * FROM standing").fetchone() == ("epoch", 6 * PAGE_ROWS, "nonce")

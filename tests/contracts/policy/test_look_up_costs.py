@@ -84,7 +84,7 @@ def call(world: World, tree: int = 0, slug: str = "acme/0001") -> None:
     holder = world.directory.key_holder(f"key_{tree:03}_{MAX_DEPTH - 1}")
     assert holder is not None
     assert holder.group is not None
-    route = world.directory.slug_route(holder.group.id, slug)
+    route = world.directory.slug_route(holder.group, slug)
     assert route is not None
     assert len(route.plan.bounds) == MAX_DEPTH
 
@@ -144,13 +144,13 @@ def test_limit_that_an_ancestor_gains_later_binds(world: World) -> None:
     rows = [row for row in policy(*FEW) if row.id != "grp_000_1"]
     without = group(0, 1, 0)
     world.publish(*rows, without, reset=True)
-    route = world.directory.slug_route("grp_000_4", "acme/0001")
+    route = world.route("grp_000_4", "acme/0001")
     assert route is not None
     assert len(route.plan.bounds) == MAX_DEPTH - 1
     world.publish(group(0, 1, FEW[1]))
     call(world)
     world.publish(without)
-    route = world.directory.slug_route("grp_000_4", "acme/0001")
+    route = world.route("grp_000_4", "acme/0001")
     assert route is not None
     assert len(route.plan.bounds) == MAX_DEPTH - 1
 
@@ -162,7 +162,7 @@ def test_reader_that_missed_changes_reads_everything_anew(world: World, monkeypa
     call(world)
     world.publish(group(0, 4, FEW[1], threshold=9))
     world.publish(Row("key", "key_001_1", 2, None))
-    route = world.directory.slug_route("grp_000_4", "acme/0001")
+    route = world.route("grp_000_4", "acme/0001")
     assert route is not None
     assert route.plan.bounds[0].limit.threshold == 9
 
@@ -176,7 +176,7 @@ def test_path_changes_with_the_file(tmp_path: Path) -> None:
     world.publish(
         *[group(0, level, FEW[1], threshold=9) for level in range(MAX_DEPTH)], endpoint("acme/0001"), reset=True
     )
-    route = world.directory.slug_route("grp_000_4", "acme/0001")
+    route = world.route("grp_000_4", "acme/0001")
     assert route is not None
     assert route.plan.bounds[0].limit.threshold == 9
     world.directory.close()

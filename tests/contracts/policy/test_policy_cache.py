@@ -1,12 +1,14 @@
 """The cache of looked-up policy: bounded in bytes, and current by the names of the rows that changed."""
 
+import pytest
+
 from proxy.edges.policy.policy_cache import MAX_NAMES, Entry, PolicyCache
 
 ROW = ("key", "d")
 
 
 def kept(cache: PolicyCache, key: str, weight: int = 10, checked: int = 1) -> None:
-    cache.put(key, Entry(key, weight, (ROW, ("group", key)), checked))
+    cache.put(key, Entry(key, weight, (*ROW, "group", key), checked))
 
 
 def following() -> PolicyCache:
@@ -45,6 +47,26 @@ def test_entry_is_dropped_by_a_change_of_any_of_its_rows_and_by_no_other() -> No
     assert (cache.get("a"), cache.get("b")) == ("a", "b")
     cache.advance(4, [ROW])
     assert (cache.get("a"), cache.get("b")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        (("group", "leaf"), False),
+        (("group", "root"), False),
+        (("root", "acme/a"), False),
+        (("root", "acme/b"), True),
+        (("group", "other"), True),
+        (("endpoint", "root"), True),
+    ],
+)
+def test_entry_is_dropped_by_a_change_of_its_groups_and_of_what_they_have_for_its_slug(
+    name: tuple[str, str], is_kept: bool
+) -> None:
+    cache = following()
+    cache.put("a", Entry("a", 10, ("endpoint", "acme/a"), 1, ("leaf", "root"), "acme/a"))
+    cache.advance(2, [name])
+    assert (cache.get("a") is not None) is is_kept
 
 
 def test_entry_that_was_made_before_a_change_is_never_current() -> None:

@@ -17,7 +17,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
-from proxy.directory_values import KeyHolder
+from proxy.directory_values import KeyHolder, SlugRoute
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
@@ -63,11 +63,20 @@ class World:
         holder = (reader or self.directory).key_holder(digest)
         return None if holder is None else holder.key
 
+    def route(self, group_id: str, slug: str) -> SlugRoute | None:
+        """Where the slug leads for a group."""
+        return route_of(self.directory, group_id, slug)
+
     def publish(self, *rows: Row, reset: bool = False, epoch: str = "e1") -> None:
         version = self.replica.version
         update = self.replica.begin_update(reset=reset or not version.loaded)
         update.add(rows)
         update.commit(ReplicaVersion(epoch, version.revision + 1))
+
+
+def route_of(directory: SnapshotDirectory, group_id: str, slug: str) -> SlugRoute | None:
+    group = directory.group(group_id)
+    return None if group is None else directory.slug_route(group, slug)
 
 
 @pytest.fixture
@@ -321,20 +330,20 @@ def test_key_holder_follows_each_of_its_rows(world: World) -> None:
 
 def test_slug_route_follows_endpoint_and_plan(world: World) -> None:
     world.publish(endpoint("acme/a", "old"), group("g", threshold=5))
-    route = world.directory.slug_route("g", "acme/a")
+    route = world.route("g", "acme/a")
     assert route is not None
     assert (route.endpoint.target.target_model, route.plan.bounds[0].limit.threshold) == ("old", 5)
-    assert world.directory.slug_route("g", "acme/a") is route
+    assert world.route("g", "acme/a") is route
     assert world.directory.plan("g", "acme/a") == route.plan
     world.publish(endpoint("acme/a", "new"))
     world.publish(group("g", threshold=6))
-    route = world.directory.slug_route("g", "acme/a")
+    route = world.route("g", "acme/a")
     assert route is not None
     assert (route.endpoint.target.target_model, route.plan.bounds[0].limit.threshold) == ("new", 6)
-    assert world.directory.slug_route("nobody", "acme/a") is None
-    assert world.directory.slug_route("g", "acme/other") is None
+    assert world.route("nobody", "acme/a") is None
+    assert world.route("g", "acme/other") is None
     world.publish(Row("endpoint", "acme/a", 2, None))
-    assert world.directory.slug_route("g", "acme/a") is None
+    assert world.route("g", "acme/a") is None
 
 
 def test_changed_secret_is_seen_on_the_next_lookup(world: World) -> None:
@@ -345,14 +354,13 @@ def test_changed_secret_is_seen_on_the_next_lookup(world: World) -> None:
     assert world.directory.secret("s") is None
 
 
-@pytest.mark.parametrize("late", ["workspace", "group"])
-def test_key_holder_that_mixes_two_generations_is_not_kept(world: World, late: str) -> None:
-    """The key's row is read, then all rows change, then its other rows are read."""
+def test_key_holder_that_mixes_two_generations_is_not_kept(world: World) -> None:
+    """The key's row and its group's are read, then all rows change, then the workspace's row is read."""
     world.publish(key("d", "g"), workspace(), group("g"), group("h"))
     read = world.directory._rows.body
 
     def read_late(kind: str, id: str) -> bytes | None:
-        if kind == late:
+        if kind == "workspace":
             world.directory._rows.body = read  # type: ignore[method-assign] # once
             world.publish(key("d", "h"))
             world.directory.endpoint("acme/a")  # a look-up that follows the change
@@ -370,16 +378,16 @@ def test_plan_that_mixes_two_generations_is_not_kept(world: World, reset: bool) 
     world.publish(group("root"), group("leaf", "root", 5), endpoint("acme/a"))
     read = world.directory._rows.entries
 
-    def read_late(group_ids: Sequence[str], slug: str) -> dict[str, bytes]:
+    def read_late(path: Sequence[str], slug: str) -> Sequence[bytes | None]:
         world.directory._rows.entries = read  # type: ignore[method-assign] # once
-        entries = read(group_ids, slug)
+        entries = read(path, slug)
         world.publish(group("root"), group("leaf", "root", 4), endpoint("acme/a"), reset=reset)
         world.directory.endpoint("acme/b")  # a look-up that follows the change
         return entries
 
     world.directory._rows.entries = read_late  # type: ignore[method-assign] # rows change between two reads
-    world.directory.slug_route("leaf", "acme/a")
-    route = world.directory.slug_route("leaf", "acme/a")
+    world.route("leaf", "acme/a")
+    route = world.route("leaf", "acme/a")
     assert route is not None
     assert route.plan.bounds[0].limit.threshold == 4
 
@@ -483,3 +491,38 @@ def test_reader_never_fails_while_a_writer_commits(world: World) -> None:
     held = world.key("d")
     assert held is not None
     assert held.group_id == "g59"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [group("leaf", "gone")],
+        [group("leaf", "middle"), group("middle", "gone")],
+        [group("leaf", "leaf")],
+        [group("leaf", "above-1"), *(group(f"above-{n}", f"above-{n + 1}") for n in range(1, 5)), group("above-5")],
+    ],
+    ids=["without its parent", "without its root", "in a circle", "with six levels"],
+)
+def test_path_that_cannot_be_read_whole_is_an_outage(world: World, rows: list[Row]) -> None:
+    """It would drop limits."""
+    world.publish(key("d", "leaf"), *rows)
+    with pytest.raises(PolicyUnavailableError):
+        world.key("d")
+
+
+def test_update_names_changed_keys_and_groups_as_other_rows(world: World) -> None:
+    rows = [key("d", "g"), group("g"), endpoint("acme/a"), workspace()]
+    world.publish(*rows)
+    assert world.directory.key_holder("d") is not None
+    kept = world.directory.key_holder("d")
+    world.publish(key("other", "g"))
+    assert world.directory.key_holder("d") is kept
+    world.publish(key("d", "h"), group("h"))
+    holder = world.directory.key_holder("d")
+    assert holder is not None
+    assert holder.group is not None
+    assert holder.group.id == "h"
+    world.publish(Row("group", "h", 2, None))
+    holder = world.directory.key_holder("d")
+    assert holder is not None
+    assert holder.group is None

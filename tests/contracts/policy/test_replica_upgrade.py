@@ -13,26 +13,45 @@ from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, upgrade
 from proxy.supervisor.refresher import ReplicaVersion
-from tests.contracts.policy.test_replica import KEYS, ScriptedConfirmer, World, endpoint, group, key, workspace
+from tests.contracts.policy.test_replica import (
+    KEYS,
+    ScriptedConfirmer,
+    World,
+    endpoint,
+    group,
+    key,
+    route_of,
+    workspace,
+)
 
 SCHEMAS = {
     1: "CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL); INSERT INTO standing VALUES ('e1', 1);",
     2: "CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);"
     "INSERT INTO standing VALUES ('e1', 1, 'n1');",
 }
+SCHEMAS[3] = (
+    f"{SCHEMAS[2]} CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL);"
+    f"CREATE TABLE group_models (group_id TEXT NOT NULL, slug TEXT NOT NULL, place INTEGER NOT NULL,"
+    f" body BLOB NOT NULL, PRIMARY KEY (group_id, slug)) WITHOUT ROWID;"
+)
 _ROWS = "CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));"
 
 
 def old_file(path: Path, version: int, *rows: Row) -> None:
-    """A replica as a proxy of an older version wrote it: groups are whole."""
+    """A replica as a proxy of an older version wrote it: one table has all rows, and until version 2 whole groups."""
     with closing(sqlite3.connect(path)) as conn:
         conn.executescript(f"PRAGMA journal_mode = WAL; {_ROWS} {SCHEMAS[version]} PRAGMA user_version = {version};")
-        write(conn, *rows)
+        write(conn, version, *rows)
 
 
-def write(conn: sqlite3.Connection, *rows: Row) -> None:
-    values = [(row.kind, row.id, orjson.dumps(row.body)) for row in rows]
-    conn.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", values)
+def write(conn: sqlite3.Connection, version: int, *rows: Row) -> None:
+    for row in rows:
+        body = dict(row.body or {})
+        for place, entry in enumerate(body.pop("models", ()) if version == 3 else ()):
+            value = (row.id, entry.pop("slug"), place, orjson.dumps(entry))
+            conn.execute("INSERT OR REPLACE INTO group_models VALUES (?, ?, ?, ?)", value)
+            conn.execute("INSERT INTO changes (kind, id) VALUES (?, ?)", value[:2])
+        conn.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", (row.kind, row.id, orjson.dumps(body)))
     conn.commit()
 
 
@@ -50,11 +69,11 @@ def check_policy(directory: SnapshotDirectory) -> None:
     assert holder is not None
     assert holder.group is not None
     assert holder.group.external_entity_id == "ext-leaf"
-    route = directory.slug_route("leaf", "acme/a")
+    route = route_of(directory, "leaf", "acme/a")
     assert route is not None
     assert thresholds(route.plan) == [("leaf", 5), ("root", 9)]
     assert directory.slugs("leaf") == ("acme/a",)
-    assert directory.slug_route("leaf", "acme/b") is None
+    assert route_of(directory, "leaf", "acme/b") is None
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
@@ -91,15 +110,18 @@ def test_upgrade_that_was_interrupted_begins_again(tmp_path: Path, monkeypatch: 
     world.replica.close()
 
 
-def test_worker_serves_from_the_file_of_an_older_supervisor_until_that_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", SCHEMAS)
+def test_worker_serves_from_the_file_of_an_older_supervisor_until_that_is_replaced(
+    tmp_path: Path, version: int
+) -> None:
     path = tmp_path / "replica.db"
-    old_file(path, 2, *policy())
+    old_file(path, version, *policy())
     stamp = ReplicaStamp(stamp_path(path), writable=True)
     stamp.advance_generation()
     directory = SnapshotDirectory(path, KEYS, stamp, ScriptedConfirmer())
     check_policy(directory)
     with closing(sqlite3.connect(path)) as conn:
-        write(conn, group("leaf", "root", 4))
+        write(conn, version, group("leaf", "root", 4))
     stamp.advance_generation()
     assert thresholds(directory.plan("leaf", "acme/a")) == [("leaf", 4), ("root", 9)]
     newer = PolicyReplica(path)

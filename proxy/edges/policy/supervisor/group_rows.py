@@ -13,14 +13,14 @@ import orjson
 
 from policy.snapshot import RowKind, Wire
 from proxy.edges.policy.replica_rows import Name
+from proxy.edges.policy.supervisor import row_tables
+from proxy.edges.policy.supervisor.row_tables import EncodedRow
 
 GROUP = RowKind.GROUP.value
 SCHEMA = """
 CREATE TABLE group_models (group_id TEXT NOT NULL, slug TEXT NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (group_id, slug)) WITHOUT ROWID;
 """
-EncodedRow = tuple[str, str, bytes | None]
-"""Kind, id and body. None: the row was deleted."""
 _ENTRIES = "SELECT slug, place, body FROM group_models WHERE group_id = ?"
 _DELETE_ALL = "DELETE FROM group_models WHERE group_id = ?"
 _DELETE = "DELETE FROM group_models WHERE group_id = ? AND slug = ?"
@@ -40,23 +40,23 @@ class GroupParts:
 
     @property
     def id(self) -> str:
-        return self.node[1]
+        return self.node.id
 
 
 def parts_of(id: str, body: Wire | None) -> GroupParts:
     """The parts of a group that control published. One that this version cannot read counts as deleted."""
     entries: dict[str, tuple[int, bytes]] = {}
     if body is None:
-        return GroupParts((GROUP, id, None), entries)
+        return GroupParts(row_tables.encode(GROUP, id, None), entries)
     try:
         for place, entry in enumerate(body["models"]):
             limits = {name: value for name, value in entry.items() if name != "slug"}
             entries.setdefault(str(entry["slug"]), (place, orjson.dumps(limits)))
     except (KeyError, TypeError) as error:
         log.warning("Skipped a group that this version cannot read (%s). Update this proxy.", type(error).__name__)
-        return GroupParts((GROUP, id, None), {})
+        return GroupParts(row_tables.encode(GROUP, id, None), {})
     node = {name: value for name, value in body.items() if name != "models"}
-    return GroupParts((GROUP, id, orjson.dumps(node)), entries)
+    return GroupParts(row_tables.encode(GROUP, id, node), entries)
 
 
 def replace_entries(conn: sqlite3.Connection, groups: Sequence[GroupParts]) -> None:
@@ -81,8 +81,7 @@ def split_groups(conn: sqlite3.Connection) -> None:
         (body,) = conn.execute("SELECT body FROM rows WHERE kind = ? AND id = ?", (GROUP, id)).fetchone()
         group = parts_of(id, orjson.loads(body))
         conn.execute("DELETE FROM rows WHERE kind = ? AND id = ?", (GROUP, id))
-        if group.node[2] is not None:
-            conn.execute("INSERT INTO rows VALUES (?, ?, ?)", group.node)
+        row_tables.write(conn, [group.node])
         replace_entries(conn, [group])
 
 

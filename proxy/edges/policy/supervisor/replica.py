@@ -13,18 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
-import orjson
-
 from policy.snapshot import Row, RowKind
 from proxy.edges.policy.replica_file import SCHEMA_VERSION, ReplicaStamp, connect_readonly, lock_path, stamp_path
-from proxy.edges.policy.supervisor import group_rows
-from proxy.edges.policy.supervisor.group_rows import EncodedRow, GroupParts
+from proxy.edges.policy.supervisor import group_rows, row_tables
+from proxy.edges.policy.supervisor.group_rows import GroupParts
+from proxy.edges.policy.supervisor.row_tables import EncodedRow
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 from runtime.file_locks import try_lock
 
 CHANGES_KEPT = 2000
 """How many changes the file names. A reader that missed more empties its cache."""
-# Not WITHOUT ROWID: a body above 1 kB would take a page of its own, and random ids would rewrite whole bodies.
 _VERSION_2 = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
@@ -35,13 +33,10 @@ _SINCE_VERSION_2 = f"""
 CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL);
 {group_rows.SCHEMA}
 """
+_SINCE_VERSION_3 = row_tables.KEYS_AND_GROUPS
 _FROM_VERSION_1 = "ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT '';"
-# Updates in place: INSERT OR REPLACE would move the row and write three pages instead of one.
-_UPSERT = "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body"
-_NAME_KNOWN = "INSERT INTO changes (kind, id) SELECT kind, id FROM rows WHERE kind = ? AND id = ?"
 _NAME = "INSERT INTO changes (kind, id) VALUES (?, ?)"
 _FORGET_NAMES = f"DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {CHANGES_KEPT}"  # noqa: S608
-_BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
 log = logging.getLogger(__name__)
 
 
@@ -177,7 +172,7 @@ class SqliteUpdate(ABC):
             if row.kind == group_rows.GROUP:
                 groups.append(group_rows.parts_of(row.id, row.body))
             else:
-                encoded.append((row.kind, row.id, None if row.body is None else orjson.dumps(row.body)))
+                encoded.append(row_tables.encode(row.kind, row.id, row.body))
         self._changed = self._changed or bool(groups or encoded)
         with self._replica.writing():
             encoded += self._write_entries(groups)
@@ -192,9 +187,7 @@ class SqliteUpdate(ABC):
         self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (version.epoch, version.revision, version.nonce))
 
     def _write(self, rows: Sequence[EncodedRow]) -> None:
-        deleted = [(kind, id) for kind, id, body in rows if body is None]
-        self._conn.executemany("DELETE FROM rows WHERE kind = ? AND id = ?", deleted)
-        self._conn.executemany(_UPSERT, [row for row in rows if row[2] is not None])
+        row_tables.write(self._conn, rows)
 
     @abstractmethod
     def _write_entries(self, groups: Sequence[GroupParts]) -> list[EncodedRow]:
@@ -216,18 +209,18 @@ class _IncrementalUpdate(SqliteUpdate):
         conn.execute("BEGIN IMMEDIATE")
 
     def _write(self, rows: Sequence[EncodedRow]) -> None:
-        self._conn.executemany(_NAME_KNOWN, [(kind, id) for kind, id, _ in rows])
+        row_tables.name_known(self._conn, rows)
         super()._write(rows)
 
     def _write_entries(self, groups: Sequence[GroupParts]) -> list[EncodedRow]:
         """Write and name only what differs: a change of one limit publishes the whole group."""
         nodes: list[EncodedRow] = []
         for group in groups:
-            known = self._conn.execute(_BODY, group.node[:2]).fetchone()
+            known = row_tables.body_of(self._conn, group.node.kind, group.id)
             changed = group_rows.write_changed_entries(self._conn, group)
-            if known is not None and group.node[2] is not None:
+            if known is not None and group.node.body is not None:
                 self._conn.executemany(_NAME, changed)
-            if known is None or known[0] != group.node[2]:
+            if known is None or known != group.node.body:
                 nodes.append(group.node)
         return nodes
 
@@ -298,7 +291,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
 
 def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     (schema,) = conn.execute("PRAGMA user_version").fetchone()
-    if schema in (1, 2):
+    if schema in (1, 2, 3):
         upgrade(conn, schema)
     elif schema != SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
@@ -310,9 +303,12 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
 
 def upgrade(conn: sqlite3.Connection, schema: int) -> None:
     """Upgrade the file of an older version: control may be away, and what it wrote serves until then."""
-    conn.executescript(f"BEGIN IMMEDIATE; {_FROM_VERSION_1 if schema == 1 else ''} {_SINCE_VERSION_2}")
+    tables = _SINCE_VERSION_3 if schema == 3 else f"{_SINCE_VERSION_2} {_SINCE_VERSION_3}"
+    conn.executescript(f"BEGIN IMMEDIATE; {_FROM_VERSION_1 if schema == 1 else ''} {tables}")
     try:
-        group_rows.split_groups(conn)
+        if schema <= 2:
+            group_rows.split_groups(conn)
+        row_tables.move_keys_and_groups(conn)
         conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         conn.execute("COMMIT")
     finally:
@@ -323,7 +319,7 @@ def upgrade(conn: sqlite3.Connection, schema: int) -> None:
 def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     conn = _connect(path, journal)
-    conn.executescript(f"{_VERSION_2} {_SINCE_VERSION_2} PRAGMA user_version = {SCHEMA_VERSION};")
+    conn.executescript(f"{_VERSION_2} {_SINCE_VERSION_2} {_SINCE_VERSION_3} PRAGMA user_version = {SCHEMA_VERSION};")
     return conn
 
 

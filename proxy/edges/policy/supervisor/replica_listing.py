@@ -19,6 +19,12 @@ from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock
 from proxy.supervisor.refresher import ReplicaVersion
 from runtime.file_locks import is_locked
 
+# Until version 3 `rows` had all kinds: then the other two are views.
+_COUNTS = """
+SELECT kind, count(*) FROM rows WHERE kind NOT IN ('key', 'group') GROUP BY kind
+UNION ALL SELECT 'key', count(*) FROM keys UNION ALL SELECT 'group', count(*) FROM groups
+"""
+
 
 class NoReplicaFileError(Exception):
     """There is no replica of policy that can be read; has a proxy on this machine reached control yet?"""
@@ -64,11 +70,11 @@ class ReplicaListing:
         self._conn.close()
 
     def rows(self) -> dict[str, int]:
-        return dict(self._conn.execute("SELECT kind, count(*) FROM rows GROUP BY kind").fetchall())
+        return {kind: count for kind, count in self._conn.execute(_COUNTS) if count}
 
     def key_with(self, prefix: str) -> KeyRow | None:
-        query = "SELECT id, body FROM rows WHERE kind = ? AND json_extract(CAST(body AS TEXT), '$.prefix') = ?"
-        found = self._conn.execute(query, (RowKind.KEY.value, prefix)).fetchone()
+        query = "SELECT id, body FROM keys WHERE json_extract(CAST(body AS TEXT), '$.prefix') = ?"
+        found = self._conn.execute(query, (prefix,)).fetchone()
         return KeyRow.from_wire(found[0], orjson.loads(found[1])) if found else None
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
