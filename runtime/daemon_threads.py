@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
@@ -20,17 +21,24 @@ async def in_daemon_thread(
     """The result of `work`, or what it raised. If the caller is cancelled, the thread goes on until `work` returns."""
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()
+    start_daemon_thread(partial(_settle, future, partial(work, *args, **kwargs)))
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        del future  # see `_settle`
 
-    def run() -> None:
-        try:
-            future.set_result(work(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
 
-    start_daemon_thread(run)
-    return await asyncio.wrap_future(future)
+def _settle(future: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    finally:
+        # The error refers to the frames that it left. If they referred to the future, which refers to the error, all
+        # that the work made would stay until a full garbage collection.
+        del future
 
 
 def start_daemon_thread(work: Callable[[], None]) -> None:

@@ -111,7 +111,10 @@ class Places:
         await self.wait(workspace, is_bounded=is_bounded)
         running = asyncio.ensure_future(in_daemon_thread(work))
         running.add_done_callback(lambda ended: self._ended(workspace, ended))
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # an error refers to this frame, and would keep itself (`runtime/daemon_threads.py`)
 
     def _may_take(self, workspace: str) -> bool:
         count = self._taken[workspace]
