@@ -69,6 +69,7 @@ from control.edges.telemetry.metrics import Metrics
 from control.edges.wake_client import WakeClient
 from control.edges.webhook_client import WebhookClient
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
+from control.full_collections import collect_when_idle
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.hourly_sums import HourlySumMaker
@@ -88,7 +89,6 @@ from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
-from control.time_slices import collect_when_idle
 from runtime.background import cancelled
 from runtime.http.known_callers import recognise_callers
 from runtime.http.server import FrontLimits

@@ -15,9 +15,10 @@ from aiohttp import web
 from control.app import LIMITS, build
 from control.edges.process.data_directory import DataDirectory, DataDirectoryError
 from control.edges.sql.migrations.migrate import SchemaTooNewError
+from control.full_collections import defer_full_collections
+from control.long_work import let_the_loop_go_first
 from control.settings import Settings
 from control.stopping import done_unless
-from control.time_slices import defer_full_collections
 from runtime.http.listening import listen
 from runtime.http.server import FrontRunner
 from runtime.log_lines import log_to_stderr, log_uncaught
@@ -92,6 +93,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
             await listen(runner, settings.host, settings.port)
             log.info("listening on %s", [site.name for site in runner.sites])
             defer_full_collections()
+            let_the_loop_go_first()
             await stop.wait()
     finally:
         await runner.cleanup()

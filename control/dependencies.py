@@ -27,7 +27,7 @@ from control.resources.training.output import JobOutput
 from control.settings import Settings
 from control.shared_work import SharedWork
 from control.throttle import Throttle
-from control.time_slices import WorkspaceTurns
+from control.workspace_turns import WorkspaceTurns
 from runtime.shares.places import Places
 
 __all__ = ["Dependencies", "Store"]

@@ -28,13 +28,13 @@ from control.edges.sql.billing.price_rows import put_price
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Store
+from control.full_collections import defer_full_collections
 from control.records.events import Window
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.workspaces import create_workspace
-from control.time_slices import defer_full_collections
 from policy.prices import DAY_MS, Price
 from tests.postgres_server import find_binaries, running_postgres
 

@@ -5,6 +5,7 @@ See docs/reference/events-and-webhooks.md#listing-events.
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import orjson
@@ -16,16 +17,14 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import CURSOR, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
+from control.long_work import beside
 from control.records.events import ShownEvent, Window
 from control.records.times import time_text
 from control.resources.billing_events import EventPage
-from control.time_slices import each
 from policy.billing import EVENT_TYPE, public_event
 
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
-_PORTION = 50
-"""Events that are encoded between two pauses."""
 MAX_FILTER_BYTES = 40_000
 """Of all filters together: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
 
@@ -99,14 +98,12 @@ async def _list(request: ApiRequest) -> Encoded:
     else:
         page = await parts.events.first_page(_window_of(workspace_id, query), query.limit)
     answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
-    portions = (page.rows[start : start + _PORTION] for start in range(0, len(page.rows), _PORTION))
-    items = await each(portions, _encoded)
+    items = await beside(workspace_id, len(page.rows), partial(_encoded, page.rows))
     return encoded_page(items, _pagination(request, page), window=answered)
 
 
-def _encoded(rows: Sequence[ShownEvent]) -> Pieces:
-    """Neighbouring items of the page."""
-    return (orjson.dumps([public_event(row, time_text(row.timestamp_ms)) for row in rows])[1:-1],)
+def _encoded(rows: Sequence[ShownEvent]) -> list[Pieces]:
+    return [(orjson.dumps(public_event(row, time_text(row.timestamp_ms))),) for row in rows]
 
 
 def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:

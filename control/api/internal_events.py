@@ -5,6 +5,7 @@ database, as after a restore. An error stores nothing of the batch.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,13 +18,13 @@ from control.api.protocol.bodies import receive_batch
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import bad_request
 from control.errors import InvalidFieldError
-from control.time_slices import each, pause
+from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy import exact_json
 from policy.billing import BillingEvent, events_from_wires
 
 MAX_EVENTS = 4000
 _PORTION = 50
-"""Events that are read between two pauses."""
+"""Events that are checked together."""
 _MAX_STATUS = 999
 _TEXTS = {
     "idempotency_key": 64,
@@ -39,13 +40,13 @@ _TEXTS = {
 async def _post(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    batch, after = await parse_batch(await receive_batch(request))
+    body = await receive_batch(request)
+    batch, after = await beside(OPERATOR, len(body) // CHARS_PER_ITEM, partial(parse_batch, body))
     return web.json_response({"accepted": await dependencies.ingest.take(batch, after)})
 
 
-async def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
+def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
     """The events, and `after`. The error names the first malformed event."""
-    await pause()
     try:
         batch = orjson.loads(body)
         wires, after = batch["events"], batch.get("after")
@@ -53,16 +54,16 @@ async def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
         raise InvalidFieldError("events", f"must be an array of at most {MAX_EVENTS} events")
-    if not all(await each(_portions(wires), _are_read_exactly)):
-        wires = await _read_exactly(body)
+    if not all(map(_are_read_exactly, _portions(wires))):
+        wires = _read_exactly(body)
     if not (after is None or (isinstance(after, str) and 1 <= len(after) <= _TEXTS["idempotency_key"])):
         raise InvalidFieldError("after", "must be the idempotency key of an event that was committed before")
-    return list(chain.from_iterable(await each(_portions(wires), _events))), after
+    return list(chain.from_iterable(map(_events, _portions(wires)))), after
 
 
-async def _read_exactly(body: bytes) -> list[Any]:
+def _read_exactly(body: bytes) -> list[Any]:
     try:
-        return await each(exact_json.items_of(body.decode(), "events"), lambda wire: wire)
+        return [*exact_json.items_of(body.decode(), "events")]
     except RecursionError:
         raise InvalidFieldError("events", "an event's metadata is nested too deeply") from None
 

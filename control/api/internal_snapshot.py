@@ -3,6 +3,8 @@
 See docs/reference/management-api.md#internal-api.
 """
 
+from functools import partial
+
 import orjson
 from aiohttp import web
 
@@ -11,10 +13,11 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Array, Pieces, encode_object, joined
 from control.dependencies import Store
 from control.errors import InvalidFieldError
+from control.long_work import OPERATOR, beside
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedCursor, FeedReader
 from control.shared_work import SharedWork
-from control.time_slices import each
+from policy.snapshot import SnapshotPage
 
 _MAX_REVISION = 2**63 - 2
 DEFAULT_ROWS = 1_000
@@ -24,18 +27,22 @@ async def _get(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
     page = await dependencies.policy_pages.of(_reader(request))
-    return web.Response(body=await joined(page), content_type="application/json")
+    return web.Response(body=joined(page), content_type="application/json")
 
 
 def shared_pages(store: Store) -> SharedWork[FeedReader, Pieces]:
     """Encoded pages of policy. Proxies of the same revision that ask at once get the same one."""
 
     async def page(reader: FeedReader) -> Pieces:
-        wire = (await policy_feed.read_page(store, reader)).to_wire()
-        rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))
-        return encode_object(wire | {"rows": rows})
+        found = await policy_feed.read_page(store, reader)
+        return await beside(OPERATOR, len(found.rows), partial(_encoded, found))
 
     return SharedWork(page)
+
+
+def _encoded(page: SnapshotPage) -> Pieces:
+    wire = page.to_wire()
+    return encode_object(wire | {"rows": Array([(orjson.dumps(row),) for row in wire["rows"]])})
 
 
 def _reader(request: web.Request) -> FeedReader:

@@ -16,8 +16,8 @@ from control.api.protocol.reports import json_object, received
 from control.api.session_pages.pairing import TERMINALS
 from control.api.training.checkpoint_bodies import checkpoint_reports
 from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
+from control.long_work import OPERATOR, beside
 from control.resources.training import backend_reports, checkpoints, claims
-from control.time_slices import each
 from policy.training.reports import WantedState
 from policy.training.statuses import DEPLOYING
 
@@ -27,8 +27,7 @@ async def _post_sync(request: web.Request) -> web.Response:
     synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
     dependencies.metrics.training_jobs_entered(synced.entered)
     state = WantedState(synced.wanted, terminals=request.app[TERMINALS].wanted())
-    jobs = await each(state.jobs, lambda job: job.to_wire())
-    return _answer({**WantedState(terminals=state.terminals).to_wire(), "jobs": jobs})
+    return _answer(await beside(OPERATOR, len(state.jobs), state.to_wire))
 
 
 async def _post_claim(request: web.Request) -> web.Response:

@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.schemas import INTEGRAL, Name, RequestV1, ResponseV1
 from control.errors import InvalidFieldError
+from control.long_work import beside
 from control.records.logs import LogFilter, LogLine
 from control.resources.logs import LEVELS
-from control.time_slices import each
 
 
 def _upper(value: Any) -> Any:
@@ -79,9 +79,9 @@ def log_filter(body: LogsRequestV1) -> LogFilter:
     )
 
 
-async def encoded_lines(lines: Sequence[LogLine]) -> Encoded:
+async def encoded_lines(workspace_id: str, lines: Sequence[LogLine]) -> Encoded:
     """`{"logs": [line]}`."""
-    return Encoded(encode_object({"logs": Array(await each(lines, _encoded))}))
+    return Encoded(await beside(workspace_id, len(lines), lambda: encode_object({"logs": Array(map(_encoded, lines))})))
 
 
 def _encoded(line: LogLine) -> tuple[bytes]:

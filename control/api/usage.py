@@ -82,7 +82,7 @@ async def _get_usage(request: ApiRequest) -> Encoded:
         behind = [entry for entry in entries if at.after is None or _place(entry) > [*at.after, len(Unit)]]
         return behind[: at.limit]
 
-    async def encode(entry: LimitUse) -> Pieces:
+    def encode(entry: LimitUse) -> Pieces:
         return (orjson.dumps(shown_usage(entry, ends)),)
 
     return await list_page(request, Listing(f"usage of {group_id}", fetch, _place, encode))

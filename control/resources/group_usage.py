@@ -7,10 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import NamedTuple, Protocol
 
+from control.long_work import beside
 from control.records.usage import Bucket, Meter, Used
-from control.time_slices import each, pause
 from policy.groups import Group
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
@@ -81,9 +83,7 @@ class GroupLimits:
 
     @classmethod
     async def of(cls, path: Sequence[Group]) -> "GroupLimits":
-        slugs = await _slugs_of(path)
-        await pause()
-        return cls(path, sorted(slugs, key=lambda of_slug: of_slug.slug))
+        return cls(path, await beside(path[0].workspace_id, _entries([path]), partial(_sorted_bounds, path)))
 
     async def read(self, source: UsageSource | None, after: LimitPlace | None, most: int) -> list[LimitUse]:
         """At most `most` limits behind `after`, in the order of their places. Without a source, nothing counts."""
@@ -91,8 +91,7 @@ class GroupLimits:
         found: list[LimitUse] = []
         for start in range(0, len(slugs), self._AT_ONCE):
             read = slugs[start : start + self._AT_ONCE]
-            used = await _read_used(source, read)
-            uses = await _uses_of(read, used, self._levels)
+            uses = _uses_of(read, await _read_used(source, _meters(read)), self._levels)
             found += [use for use in uses if after is None or use.place > after]
             if len(found) >= most:
                 break
@@ -104,15 +103,13 @@ async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]
 
     Without a source, nothing counts.
     """
-    groups = {group.id: group for path in paths for group in path}
-    limited = {id: await _with_usage_limits(group) for id, group in groups.items()}
-    of_groups = [await _slugs_of([limited[group.id] for group in path]) for path in paths]
-    used = await _read_used(source, [of_slug for slugs in of_groups for of_slug in slugs])
-    found: list[list[LimitUse]] = []
-    for path, slugs in zip(paths, of_groups, strict=True):
-        uses = await _uses_of(slugs, used, _levels(path))
-        found.append(sorted(_tightest_of_each(uses), key=lambda use: use.place))
-    return found
+    if not paths:
+        return []
+    workspace_id = paths[0][0].workspace_id
+    entries = _entries(paths)
+    of_groups, meters = await beside(workspace_id, entries, partial(_usage_bounds, paths))
+    used = await _read_used(source, meters)
+    return await beside(workspace_id, entries, partial(_binding_uses, paths, of_groups, used))
 
 
 def _tightest_of_each(uses: Sequence[LimitUse]) -> Iterable[LimitUse]:
@@ -134,8 +131,31 @@ def _levels(path: Sequence[Group]) -> dict[str, int]:
     return {group.id: level for level, group in enumerate(path)}
 
 
-async def _slugs_of(path: Sequence[Group]) -> list[SlugBounds]:
-    return await each(_bounds_by_slug(path), lambda of_slug: of_slug)
+def _entries(paths: Sequence[Sequence[Group]]) -> int:
+    """The number of entries of `models` on these paths."""
+    return sum(len(group.models) for path in paths for group in path)
+
+
+def _sorted_bounds(path: Sequence[Group]) -> list[SlugBounds]:
+    return sorted(_bounds_by_slug(path), key=lambda of_slug: of_slug.slug)
+
+
+def _usage_bounds(paths: Sequence[Sequence[Group]]) -> tuple[list[list[SlugBounds]], list[Meter]]:
+    """The bounds of each path's first group by usage limits, and the meters of all."""
+    limited = {group.id: _with_usage_limits(group) for path in paths for group in path}
+    of_groups = [[*_bounds_by_slug([limited[group.id] for group in path])] for path in paths]
+    return of_groups, _meters(chain.from_iterable(of_groups))
+
+
+def _binding_uses(
+    paths: Sequence[Sequence[Group]], of_groups: Sequence[Sequence[SlugBounds]], used: Mapping[Meter, Used]
+) -> list[list[LimitUse]]:
+    """For each path, the uses that bind, in the order of their places."""
+    found: list[list[LimitUse]] = []
+    for path, slugs in zip(paths, of_groups, strict=True):
+        uses = _uses_of(slugs, used, _levels(path))
+        found.append(sorted(_tightest_of_each(uses), key=lambda use: use.place))
+    return found
 
 
 def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
@@ -146,29 +166,29 @@ def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
         yield SlugBounds(slug, bounds, tuple(meters))
 
 
-async def _with_usage_limits(group: Group) -> Group:
+def _with_usage_limits(group: Group) -> Group:
     """The group without its rate limits."""
-    return replace(group, models=tuple(await each(group.models, lambda entry: replace(entry, rate_limits=()))))
+    return replace(group, models=tuple(replace(entry, rate_limits=()) for entry in group.models))
 
 
-async def _read_used(source: UsageSource | None, slugs: Sequence[SlugBounds]) -> dict[Meter, Used]:
-    """Reads each meter once, though groups share those of their ancestors; the meters of a hash together."""
+def _meters(slugs: Iterable[SlugBounds]) -> list[Meter]:
+    """Each meter once, though groups share those of their ancestors; the meters of a hash together."""
     of_hashes = defaultdict[str, dict[Meter, None]](dict)
     for of_slug in slugs:
-        await pause()
         for meter in of_slug.meters:
             of_hashes[meter.bucket.key][meter] = None
-    meters = [meter for of_hash in of_hashes.values() for meter in of_hash]
+    return [meter for of_hash in of_hashes.values() for meter in of_hash]
+
+
+async def _read_used(source: UsageSource | None, meters: Sequence[Meter]) -> dict[Meter, Used]:
     now_ms = _now_ms()
     read = [_unused(meter, now_ms) for meter in meters] if source is None else await source.used(meters)
     return dict(zip(meters, read, strict=True))
 
 
-async def _uses_of(
-    slugs: Sequence[SlugBounds], used: Mapping[Meter, Used], levels: Mapping[str, int]
-) -> list[LimitUse]:
-    found = await each(slugs, lambda of_slug: limit_uses(of_slug, [used[meter] for meter in of_slug.meters], levels))
-    return [use for of_slug in found for use in of_slug]
+def _uses_of(slugs: Sequence[SlugBounds], used: Mapping[Meter, Used], levels: Mapping[str, int]) -> list[LimitUse]:
+    found = (limit_uses(of_slug, [used[meter] for meter in of_slug.meters], levels) for of_slug in slugs)
+    return [*chain.from_iterable(found)]
 
 
 def limit_uses(of_slug: SlugBounds, used: Sequence[Used], levels: Mapping[str, int]) -> list[LimitUse]:

@@ -4,9 +4,11 @@ Every check that spans groups runs with the tree locked, inside the transaction 
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
 from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
@@ -20,7 +22,8 @@ from control.errors import (
     ParentGroupNotFoundError,
     UsageUnavailableError,
 )
-from control.records.audit import Change
+from control.long_work import CHARS_PER_ITEM, beside
+from control.records.audit import Change, Shown
 from control.records.ids import new_id
 from control.records.policy import GroupFilter, GroupRecord
 from control.records.usage import Bucket
@@ -28,13 +31,13 @@ from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
-from control.time_slices import pause
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
     ChildExceedsParentError,
     Enforcement,
     Group,
     GroupRuleError,
+    ThresholdKey,
     check_below,
     check_depth,
     check_threshold,
@@ -81,14 +84,16 @@ class GroupInTree:
 
 async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:
     async def work(tx: WriteTx) -> GroupInTree:
-        await _check_models(new.models, await owned_prefixes(tx.conn, workspace_id))
+        prefixes = await owned_prefixes(tx.conn, workspace_id)
+        await beside(workspace_id, len(new.models), partial(_check_models, new.models, prefixes))
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
-        group = await _new_group(workspace_id, new, ancestors)
+        entries = len(new.models) * len(ancestors)
+        group = await beside(workspace_id, entries, partial(_new_group, workspace_id, new, ancestors))
         path = f"{parent.path if parent else ''}{group.id}/"
         record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
         await group_rows.insert_group(tx, record)
-        _, shown = await group_sides(None, record)
+        _, shown = await _sides(None, record)
         tx.audit(workspace_id, Change("group.create", path_of(record), None, shown))
         return GroupInTree(record, (group, *ancestors))
 
@@ -101,7 +106,8 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
 async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> GroupInTree:
     async def work(tx: WriteTx) -> GroupInTree:
         if change.models is not None:
-            await _check_models(change.models, await owned_prefixes(tx.conn, workspace_id))
+            prefixes = await owned_prefixes(tx.conn, workspace_id)
+            await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
         old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)
@@ -111,7 +117,7 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)
-        tx.audit(workspace_id, Change("group.update", path_of(record), *await group_sides(old, record)))
+        tx.audit(workspace_id, Change("group.update", path_of(record), *await _sides(old, record)))
         return GroupInTree(record, (group, *ancestors))
 
     return await store.transact(work)
@@ -132,7 +138,7 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
         record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         buckets = await _buckets_of(tx.conn, record)
         gone = await group_rows.delete_subtree(tx, record)
-        shown, _ = await group_sides(record, None)
+        shown, _ = await _sides(record, None)
         counts = {"groups_deleted": gone.groups, "api_keys_deleted": gone.keys}
         tx.audit(workspace_id, Change("group.delete", path_of(record), {**(shown or {}), **counts}, None))
         return RemovedGroup(record, tx.now_ms), buckets
@@ -175,11 +181,17 @@ async def read_groups(
     return [GroupInTree(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
 
 
-async def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
+async def _sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:
+    """A group before and after a change, for the audit trail."""
+    groups = [record.group for record in (before, after) if record is not None]
+    entries = sum(len(group.models) for group in groups)
+    return await beside(groups[0].workspace_id, entries, partial(group_sides, before, after))
+
+
+def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
     """Refuse an illegal entry, a slug that the workspace does not own, and a slug that is named twice."""
     seen: set[str] = set()
     for index, entry in enumerate(models):
-        await pause()
         if entry.slug in seen:
             raise InvalidFieldError(f"models.{index}.slug", f"{entry.slug} is named twice in models")
         seen.add(entry.slug)
@@ -192,7 +204,7 @@ async def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str])
             raise InvalidFieldError(f"models.{index}", str(error)) from None
 
 
-async def _new_group(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
+def _new_group(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
     """The group, if policy allows it below `ancestors` (parent first)."""
     parent = ancestors[0] if ancestors else None
     try:
@@ -204,27 +216,39 @@ async def _new_group(workspace_id: str, new: NewGroup, ancestors: list[Group]) -
     except GroupRuleError as error:
         raise InvalidFieldError("hierarchy.parent_group_id", str(error)) from None
     if enforcement is Enforcement.CASCADING:
-        await _check_limits_below(ancestors, new.models)
+        _check_limits_below(ancestors, new.models)
     parent_id = parent.id if parent else None
     return Group(new_id("grp"), workspace_id, parent_id, new.external_entity_id, enforcement, new.models)
 
 
 async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancestors: Sequence[Group]) -> None:
-    await _check_limits_below(ancestors, new.group.models)
-    ceilings = tightened(old.group.models, new.group.models)
+    workspace_id = new.group.workspace_id
+    entries = len(new.group.models) * (1 + len(ancestors))
+    ceilings = await beside(workspace_id, entries, partial(_ceilings, old, new, ancestors))
     if not ceilings:
         return
+    async for texts in group_rows.models_below(tx.conn, new):
+        items = sum(map(len, texts)) // CHARS_PER_ITEM
+        await beside(workspace_id, items, partial(_check_thresholds, ceilings, texts))
+
+
+def _ceilings(old: GroupRecord, new: GroupRecord, ancestors: Sequence[Group]) -> Mapping[ThresholdKey, int]:
+    """The thresholds that became lower or are new, if the ancestors allow all of them."""
+    _check_limits_below(ancestors, new.group.models)
+    return tightened(old.group.models, new.group.models)
+
+
+def _check_thresholds(ceilings: Mapping[ThresholdKey, int], texts: Sequence[str]) -> None:
+    """Refuse a threshold above its ceiling in these lists of models."""
     with _exceeding_is_refused():
-        async for entry in group_rows.entries_below(tx.conn, new):
-            await pause()
+        for entry in chain.from_iterable(map(group_rows.models_entries, texts)):
             for limit in (*entry["rate_limits"], *entry["usage_limits"]):
                 check_threshold(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
 
 
-async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
+def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
     """Refuse a threshold in `lower` above the same tuple's in one of `uppers`."""
     for upper in uppers:
-        await pause()
         with _exceeding_is_refused():
             check_below(upper.models, lower)
 

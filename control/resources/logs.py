@@ -17,7 +17,6 @@ from control.edges.sql.log_rows import LogTable, Place
 from control.edges.sql.store import Store, WriteTx, in_batches, now_ms
 from control.records.logs import NS_PER_MS, LogFilter, LogLine
 from control.resources.millisecond_room import MillisecondRoom
-from control.time_slices import each
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 """From the least important up."""
@@ -80,9 +79,8 @@ class Logs:
 
     async def write(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Write (owner's id, line); lines of unknown owners are dropped."""
-        made = await each(lines, lambda pair: (pair[0], with_printable_message(pair[1])))
-        for start in range(0, len(made), _WRITTEN_AT_ONCE):
-            part = made[start : start + _WRITTEN_AT_ONCE]
+        for start in range(0, len(lines), _WRITTEN_AT_ONCE):
+            part = [(id, with_printable_message(line)) for id, line in lines[start : start + _WRITTEN_AT_ONCE]]
             async with self._turn:
                 await self._store.transact(partial(self.insert, lines=part))
             await self.note_written(part)

@@ -7,14 +7,16 @@ See docs/reference/management-api.md#internal-api.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
 from control.edges.sql import published_rows
 from control.edges.sql.published_rows import PublishedRow, PublishedState
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.time_slices import each
+from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.snapshot import Row, SnapshotPage
 
 MAX_ROWS = 10_000
@@ -111,7 +113,9 @@ async def _page_from(
         last = shown[-1]
         place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
         following = FeedCursor(now.epoch, place, cursor.tombstones_from, seen).encode()
-    return SnapshotPage(now.epoch, now.revision, reset, tuple(await each(shown, _row)), following, now.nonce)
+    chars = sum(len(row.body or "") for row in shown)
+    rows = await beside(OPERATOR, len(shown) + chars // CHARS_PER_ITEM, partial(_rows, shown))
+    return SnapshotPage(now.epoch, now.revision, reset, rows, following, now.nonce)
 
 
 async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[list[PublishedRow], bool]:
@@ -132,5 +136,6 @@ async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[
         batch = max(1, min(limit, PAGE_CHARS * len(rows) // (chars + 1)))
 
 
-def _row(row: PublishedRow) -> Row:
-    return Row(row.kind, row.id, row.revision, None if row.body is None else orjson.loads(row.body))
+def _rows(shown: Sequence[PublishedRow]) -> tuple[Row, ...]:
+    bodies = (None if row.body is None else orjson.loads(row.body) for row in shown)
+    return tuple(Row(row.kind, row.id, row.revision, body) for row, body in zip(shown, bodies, strict=True))

@@ -20,7 +20,6 @@ from control.records.events import Window
 from control.records.times import time_text
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
-from control.time_slices import each, pause
 from policy.prices import Price, Usage, amount_text, money_texts
 
 _CURSOR_KIND = "usage report"
@@ -116,12 +115,11 @@ class ReportItems:
         self._bytes = 0
         self._prices: dict[tuple[str, int], orjson.Fragment] = {}
 
-    async def take(self, group: ReportGroup) -> bool:
+    def take(self, group: ReportGroup) -> bool:
         """Encode the group, unless the page has items and would be too long with it."""
-        await pause()
         members = _item(group, self._by).model_dump()
         if self.shows_lines:
-            members["lines"] = Array(await each(group.lines, self._line))
+            members["lines"] = Array(map(self._line, group.lines))
         item = encode_object(members)
         size = sum(map(len, item))
         if self.encoded and self._bytes + size > PAGE_BYTES:

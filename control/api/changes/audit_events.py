@@ -78,7 +78,7 @@ def _ms(time_ns: int | None) -> int | None:
     return None if time_ns is None else next_ms(time_ns)
 
 
-async def _encode(event: AuditEvent) -> Pieces:
+def _encode(event: AuditEvent) -> Pieces:
     sides = {
         name: None if text is None else orjson.Fragment(text)
         for name, text in (("before", event.before), ("after", event.after))

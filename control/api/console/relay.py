@@ -55,7 +55,7 @@ async def _call(request: web.Request) -> web.StreamResponse:
         raise NoProxyUrlError
     sent = await receive(request)
     async with dependencies.turns.of(session.caller.workspace_id):
-        body = await read_body(sent, CallRequestV1)
+        body = await read_body(session.caller.workspace_id, sent, CallRequestV1)
     assert isinstance(body, CallRequestV1)
     call = _checked(body, session)
     with dependencies.call_places.taken(session.record.digest, session.caller.workspace_id):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from control.api.protocol import authentication
 from control.api.protocol.authentication import CONSOLE_COOKIE, check_own_origin, session_token
-from control.api.protocol.bodies import read_body
+from control.api.protocol.bodies import valid_body
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import origin_of
@@ -58,7 +58,7 @@ async def session_of(request: web.Request) -> ConsoleSession:
 async def _log_in(request: web.Request) -> web.Response:
     check_own_origin(request)  # else another page could log its visitors in with a key of its own
     dependencies = request.app[DEPENDENCIES]
-    body = await read_body(await _received(request), LoginRequestV1)
+    body = valid_body(await _received(request), LoginRequestV1)
     assert isinstance(body, LoginRequestV1)
     found = await find_presented_keys(dependencies.store, [body.api_key])
     if not found:

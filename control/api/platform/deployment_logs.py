@@ -15,7 +15,6 @@ from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
 from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
-from control.time_slices import each
 
 EpochNs = Annotated[
     str,
@@ -64,14 +63,15 @@ class LogsAppendedV1(ResponseV1):
 async def _post_logs(request: ApiRequest) -> Encoded:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
     wanted = log_filter(request.body_as(DeploymentLogsRequestV1))
-    return await encoded_lines(await request.dependencies.deployment_logs.read(deployment.id, wanted))
+    lines = await request.dependencies.deployment_logs.read(deployment.id, wanted)
+    return await encoded_lines(request.workspace_id, lines)
 
 
 async def _post_append(request: ApiRequest) -> LogsAppendedV1:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
     at_ns = now_ns()
     given = request.body_as(AppendLogsRequestV1).logs
-    lines = await each(given, lambda line: (deployment.id, _line(line, at_ns)))
+    lines = [(deployment.id, _line(line, at_ns)) for line in given]
     await request.dependencies.deployment_logs.write(lines)
     return LogsAppendedV1(appended=len(lines))
 

@@ -1,25 +1,25 @@
 """Validates bodies and queries: strict JSON, strict fields, and a 400 that names each invalid field.
 
 Refuses JSON that two parsers could read differently: duplicate names, NaN, lone surrogates, NUL, deep nesting. Bounds
-on bytes, values, members, digits and depth keep parsing within milliseconds; the later steps run in slices.
+on bytes, values, members, digits and depth keep parsing within milliseconds.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain
-from typing import Any, NoReturn, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
 from control.api.protocol.errors import Detail, ProblemError, bad_request
-from control.time_slices import each, pause
+from control.long_work import CHARS_PER_ITEM, beside
 from policy.endpoints import PROVIDERS
 
+M = TypeVar("M", bound=BaseModel)
 MAX_BODY_BYTES = 1_048_576
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Of what a proxy sends."""
@@ -33,8 +33,6 @@ MAX_DIGITS = 1000
 _MAX_DETAILS = 50
 _TAGS = (*PROVIDERS, "[key]")
 """Parts of a place that pydantic adds, and callers do not know."""
-_PORTION = 200
-"""Values that are checked between two pauses."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 # Linear: the parts match disjoint bytes, and an unterminated string is one match, not a search from each quote in it.
@@ -67,17 +65,21 @@ async def receive_batch(request: web.Request) -> bytes:
     return bytes(body)
 
 
-async def read_body(sent: bytes, model: type[BaseModel] | None) -> BaseModel | None:
-    """The validated body; None where the operation has none. 400 otherwise."""
+async def read_body(workspace_id: str, sent: bytes, model: type[M] | None) -> M | None:
+    """The validated body; None where the operation has none. 400 otherwise. A long one is read beside the loop."""
     if model is None:
         return None
-    await pause()
+    return await beside(workspace_id, len(sent) // CHARS_PER_ITEM, partial(valid_body, sent, model))
+
+
+def valid_body(sent: bytes, model: type[M]) -> M:
+    """The same at once, for a short body."""
     value = parse_json(sent)
-    await _check_values(value)
-    return await _validated(model, value, "body")
+    _check_values(value)
+    return _validated(model, value, "body")
 
 
-async def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
+def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
     """The validated query parameters. Only list fields may repeat. Beside a cursor, other parameters are ignored."""
     if model is None:
         return None
@@ -89,8 +91,8 @@ async def read_query(request: web.Request, model: type[BaseModel] | None) -> Bas
         if len(texts) > 1 and not many:
             raise bad_request(f"{name} is given more than once", Detail(name, "given more than once"))
         values[name] = texts if many else texts[0]
-    await _check_values(values)
-    return await _validated(model, values, "query")
+    _check_values(values)
+    return _validated(model, values, "query")
 
 
 def _collected(request: web.Request) -> dict[str, list[str]]:
@@ -160,18 +162,14 @@ def _no_constants(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-async def _check_values(value: Any) -> None:
+def _check_values(value: Any) -> None:
     """400 for text that PostgreSQL or UTF-8 cannot hold, for numbers beyond a float, and for too much nesting."""
     level = [value]
     for _ in range(MAX_NESTING):
-        level = list(chain.from_iterable(await each(_portions(level), _inside)))
+        level = _inside(level)
         if not level:
             return
     raise bad_request(f"The body is nested too deeply: more than {MAX_NESTING} levels")
-
-
-def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (values[start : start + _PORTION] for start in range(0, len(values), _PORTION))
 
 
 def _inside(values: Sequence[Any]) -> list[Any]:
@@ -201,10 +199,9 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-async def _validated(model: type[BaseModel], value: Any, where: str) -> BaseModel:
+def _validated(model: type[M], value: Any, where: str) -> M:
     """The model, or a 400 with the first fifty faults and their number."""
-    items, details, count = await _validated_items(model, value) if isinstance(value, dict) else ({}, [], 0)
-    await pause()
+    items, details, count = _validated_items(model, value) if isinstance(value, dict) else ({}, [], 0)
     try:
         valid = model.model_validate(value | items if items else value)
     except ValidationError as error:
@@ -215,7 +212,7 @@ async def _validated(model: type[BaseModel], value: Any, where: str) -> BaseMode
     raise bad_request(_headline(details[0], count, where), *details[:_MAX_DETAILS])
 
 
-async def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
+def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
     """Validate the lists of models in `value` item by item: the models, the faults, and the number of faults.
 
     Validated at once, a body can have so many faults that reporting them takes 30 ms.
@@ -226,7 +223,6 @@ async def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tup
     for name, item_model in _lists_of_models(model).items():
         given = value.get(name)
         for place, item in enumerate(given if isinstance(given, list) else ()):
-            await pause()
             try:
                 valid = item_model.model_validate(item)
             except ValidationError as error:

@@ -93,14 +93,14 @@ def _entry(operation: Operation) -> Handler:
         authentication.check_may_manage(caller, operation.path)
         dependencies.last_used.note(caller.prefix)
         path = _path_of(request)
-        query = await bodies.read_query(request, operation.query)
+        query = bodies.read_query(request, operation.query)
         sent = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
-            body = await bodies.read_body(sent, operation.body)
+            body = await bodies.read_body(caller.workspace_id, sent, operation.body)
             acting = dependencies.store.acting_as(Actor(caller.prefix, request_id_of(request)))
             parts = replace(dependencies, store=acting)
             asked = ApiRequest(caller, parts, path, query, body, origin_of(request))
-            return await _rendered(await operation.handler(asked))
+            return _rendered(await operation.handler(asked))
 
     return handle
 
@@ -113,9 +113,9 @@ def _path_of(request: web.Request) -> dict[str, str]:
     return values
 
 
-async def _rendered(answer: BaseModel | Encoded) -> web.Response:
+def _rendered(answer: BaseModel | Encoded) -> web.Response:
     """Encode the JSON as UTF-8."""
     pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
     headers = {"Cache-Control": "no-store"}
-    body = await joined(pieces)
+    body = joined(pieces)
     return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")

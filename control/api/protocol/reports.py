@@ -15,7 +15,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import bad_request
 from control.dependencies import Dependencies
 from control.errors import InvalidFieldError
-from control.time_slices import each, pause
+from control.long_work import OPERATOR, beside
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -27,9 +27,7 @@ async def received(request: web.Request) -> tuple[Dependencies, Json]:
     """The body of a call that carries the internal token; 401 without it."""
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    sent = await receive_batch(request)
-    await pause()
-    return dependencies, json_object(sent)
+    return dependencies, json_object(await receive_batch(request))
 
 
 def json_object(sent: bytes) -> Json:
@@ -48,11 +46,10 @@ async def items(body: Json, name: str, read: Callable[[Json], T], most: int = MA
     if not isinstance(found, list) or len(found) > most:
         raise InvalidFieldError(name, f"{name} must be an array of at most {most} items")
 
-    def item(place: tuple[int, Any]) -> T:
-        index, wire = place
-        return read_object(f"{name}.{index}", wire, read)
+    def all_read() -> list[T]:
+        return [read_object(f"{name}.{index}", wire, read) for index, wire in enumerate(found)]
 
-    return await each(enumerate(found), item)
+    return await beside(OPERATOR, len(found), all_read)
 
 
 def read_object(field: str, wire: Any, read: Callable[[Json], T]) -> T:

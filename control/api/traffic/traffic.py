@@ -4,6 +4,7 @@ See docs/reference/management-api.md#traffic.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -13,11 +14,12 @@ from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter
+from control.long_work import beside
 from control.records.times import time_text
-from control.resources.traffic.figures import MAX_SLUGS, SlugTraffic, TrafficQuery, read_traffic
+from control.records.traffic import Span
+from control.resources.traffic.figures import MAX_SLUGS, Chart, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period
-from control.time_slices import each, pause
 from policy.traffic import SUMS
 
 _NOTHING = (0,) * len(SUMS)
@@ -86,20 +88,26 @@ async def _get(request: ApiRequest) -> Encoded:
     end_ms = None if query.end_time is None else query.end_time // 1_000_000
     wanted = TrafficQuery(Period(query.period), end_ms, query.slug, query.limit)
     chart = await read_traffic(request.store, request.workspace_id, wanted)
-    span, steps = chart.span, chart.span.steps
-    starts = range(span.first_ms, span.end_ms + 1, steps.length_ms)
-    texts = await each(starts, time_text)
-    times = dict(zip(starts[:-1], texts[:-1], strict=True))
-    items: list[Pieces] = []
-    for one in chart.slugs:
-        items.append(await _item(one, times if query.series == "true" else {}))
-    head = {"period": query.period, "start_time": texts[0], "end_time": texts[-1], "step_s": steps.length_s}
-    return Encoded(encode_object({**head, "items": Array(items)}))
+    points = (1 + len(chart.slugs)) * len(_starts(chart.span))
+    return Encoded(await beside(request.workspace_id, points, partial(_answer, chart, query)))
 
 
-async def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
+def _answer(chart: Chart, query: TrafficQueryV1) -> Pieces:
+    starts = _starts(chart.span)
+    texts = [time_text(start_ms) for start_ms in starts]
+    times = dict(zip(starts[:-1], texts[:-1], strict=True)) if query.series == "true" else {}
+    head = {"period": query.period, "start_time": texts[0], "end_time": texts[-1]}
+    items = [_item(one, times) for one in chart.slugs]
+    return encode_object({**head, "step_s": chart.span.steps.length_s, "items": Array(items)})
+
+
+def _starts(span: Span) -> range:
+    """The starts of its steps, and its end."""
+    return range(span.first_ms, span.end_ms + 1, span.steps.length_ms)
+
+
+def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
     """`times`: the starts of the steps to show, and how they are written."""
-    await pause()
     found = traffic.figures()
     totals = [sum(column) for column in zip(*found.values(), strict=True)]
 
@@ -108,7 +116,7 @@ async def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
         return (orjson.dumps(_point(text, found.get(start_ms, _NOTHING))),)
 
     head = {"slug": traffic.slug, **_sums(totals), "first_byte_ms": _first_byte(totals[len(SUMS) :])}
-    return encode_object({**head, "series": Array(await each(times.items(), point))})
+    return encode_object({**head, "series": Array(map(point, times.items()))})
 
 
 def _sums(figures: Sequence[int]) -> dict[str, int]:

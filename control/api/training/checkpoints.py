@@ -8,16 +8,16 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
-from control.api.protocol.encoding import Array, Encoded, encode_object
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1, TimeText
 from control.api.training.job_schemas import TrainingJobV1, job_response
 from control.api.training.jobs import job_ref
+from control.long_work import beside
 from control.records.times import time_text
 from control.records.training import CheckpointRecord
 from control.resources.training import checkpoints
 from control.resources.training.download_links import Link
-from control.time_slices import each
 from policy.training.reports import CheckpointFile
 
 
@@ -59,17 +59,22 @@ class CheckpointFilesResponseV1(ResponseV1):
 
 async def _get(request: ApiRequest) -> Encoded:
     job, found = await checkpoints.list_checkpoints(request.store, job_ref(request))
-    body = {"training_job": job_response(job).model_dump(), "checkpoints": Array(await each(found, _encoded))}
-    return Encoded(encode_object(body))
+    shown = job_response(job).model_dump()
+
+    def encoded() -> Pieces:
+        return encode_object({"training_job": shown, "checkpoints": Array(map(_encoded, found))})
+
+    return Encoded(await beside(request.workspace_id, len(found), encoded))
 
 
 async def _get_files(request: ApiRequest) -> Encoded:
     listed = await checkpoints.list_files(request.store, job_ref(request), request.path["checkpoint_id"])
 
-    def encoded(file: CheckpointFile) -> tuple[bytes]:
-        return (_file(request, file, listed.link(file)).model_dump_json().encode(),)
+    def encoded() -> Pieces:
+        files = [(_file(request, file, listed.link(file)).model_dump_json().encode(),) for file in listed.files]
+        return encode_object({"files": Array(files)})
 
-    return Encoded(encode_object({"files": Array(await each(listed.files, encoded))}))
+    return Encoded(await beside(request.workspace_id, len(listed.files), encoded))
 
 
 def _encoded(record: CheckpointRecord) -> tuple[bytes]:

@@ -27,7 +27,8 @@ class TrainingJobLogsResponseV1(ResponseV1):
 async def _post(request: ApiRequest) -> Encoded:
     job = await jobs.read_job(request.store, job_ref(request))
     wanted = log_filter(request.body_as(TrainingJobLogsRequestV1))
-    return await encoded_lines(await request.dependencies.training_output.logs.read(job.record.id, wanted))
+    lines = await request.dependencies.training_output.logs.read(job.record.id, wanted)
+    return await encoded_lines(request.workspace_id, lines)
 
 
 _PATH = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/logs"

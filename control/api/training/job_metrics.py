@@ -1,6 +1,7 @@
 """`…/jobs/{training_job_id}/metrics` reads what a job measured (docs/reference/training.md#logs-and-metrics)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import orjson
 from pydantic import Field
@@ -10,9 +11,9 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
 from control.api.training.jobs import job_ref
+from control.long_work import beside
 from control.records.times import time_text
 from control.resources.training import jobs
-from control.time_slices import each
 from policy.training.reports import MetricPoint
 
 
@@ -49,15 +50,15 @@ async def _get(request: ApiRequest) -> Encoded:
     query = request.query_as(TrainingJobMetricsQueryV1)
     since_ms = 0 if query.since is None else next_ms(query.since)
     points = await request.dependencies.training_output.metrics.read(job.record.id, query.name, since_ms)
-    return await _answer(points)
+    return Encoded(await beside(request.workspace_id, len(points), partial(_answer, points)))
 
 
-async def _answer(points: Sequence[MetricPoint]) -> Encoded:
+def _answer(points: Sequence[MetricPoint]) -> Pieces:
     by_name = dict[str, list[Pieces]]()
-    for point, encoded in zip(points, await each(points, _encoded), strict=True):
-        by_name.setdefault(point.name, []).append(encoded)
+    for point in points:
+        by_name.setdefault(point.name, []).append(_encoded(point))
     metrics = [encode_object({"name": name, "points": Array(by_name[name])}) for name in sorted(by_name)]
-    return Encoded(encode_object({"metrics": Array(metrics)}))
+    return encode_object({"metrics": Array(metrics)})
 
 
 def _encoded(point: MetricPoint) -> Pieces:

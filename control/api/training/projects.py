@@ -1,12 +1,15 @@
 """`/v1/training_projects`: training projects (docs/reference/training.md#projects)."""
 
-from control.api.protocol.encoding import Array, Encoded, encode_object
+from collections.abc import Sequence
+from functools import partial
+
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1
 from control.api.training.job_schemas import TrainingProjectV1, project_response
+from control.long_work import beside
 from control.resources.training import projects
 from control.resources.training.projects import ProjectSummary
-from control.time_slices import each
 
 
 class NewTrainingProjectRequestV1(RequestV1):
@@ -45,7 +48,7 @@ async def _get(request: ApiRequest) -> TrainingProjectResponseV1:
 
 async def _list(request: ApiRequest) -> Encoded:
     found = await projects.read_projects(request.store, request.workspace_id)
-    return Encoded(encode_object({"training_projects": Array(await each(found, _encoded))}))
+    return Encoded(await beside(request.workspace_id, len(found), partial(_encoded, found)))
 
 
 async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
@@ -53,8 +56,9 @@ async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
     return _response(await projects.remove_project(request.store, request.workspace_id, id))
 
 
-def _encoded(project: ProjectSummary) -> tuple[bytes]:
-    return (project_response(project).model_dump_json().encode(),)
+def _encoded(found: Sequence[ProjectSummary]) -> Pieces:
+    items = [(project_response(project).model_dump_json().encode(),) for project in found]
+    return encode_object({"training_projects": Array(items)})
 
 
 def _response(project: ProjectSummary) -> TrainingProjectResponseV1:

@@ -1,17 +1,19 @@
 """`/v1/training_jobs/search`: training jobs of all projects (docs/reference/training.md#search)."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from control.api.protocol.encoding import Array, Encoded, encode_object
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, RequestV1
 from control.api.training.job_schemas import Status, TrainingJobsResponseV1, job_response
+from control.long_work import beside
 from control.records.training import JobSearch
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
-from control.time_slices import each
 
 
 class TrainingJobOrderV1(RequestV1):
@@ -42,11 +44,11 @@ async def _search(request: ApiRequest) -> Encoded:
     statuses = tuple(body.statuses or ())
     search = JobSearch(request.workspace_id, body.project_id, body.job_id, statuses, body.newest_first)
     found = await jobs.search_jobs(request.store, search)
-    return Encoded(encode_object({"training_jobs": Array(await each(found, _encoded))}))
+    return Encoded(await beside(request.workspace_id, len(found), partial(_encoded, found)))
 
 
-def _encoded(job: JobSummary) -> tuple[bytes]:
-    return (job_response(job).model_dump_json().encode(),)
+def _encoded(found: Sequence[JobSummary]) -> Pieces:
+    return encode_object({"training_jobs": Array([(job_response(job).model_dump_json().encode(),) for job in found])})
 
 
 OPERATIONS = (

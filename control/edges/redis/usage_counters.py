@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 
 from control.errors import UsageUnavailableError
 from control.records.usage import Bucket, Meter, Used
-from control.time_slices import each, pause
 from policy.limits.counter_layout import (
     EXPIRY_S,
     MARKER_PREFIX,
@@ -33,8 +32,8 @@ from runtime.redis.routed import Keyed, RoutedRedis
 _CLOCK_KEY = "tg:clock"
 """No key. On a cluster control asks the clock of its node; the counters go by the clock of their own."""
 _SCAN_PAGE = 1000
-_BATCH = 100
-"""Commands encoded at once: a millisecond of work."""
+_BATCH = 25
+"""Hashes that one round trip reads: a millisecond or two of work."""
 _DEADLINE_S = 1.0
 """After this, callers get an error instead of waiting on."""
 
@@ -50,14 +49,15 @@ class UsageCounters:
         if not meters:
             return []
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
-        read: list[Sequence[bytes | None]] = []
+        found: list[Used] = []
         async with _redis_errors():
             clock_ms = await self._time_ms()
             for start in range(0, len(hashes), _BATCH):
-                await pause()
-                read += await self._redis.each([_reading(of_key) for of_key in hashes[start : start + _BATCH]])
-        of_hashes = await each(zip(hashes, read, strict=True), lambda pair: _used(*pair, clock_ms))
-        return [used for of_hash in of_hashes for used in of_hash]
+                batch = hashes[start : start + _BATCH]
+                read = await self._redis.each([_reading(of_key) for of_key in batch])
+                for of_key, values in zip(batch, read, strict=True):
+                    found += _used(of_key, values, clock_ms)
+        return found
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
@@ -71,7 +71,6 @@ class UsageCounters:
         """
         async with _redis_errors():
             for start in range(0, len(buckets), _BATCH):
-                await pause()
                 await self._redis.each([_deleting(bucket) for bucket in buckets[start : start + _BATCH]])
 
     async def prune_markers(self) -> int:

@@ -1,8 +1,8 @@
 """Queries on `groups`. Locking the root's row locks the tree, so checks across it cannot race with changes."""
 
-import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, groups
+from control.long_work import CHARS_PER_ITEM, beside
 from control.records.policy import GroupFilter, GroupRecord
-from control.time_slices import each
 from policy.exact_json import array_items
 from policy.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
@@ -20,13 +20,13 @@ from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, mode
 
 _CHARS_AT_ONCE = 32_768
 """JSON that is decoded at once: a millisecond."""
-_FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 4_000_000
+_FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 1_000_000
 
 
 async def find_group(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord | None:
     query = select(groups).where(groups.c.id == group_id, groups.c.workspace_id == workspace_id)
     row = (await conn.execute(query)).one_or_none()
-    return await _record(row) if row else None
+    return (await _records([row]))[0] if row else None
 
 
 async def list_groups(
@@ -75,12 +75,10 @@ async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator
         yield [found.group for found in await _records(rows)]
 
 
-async def entries_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Any]:
-    """Each entry of `models` of each group below, as parsed JSON: a tree may have 100 000 groups."""
+async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[str]]:
+    """The JSON text of `models` of each group below, in batches: a tree may have 100 000 groups."""
     async for rows in _rows_below(conn, record):
-        for row in rows:
-            for entry in array_items(row.models) if len(row.models) > _CHARS_AT_ONCE else orjson.loads(row.models):
-                yield entry
+        yield [row.models for row in rows]
 
 
 async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Any]]:
@@ -97,7 +95,8 @@ async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Se
 
 
 async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
-    group, models = record.group, await _models_text(record.group)
+    group = record.group
+    models = await _models_text(group)
     values = {
         "id": group.id,
         "workspace_id": group.workspace_id,
@@ -162,8 +161,11 @@ def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 async def _models_text(group: Group) -> str:
-    entries = await each(group.models, lambda entry: orjson.dumps(models_entry_to_wire(entry)))
-    return f"[{b','.join(entries).decode()}]"
+    return await beside(group.workspace_id, len(group.models), partial(_encoded, group.models))
+
+
+def _encoded(models: Sequence[SlugLimits]) -> str:
+    return orjson.dumps([models_entry_to_wire(entry) for entry in models]).decode()
 
 
 def _publish(tx: WriteTx, group: Group, models: str) -> None:
@@ -172,19 +174,24 @@ def _publish(tx: WriteTx, group: Group, models: str) -> None:
     tx.publish_text(RowKind.GROUP, group.id, orjson.dumps(wire).decode())
 
 
-async def _models(text: str) -> tuple[SlugLimits, ...]:
-    """Decodes long text entry by entry, in slices: 40 000 entries, from before there was a bound, take 1 s."""
-    if len(text) <= _CHARS_AT_ONCE:
-        return tuple(models_entry_from_wire(entry) for entry in json.loads(text))
-    return tuple(await each(array_items(text), models_entry_from_wire))
+def models_entries(text: str) -> Iterable[Any]:
+    """The entries of `models`, parsed. Long text is parsed entry by entry: a group from before the bound has 40 000."""
+    return array_items(text) if len(text) > _CHARS_AT_ONCE else orjson.loads(text)
 
 
 async def _records(rows: Sequence[Any]) -> list[GroupRecord]:
-    return [await _record(row) for row in rows]
+    """The groups of one workspace."""
+    workspace_id = rows[0].workspace_id if rows else ""
+    items = sum(len(row.models) for row in rows) // CHARS_PER_ITEM
+    return await beside(workspace_id, items, partial(_decoded, rows))
 
 
-async def _record(row: Any) -> GroupRecord:
-    models = await _models(row.models)
+def _decoded(rows: Sequence[Any]) -> list[GroupRecord]:
+    return [_record(row) for row in rows]
+
+
+def _record(row: Any) -> GroupRecord:
+    models = tuple(map(models_entry_from_wire, models_entries(row.models)))
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
     times = (row.created_at_ms, row.updated_at_ms)
     return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms)

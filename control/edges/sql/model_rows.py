@@ -6,6 +6,7 @@ Every write publishes the model with all its deployments and environments; the c
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,8 +16,8 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.errors import ModelFullError
+from control.long_work import beside
 from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord, ReportedDeployment
-from control.time_slices import each
 from policy.deployments import Deployment, HealthCheck, comparable_name
 from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire
 
@@ -213,11 +214,10 @@ async def _publish(tx: WriteTx, model: ModelRecord, may_grow: bool = False) -> N
     """
     # A model may have thousands of deployments, and their other columns may be long.
     found = select(*(deployments.c[name] for name in _PUBLISHED)).where(deployments.c.model_id == model.id)
-    known = await each(await tx.conn.execute(found.order_by(deployments.c.id)), _published_deployment)
+    rows = (await tx.conn.execute(found.order_by(deployments.c.id))).all()
     pointers = select(environments.c.name, environments.c.deployment_id).where(environments.c.model_id == model.id)
     names = {row[0]: row[1] for row in await tx.conn.execute(pointers.order_by(environments.c.name))}
-    row = ModelRow(model.id, model.workspace_id, {deployment.id: deployment for deployment in known}, names)
-    text = orjson.dumps(row.to_wire()).decode()
+    text = await beside(model.workspace_id, len(rows), partial(_published_text, model, rows, names))
     if not may_grow and len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
         raise ModelFullError
     tx.publish_text(RowKind.MODEL, model.id, text)
@@ -226,6 +226,11 @@ async def _publish(tx: WriteTx, model: ModelRecord, may_grow: bool = False) -> N
 async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
     matches = (published.c.kind == RowKind.MODEL.value, published.c.id == model.id)
     return (await tx.conn.execute(select(func.length(published.c.body)).where(*matches))).scalar() or 0
+
+
+def _published_text(model: ModelRecord, rows: Sequence[Any], names: Mapping[str, str]) -> str:
+    known = {row.id: _published_deployment(row) for row in rows}
+    return orjson.dumps(ModelRow(model.id, model.workspace_id, known, names).to_wire()).decode()
 
 
 def _published_deployment(row: Any) -> Deployment:

@@ -152,13 +152,13 @@ class SumBook:
         self._prices = prices
         self._groups: dict[Name, dict[PricedSlug, Figures]] = defaultdict(dict)
 
-    async def add(self, days: Iterable[DaySums], by: Grouping) -> int:
+    def add(self, days: Iterable[DaySums], by: Grouping) -> int:
         """Add sums of calls; returns how many. Prices hold from the start of a day."""
         count = 0
         valid = _ValidPrices(self._prices)
         for day in sorted(days, key=attrgetter("day_ms")):
             valid.turn_to(day.day_ms)
-            async for sums in day.slices():
+            for sums in day.slices():
                 count += len(sums.figures)
                 self._add(_names_of(sums, day.day_ms, by), map(valid.__getitem__, sums.slugs), sums.figures)
         return count
@@ -169,6 +169,11 @@ class SumBook:
             before = group.setdefault(slug, found)
             if before is not found:
                 group[slug] = _sum(before, found)
+
+    @property
+    def size(self) -> int:
+        """The number of groups."""
+        return len(self._groups)
 
     def groups(self) -> Iterator[ReportGroup]:
         """In the order of their names."""

@@ -8,9 +8,10 @@ See docs/reference/usage-reports.md#the-report.
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 
@@ -21,11 +22,11 @@ from control.edges.sql.billing.usage_sources import next_entities, sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.errors import InvalidFieldError, PricesChangedError
+from control.long_work import beside
 from control.records.events import Window
 from control.resources.billing.kept_usage import KeptUsage
 from control.resources.billing.report_groups import Grouping, Name, PricedSlugs, ReportGroup, SumBook
 from control.resources.billing_events import EventReader
-from control.time_slices import pause
 from policy.prices import DAY_MS, Price, date_text, parse_date
 
 MAX_DAYS = 92
@@ -38,9 +39,8 @@ _DAYS_AT_ONCE = 31
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """Sorts behind the prefix of every key: a place between two entities."""
-PRICES_AT_ONCE = 500
-"""Reading a price takes 5 µs of the event loop, and a workspace may have 10,000."""
-_PRICES_A_SLICE = 20
+PRICES_AT_ONCE = 200
+"""Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
 _members = attrgetter(*(field.name for field in fields(Price)))
 
 
@@ -69,16 +69,19 @@ class ReportPage:
     after: Name | None
 
 
-async def _any(_group: ReportGroup) -> bool:
+def _any(_group: ReportGroup) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class PageRoom:
-    """The room of a page: `limit` groups, each of which `takes` lets in. It lets the first one in."""
+    """The room of a page: `limit` groups, each of which `takes` lets in. It lets the first one in.
+
+    `takes` runs beside the loop.
+    """
 
     limit: int
-    takes: Callable[[ReportGroup], Awaitable[bool]] = _any
+    takes: Callable[[ReportGroup], bool] = _any
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +140,13 @@ class UsageReports:
         prices, found = await self._prices(query.window)
         if price_list is not None and price_list != found:
             raise PricesChangedError
-        groups: list[ReportGroup] = []
-        ends_s = time.monotonic() + LONGEST_PAGE_S
+        page = _PageInProgress(room)
         async with aclosing(self._groups(query, PricedSlugs(prices), after or (), room.limit)) as behind:
-            async for group in behind:
-                is_late = time.monotonic() > ends_s
-                if group.sums:
-                    is_full = len(groups) == room.limit or (groups and is_late)
-                    if is_full or not await room.takes(group):
-                        return ReportPage(query, found, groups, groups[-1].name)
-                    groups.append(group)
-                elif is_late:
-                    return ReportPage(query, found, groups, group.name)
-        return ReportPage(query, found, groups, None)
+            async for groups in behind:
+                items = sum(len(group.sums) for group in groups[: room.limit])
+                if await beside(query.window.workspace_id, items, partial(page.add, groups)):
+                    return ReportPage(query, found, page.groups, page.last)
+        return ReportPage(query, found, page.groups, None)
 
     async def _prices(self, window: Window) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
@@ -157,12 +154,9 @@ class UsageReports:
         digest, after = hashlib.sha256(), None
         async with self.store.read() as conn:
             while listed := await list_prices(conn, window.workspace_id, None, after, PRICES_AT_ONCE):
-                for start in range(0, len(listed), _PRICES_A_SLICE):
-                    await pause()
-                    part = listed[start : start + _PRICES_A_SLICE]
-                    found = [price for price in part if price.valid_from_ms < window.end_ms]
-                    valid += found
-                    digest.update("".join(map(repr, map(_members, found))).encode())
+                found = [price for price in listed if price.valid_from_ms < window.end_ms]
+                valid += found
+                digest.update("".join(map(repr, map(_members, found))).encode())
                 if len(listed) < PRICES_AT_ONCE:
                     break
                 after = (listed[-1].slug, listed[-1].valid_from_ms)
@@ -170,33 +164,32 @@ class UsageReports:
 
     def _groups(
         self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
-    ) -> AsyncGenerator[ReportGroup, None]:
-        """The groups behind `after`, in order, of which a page shows `limit`."""
+    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
+        """The groups behind `after`, in order, some at a time. A page shows `limit` of them."""
         if query.by is Grouping.DAY:
             return self._days(query, prices, after)
         if query.by is Grouping.SLUG or query.window.external_entity_ids:
             return self._all_at_once(query, prices, after)
         return self._entities(query, prices, after, limit)
 
-    async def _days(self, query: ReportQuery, prices: PricedSlugs, after: Name) -> AsyncGenerator[ReportGroup, None]:
+    async def _days(
+        self, query: ReportQuery, prices: PricedSlugs, after: Name
+    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
         first_ms = parse_date(after[0]) + DAY_MS if after else query.window.start_ms
         for part in await self._parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
             book = SumBook(prices)
             await self._add_window(book, replace(query, window=part))
-            for group in book.groups():
-                yield group
-            yield ReportGroup((date_text(part.end_ms - 1),), {})
+            yield await _groups_in(book, query)
+            yield [ReportGroup((date_text(part.end_ms - 1),), {})]
 
     async def _all_at_once(
         self, query: ReportQuery, prices: PricedSlugs, after: Name
-    ) -> AsyncGenerator[ReportGroup, None]:
+    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
         book = SumBook(prices)
         for part in await self._parts(query.window, _DAYS_AT_ONCE):
             await self._add_window(book, replace(query, window=part))
-        for group in book.groups():
-            if group.name > after:
-                yield group
+        yield [group for group in await _groups_in(book, query) if group.name > after]
 
     async def _parts(self, window: Window, summed_days: int) -> Sequence[Window]:
         """The window in parts of whole days, as far as it has them: one day of events, or several of hourly sums."""
@@ -216,15 +209,15 @@ class UsageReports:
         async with self.store.read() as conn:
             sources = await sources_of(conn, query.window)
             found = [await source.totals(by_key, query.slug) for source in sources]
-        await book.add(chain.from_iterable(found), query.by)
+        await _add(book, query, chain.from_iterable(found))
 
     async def _entities(
         self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
-    ) -> AsyncGenerator[ReportGroup, None]:
+    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
         if after and query.by is Grouping.KEY:  # its entity may have more keys
             window = replace(query.window, external_entity_ids=after[:1])
-            async for group in self._all_at_once(replace(query, window=window), prices, after):
-                yield group
+            async for groups in self._all_at_once(replace(query, window=window), prices, after):
+                yield groups
         entity: str | None = after[0] if after else ""
         sums_a_day = 4 * (limit + 1)  # most entities have calls in several hours or of several slugs
         while entity is not None:
@@ -234,14 +227,50 @@ class UsageReports:
                 entities = await next_entities(sources, entity, sums_a_day)
                 by_key = query.by is Grouping.KEY
                 found = [await source.of_entities(entities, by_key, query.slug) for source in sources]
-            read = await book.add(chain.from_iterable(found), query.by)
-            for group in book.groups():
-                yield group
+            read = await _add(book, query, chain.from_iterable(found))
+            yield await _groups_in(book, query)
             entity = entities.last
             if entity is not None:
-                yield ReportGroup((entity, _BEHIND_ALL_KEYS) if by_key else (entity,), {})
+                yield [ReportGroup((entity, _BEHIND_ALL_KEYS) if by_key else (entity,), {})]
             if read < _SUMS_AT_ONCE:
                 sums_a_day *= 2
+
+
+class _PageInProgress:
+    """A page that is being filled, until `LONGEST_PAGE_S` from now."""
+
+    def __init__(self, room: PageRoom) -> None:
+        self.groups: list[ReportGroup] = []
+        self.last: Name = ()
+        """The last name looked at, once the page has ended."""
+        self._room = room
+        self._ends_s = time.monotonic() + LONGEST_PAGE_S
+
+    def add(self, groups: Sequence[ReportGroup]) -> bool:
+        """Add those that the page has room for. Returns whether it has ended."""
+        for group in groups:
+            is_late = time.monotonic() > self._ends_s
+            if group.sums:
+                is_full = len(self.groups) == self._room.limit or (self.groups and is_late)
+                if is_full or not self._room.takes(group):
+                    self.last = self.groups[-1].name
+                    return True
+                self.groups.append(group)
+            elif is_late:
+                self.last = group.name
+                return True
+        return False
+
+
+async def _add(book: SumBook, query: ReportQuery, found: Iterable[DaySums]) -> int:
+    """Add the sums to the book; returns how many."""
+    days = [*found]
+    items = sum(day.items for day in days)
+    return await beside(query.window.workspace_id, items, partial(book.add, days, query.by))
+
+
+async def _groups_in(book: SumBook, query: ReportQuery) -> list[ReportGroup]:
+    return await beside(query.window.workspace_id, book.size, lambda: [*book.groups()])
 
 
 def _days_of(window: Window, count: int = 1) -> Iterator[Window]:

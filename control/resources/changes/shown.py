@@ -10,7 +10,6 @@ from control.records.times import optional_time_text, time_text
 from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.long_lists import shown_lists
 from control.resources.changes.ownership import R, has_drifted
-from control.time_slices import each
 from policy.snapshot import models_entry_to_wire, target_to_wire
 
 
@@ -39,9 +38,9 @@ def shown_group(record: GroupRecord) -> dict[str, Any]:
     }
 
 
-async def group_sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:
+def group_sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:
     """A group before and after a change, with its own `models`. What its ancestors add is not the change."""
-    entries = [await _model_entries(record) for record in (before, after)]
+    entries = [_model_entries(record) for record in (before, after)]
     old, new = shown_lists("models", *entries)
     return _joined(before, old), _joined(after, new)
 
@@ -50,9 +49,9 @@ def _joined(record: GroupRecord | None, lists: Shown) -> Shown | None:
     return None if record is None else {**shown_group(record), **lists}
 
 
-async def _model_entries(record: GroupRecord | None) -> list[bytes]:
+def _model_entries(record: GroupRecord | None) -> list[bytes]:
     models = () if record is None else record.group.models
-    return list(await each(models, lambda entry: orjson.dumps(models_entry_to_wire(entry))))
+    return [orjson.dumps(models_entry_to_wire(entry)) for entry in models]
 
 
 def shown_key(record: KeyRecord) -> dict[str, Any]:

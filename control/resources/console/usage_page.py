@@ -6,9 +6,11 @@ See docs/reference/console.md#usage-page.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from control.edges.sql import key_rows
 from control.edges.sql.store import Store
+from control.long_work import beside
 from control.records.console import NamedGroup
 from control.records.policy import KeyRecord
 from control.resources.billing.usage_report import RecentDays, UsageReports
@@ -44,7 +46,8 @@ async def read_usage_page(
     limits = await GroupLimits.of((await read_group(store, workspace_id, group.id)).path)
     uses = await limits.read(counters, None, MAX_LIMITS)
     recent = await reports.recent_days(workspace_id, group.external_entity_id, DAYS)
-    by_day, by_slug, calls = await _added_up(recent)
+    items = sum(day.items for day in recent.sums)
+    by_day, by_slug, calls = await beside(workspace_id, items, partial(_added_up, recent))
     async with store.read() as conn:
         keys = await key_rows.list_keys(conn, workspace_id, group.id, None, _KEYS_LOOKED_AT)
     days = [(date_text(day_ms), by_day.get(day_ms, Usage())) for day_ms in recent.days_ms]
@@ -53,13 +56,13 @@ async def read_usage_page(
     return UsagePage(recent.window.end_ms, uses, days, slugs[:MAX_SLUGS], used[:MAX_KEYS])
 
 
-async def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usage], Counter[str]]:
+def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usage], Counter[str]]:
     """Usage by day, usage by slug, calls by key."""
     by_day: dict[int, Usage] = defaultdict(Usage)
     by_slug: dict[str, Usage] = defaultdict(Usage)
     calls: Counter[str] = Counter()
     for day in recent.sums:
-        async for sums in day.slices():
+        for sums in day.slices():
             for key, slug, figures in zip(sums.keys, sums.slugs, sums.figures, strict=True):
                 by_day[day.day_ms] = by_day[day.day_ms].plus(figures)
                 by_slug[slug] = by_slug[slug].plus(figures)

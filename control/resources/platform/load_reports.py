@@ -20,7 +20,6 @@ from control.records.models import ReportedDeployment
 from control.resources.platform import deployments, statuses
 from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
 from control.shared_work import SharedWork
-from control.time_slices import pause
 from policy.deployment_load import DeploymentLoad
 
 LAST_REQUEST_INTERVAL_S = 10.0
@@ -68,10 +67,8 @@ class LoadReports:
         found = [one for one in found if one.record.model_id == models[one.record.id]]
         # First what takes no transaction: a wake must not wait for the statuses of others.
         for one in found:
-            await pause()
             self._note(one, known.get(one.record.id, Load()), now_ms)
         for one in found:
-            await pause()
             record, load = one.record, known.get(one.record.id, Load())
             if statuses.after_report(record, load) != record:
                 await deployments.observe_health(self._store, record.model_id, record.id, load)
@@ -107,7 +104,6 @@ class LoadReports:
         """The database's clock, and the deployments."""
         now_ms, found = 0, list[ReportedDeployment]()
         for start in range(0, len(deployment_ids), _ROWS_AT_ONCE):
-            await pause()
             async with self._store.read() as conn:
                 now_ms = await database_ms(conn)
                 found += await model_rows.reported_deployments(conn, deployment_ids[start : start + _ROWS_AT_ONCE])

@@ -7,16 +7,17 @@ See docs/reference/training.md#internal-api.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.edges.sql.training import backend_rows, job_rows
 from control.errors import OtherTrainerError
+from control.long_work import OPERATOR, beside
 from control.records.training import BackendRecord, JobRecord
 from control.resources.training import job_states, sessions
 from control.resources.training.backends import REPORT_VALID_MS
-from control.time_slices import each
 from policy.training.job_spec import DEDICATED
 from policy.training.reports import BackendReport, JobReport, WantedJob
 from policy.training.resources import NodeResources
@@ -61,14 +62,13 @@ async def take_report(store: Store, report: BackendReport) -> Synced:
         view = await _view(conn, report)
     if _is_others(view.backend, backend):
         raise OtherTrainerError
-    changes = {id: change for id, change in await _changes(view, at_ms) if change.after != change.before}
+    changes = await beside(OPERATOR, len(view.reports), partial(_changes, view, at_ms))
     if changes or _is_due(view.backend, backend):
         changes = await store.transact(lambda tx: _write(tx, backend, view.reports, sorted(changes)))
         _log_backend(view.backend, backend)
     jobs = {id: changes[id].after if id in changes else job for id, job in view.jobs.items()}
-    wanted = await each(filter(None, jobs.values()), _wanted)
-    strays = await each(view.reports.values(), lambda one: _stray(jobs.get(one.job_id), one))
-    return Synced(tuple(filter(None, (*wanted, *strays))), _entered(changes.values()))
+    wanted = await beside(OPERATOR, len(jobs) + len(view.reports), partial(_all_wanted, jobs, view.reports))
+    return Synced(wanted, _entered(changes.values()))
 
 
 async def read_state(store: Store) -> tuple[bool, Mapping[str, int]]:
@@ -93,9 +93,17 @@ async def _view(conn: Connection, report: BackendReport) -> _View:
     return _View(await backend_rows.find_backend(conn), jobs, reports)
 
 
-async def _changes(view: _View, at_ms: int) -> Sequence[tuple[str, _Change]]:
+def _changes(view: _View, at_ms: int) -> dict[str, _Change]:
+    """What the reports change, by job."""
     known = [one for one in view.reports.values() if one.job_id in view.jobs]
-    return await each(known, lambda one: (one.job_id, _changed(view.jobs[one.job_id], one, at_ms)))
+    changes = {one.job_id: _changed(view.jobs[one.job_id], one, at_ms) for one in known}
+    return {id: change for id, change in changes.items() if change.after != change.before}
+
+
+def _all_wanted(jobs: Mapping[str, JobRecord | None], reports: Mapping[str, JobReport]) -> tuple[WantedJob, ...]:
+    wanted = (_wanted(job) for job in jobs.values() if job is not None)
+    strays = (_stray(jobs.get(one.job_id), one) for one in reports.values())
+    return tuple(job for job in (*wanted, *strays) if job is not None)
 
 
 def _changed(job: JobRecord, report: JobReport, at_ms: int) -> _Change:

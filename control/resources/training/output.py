@@ -8,14 +8,15 @@ See docs/reference/training.md#logs-and-metrics.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows
 from control.errors import InvalidFieldError
+from control.long_work import OPERATOR, beside
 from control.records.logs import LogLine
 from control.resources.logs import MAX_NS, Logs, printable
 from control.resources.training.metrics import JobMetrics
-from control.time_slices import each
 from policy.training.reports import MetricPoint, OutputBatch, OutputLine
 
 _Lines = Sequence[tuple[str, LogLine]]
@@ -45,9 +46,8 @@ class JobOutput:
 
         The output of a job that is gone, and of an earlier attempt, is dropped: nobody would ask for it again.
         """
-        replica = f"g00r{batch.rank}"
-        lines = await each(batch.lines, lambda line: (job_id, _line(line, replica)))
-        points = await each(batch.metrics, lambda point: replace(point, name=printable(point.name)))
+        items = len(batch.lines) + len(batch.metrics)
+        lines, points = await beside(OPERATOR, items, partial(_printable, job_id, batch))
 
         async def work(tx: WriteTx) -> Taken:
             return await self._take(tx, job_id, batch, lines, points)
@@ -79,6 +79,13 @@ class JobOutput:
         offsets = {**job.output_offsets, batch.rank: batch.next_offset}
         await job_rows.update_job(tx, job, replace(job, output_offsets=offsets))
         return Taken(batch.next_offset, len(lines), kept, dropped_points=len(points) - kept)
+
+
+def _printable(job_id: str, batch: OutputBatch) -> tuple[_Lines, Sequence[MetricPoint]]:
+    """The lines and points of a batch as they are stored."""
+    replica = f"g00r{batch.rank}"
+    points = [replace(point, name=printable(point.name)) for point in batch.metrics]
+    return [(job_id, _line(line, replica)) for line in batch.lines], points
 
 
 def _line(line: OutputLine, replica: str) -> LogLine:

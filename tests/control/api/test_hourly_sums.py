@@ -267,7 +267,7 @@ async def test_usage_page_shows_days_whose_events_are_deleted(plane: ControlPlan
     events = EventReader(plane.store, HOLDBACK_S, EventClock())
     reports = UsageReports(plane.store, events, retention_days=1, sums_retention_days=400)
     recent = await reports.recent_days(plane.workspace_id, "c", 31)
-    found = {day.day_ms: sums.figures for day in recent.sums async for sums in day.slices()}
+    found = {day.day_ms: sums.figures for day in recent.sums for sums in day.slices()}
     assert found == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1)] for n in range(4)}
 
 

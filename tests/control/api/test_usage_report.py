@@ -155,7 +155,6 @@ async def test_prices_after_the_window_change_no_page_however_many_there_are(
 ) -> None:
     plane = sqlite_plane
     monkeypatch.setattr(usage_report, "PRICES_AT_ONCE", 4)
-    monkeypatch.setattr(usage_report, "_PRICES_A_SLICE", 3)
     day_ms = (await clock_ms(plane.store) // DAY_MS - 5) * DAY_MS
     for slug in range(10):
         await price(plane, f"acme/m{slug}", day_ms)

@@ -4,16 +4,16 @@ makes.
 A page may have 200 000 sums. As rows of a driver each costs several microseconds, in columns less than one.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from control.time_slices import pause
+from control.long_work import CHARS_PER_ITEM
 from policy.prices import Figures
 
 SUMS_AT_ONCE = 250
-"""Sums that are added up between two pauses: 100 µs."""
+"""Sums that are added up at once. The lists of their figures stay small."""
 COLUMNS = (
     "external_entity_id",
     "api_key_prefix",
@@ -45,14 +45,15 @@ class DaySums(NamedTuple):
     day_ms: int
     columns: Sequence[str]
 
-    async def slices(self) -> AsyncIterator[SumSlice]:
-        """The sums, some at a time, each time after a pause."""
-        columns: list[list[Any]] = []
-        for text in self.columns:
-            await pause()
-            columns.append(orjson.loads(text))
+    @property
+    def items(self) -> int:
+        """How many items of long work the sums are."""
+        return sum(map(len, self.columns)) // CHARS_PER_ITEM
+
+    def slices(self) -> Iterator[SumSlice]:
+        """The sums, some at a time."""
+        columns: list[list[Any]] = [orjson.loads(text) for text in self.columns]
         for start in range(0, len(columns[0]), SUMS_AT_ONCE):
-            await pause()
             entities, keys, slugs, *figures = (column[start : start + SUMS_AT_ONCE] for column in columns)
             yield SumSlice(entities, keys, slugs, list(zip(*figures, strict=True)))
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,7 +22,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import api_keys, events
 from control.edges.sql.webhook_rows import enabled_webhooks
 from control.errors import EventsLostError, IngestTooSlowError
-from control.time_slices import each
+from control.long_work import OPERATOR, beside
 from policy.billing import BillingEvent
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ SHORTEST_HOLDBACK_S = 0.2
 """With a shorter holdback no transaction meets its deadline of a quarter. It gives no guarantee; only tests use one."""
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
-_PORTION = 50
-"""Events that are stamped between two pauses."""
+_EVENTS_PER_ITEM = 10
+"""So many events are stamped in the time of one item of long work."""
 
 
 class NewEvent(NamedTuple):
@@ -113,11 +113,9 @@ class Ingest:
         now_ms = (await self.clock.read_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
         receivers = await enabled_webhooks(tx, sorted({event.workspace_id for event in batch}))
-        portions = (batch[start : start + _PORTION] for start in range(0, len(batch), _PORTION))
-        made = await each(portions, lambda portion: _stamped(portion, earliest_ms, now_ms, receivers))
-        rows = {row.idempotency_key: row for row in chain.from_iterable(made)}
-        # Ordered by key, so that two transactions with the same events cannot deadlock.
-        new = await _INSERTS[tx.conn.dialect.name](tx.conn, [rows[key] for key in sorted(rows)])
+        stamped = partial(_stamped, batch, earliest_ms, now_ms, receivers)
+        rows = await beside(OPERATOR, len(batch) // _EVENTS_PER_ITEM, stamped)
+        new = await _INSERTS[tx.conn.dialect.name](tx.conn, rows)
         if new:
             await _mark_keys_used(tx, new)
             if self.outbox is not None:
@@ -135,7 +133,10 @@ async def _find(conn: Connection, key: str | None) -> None:
 
 
 def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int, receivers: Container[str]) -> list[NewEvent]:
-    """The rows of these events, column by column. Metadata is for webhooks alone: without a receiver none is stored."""
+    """The rows of these events, each once, by key: two transactions with the same events cannot deadlock.
+
+    Made column by column. Metadata is for webhooks alone: without a receiver none is stored.
+    """
     columns: dict[str, Iterable[Any]] = dict(zip(BillingEvent._fields, zip(*batch, strict=True), strict=True))
     tokens = [event.tokens for event in batch]
     columns |= {
@@ -148,7 +149,9 @@ def _stamped(batch: Sequence[BillingEvent], earliest_ms: int, now_ms: int, recei
         ],
         "ingested_at_ms": [now_ms] * len(batch),
     }
-    return list(map(NewEvent._make, zip(*(columns[name] for name in _COLUMNS), strict=True)))
+    rows = map(NewEvent._make, zip(*(columns[name] for name in _COLUMNS), strict=True))
+    by_key = {row.idempotency_key: row for row in rows}
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _text_of(metadata: Mapping[str, Any] | None) -> str | None:

@@ -4,6 +4,7 @@ Whoever adds locks its sender's row first, then the steps in the order of their 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,10 +13,12 @@ from sqlalchemy import ColumnElement, FromClause, Select, Text, TextClause, cast
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
+from control.long_work import OPERATOR, beside
 from control.records.traffic import KEPT, Span, Steps
-from control.time_slices import each
 from policy.traffic import TrafficRow
 
+_ROWS_PER_ITEM = 10
+"""So many rows are encoded in the time of one item of long work."""
 _DELETED_STEPS = 10
 """Steps that one transaction deletes."""
 Points = str
@@ -41,13 +44,16 @@ async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None
     A proxy's clock may be ahead: what it says of the future is added to the current step.
     """
     dialect = tx.conn.dialect.name
+    sent = await beside(OPERATOR, len(rows) // _ROWS_PER_ITEM, partial(_sent, rows, dialect, now_ms))
+    await tx.conn.execute(_ADD[dialect], {"rows": sent})
 
-    def sent(row: TrafficRow) -> Any:
-        values = (row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes)
-        # Arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value.
-        return values if dialect == "sqlite" else dict(zip(_SENT, values, strict=True))
 
-    await tx.conn.execute(_ADD[dialect], {"rows": orjson.dumps(await each(rows, sent)).decode()})
+def _sent(rows: Sequence[TrafficRow], dialect: str, now_ms: int) -> str:
+    """JSON: arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value."""
+    values = [(row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes) for row in rows]
+    if dialect == "sqlite":
+        return orjson.dumps(values).decode()
+    return orjson.dumps([dict(zip(_SENT, row, strict=True)) for row in values]).decode()
 
 
 _SENT = ("workspace_id", "slug", "at_ms", *FIGURES)

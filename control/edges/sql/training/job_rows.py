@@ -3,7 +3,8 @@
 The caller locks a job before it changes it, and changes it by `control/resources/training/job_states.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,8 +14,8 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.project_rows import delete_if_empty
 from control.edges.sql.training.tables import training_checkpoints, training_jobs, training_projects, training_sessions
+from control.long_work import OPERATOR, beside
 from control.records.training import JobRecord, JobSearch
-from control.time_slices import each
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import NodeState
 from policy.training.resources import NodeResources
@@ -93,7 +94,8 @@ async def search_jobs(conn: Connection, search: JobSearch) -> list[JobRecord]:
         query = query.where(_jobs.status.in_(sorted(search.statuses)))
     order = [_jobs.created_at_ms, _jobs.id]
     query = query.order_by(*(column.desc() for column in order) if search.newest_first else order)
-    return await each(await conn.execute(query.limit(search.limit)), _record)
+    rows = (await conn.execute(query.limit(search.limit))).all()
+    return await beside(search.workspace_id, len(rows), partial(_records, rows))
 
 
 async def latest_jobs(conn: Connection, project_ids: Iterable[str]) -> Mapping[str, JobRecord]:
@@ -127,7 +129,8 @@ async def wanted_jobs(conn: Connection) -> list[JobRecord]:
     ids = union(unfinished, select(deleted.c.id)).subquery()
     order = (_jobs.priority.desc(), _jobs.created_at_ms, _jobs.id)
     query = select(*_COLUMNS).join_from(training_jobs, ids, _jobs.id == ids.c.id).order_by(*order)
-    return await each(await conn.execute(query), _record)
+    rows = (await conn.execute(query)).all()
+    return await beside(OPERATOR, len(rows), partial(_records, rows))
 
 
 async def uses_secret(conn: Connection, workspace_id: str, name: str) -> bool:
@@ -173,6 +176,10 @@ def _values(record: JobRecord) -> dict[str, Any]:
         "nodes": orjson.dumps([node.to_wire() for node in record.nodes]).decode(),
         "output_offsets": orjson.dumps({str(rank): offset for rank, offset in record.output_offsets.items()}).decode(),
     }
+
+
+def _records(rows: Sequence[Any]) -> list[JobRecord]:
+    return [_record(row) for row in rows]
 
 
 def _record(row: Any) -> JobRecord:

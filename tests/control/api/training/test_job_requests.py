@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control.api.protocol.bodies import read_body
+from control.api.protocol.bodies import valid_body
 from control.api.protocol.errors import ProblemError
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.resources.training.jobs import NewJob
@@ -18,7 +18,7 @@ SECRET = {"type": "SECRET", "name": "s"}
 
 
 async def read(body: Any) -> NewJob:
-    found = await read_body(orjson.dumps(body), CreateTrainingJobRequestV1)
+    found = valid_body(orjson.dumps(body), CreateTrainingJobRequestV1)
     assert isinstance(found, CreateTrainingJobRequestV1)
     return found.training_job.new_job()
 

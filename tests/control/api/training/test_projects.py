@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from control.api.protocol.bodies import read_body
+from control.api.protocol.bodies import valid_body
 from control.api.protocol.errors import ProblemError
 from control.api.training.projects import PutTrainingProjectRequestV1
 from control.edges.sql.training import job_rows
@@ -103,6 +103,6 @@ async def test_a_workspace_has_a_bounded_number_of_projects(
 )
 async def test_bad_input_names_the_field(body: object, field: str) -> None:
     with pytest.raises(ProblemError) as problem:
-        await read_body(orjson.dumps(body), PutTrainingProjectRequestV1)
+        valid_body(orjson.dumps(body), PutTrainingProjectRequestV1)
     assert problem.value.status == 400
     assert [detail.field for detail in problem.value.details] == [field]

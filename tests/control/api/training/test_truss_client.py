@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control.api.protocol.bodies import read_body
+from control.api.protocol.bodies import valid_body
 from control.api.protocol.errors import ProblemError
 from control.api.training.search import SearchTrainingJobsRequestV1
 from tests.control.plane import Answer, ControlPlane, Json
@@ -112,7 +112,7 @@ async def test_recreate_makes_a_job_that_a_search_finds_first(client: Client) ->
 )
 async def test_a_bad_search_names_the_field(body: Json, field: str) -> None:
     with pytest.raises(ProblemError) as problem:
-        await read_body(orjson.dumps(body), SearchTrainingJobsRequestV1)
+        valid_body(orjson.dumps(body), SearchTrainingJobsRequestV1)
     assert problem.value.status == 400
     assert [detail.field for detail in problem.value.details] == [field]
 

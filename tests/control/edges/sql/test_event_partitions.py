@@ -159,11 +159,11 @@ async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window
         sums = EventSums(conn, window)
         whole = await sums.totals(by_key=False)
         each = await sums.of_entities(Entities("", None), by_key=True)
-    in_all = [figures[0] for day in whole async for of_day in day.slices() for figures in of_day.figures]
+    in_all = [figures[0] for day in whole for of_day in day.slices() for figures in of_day.figures]
     assert sum(in_all) == sum(wanted.values())
     calls = Counter[str]()
     for day in each:
-        async for of_day in day.slices():
+        for of_day in day.slices():
             for entity, figures in zip(of_day.entities, of_day.figures, strict=True):
                 calls[entity] += figures[0]
     assert calls == wanted
