@@ -1,9 +1,10 @@
-"""Measures how long other callers of control wait while one asks for the largest groups allowed (decision 0018).
+"""Measures how long other callers of control wait while one asks for the largest groups allowed (decision 0064).
 
-`python -m bench.studies.control_turns [--rounds N] [--postgres]`. Runs a real `tollgate control`, on SQLite by default,
-with groups of 1000 models with four limits each on five CASCADING levels, bodies at the bounds, and a proxy's largest
-batch of events and page of policy. Another process asks for `/healthz` a thousand times a second. Prints the longest
-wait for it in ms, for each call and round.
+`python -m bench.studies.control_turns [--rounds N] [--postgres] [--interval MS]`. Runs a real `tollgate control`, on
+SQLite by default, with groups of 1000 models with four limits each on five CASCADING levels, bodies at the bounds, and
+a proxy's largest batch of events and page of policy. Another process asks for `/healthz` without a rest. Prints for
+each call how long it takes alone and beside the other caller, the other caller's longest wait, and how many of the
+answers that it gets beside nothing it still gets. `--interval`: the interpreter's switch interval.
 """
 
 import argparse
@@ -17,9 +18,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
+from timeit import timeit
 from typing import Any
 
 from bench.programs.control_plane import INTERNAL_TOKEN, ControlPlane, billing_event
@@ -31,8 +36,18 @@ from tests.postgres_server import running_postgres
 from tests.redis_server import private_redis
 
 GROUPS = "/v1/gateway/groups"
-PING_EVERY_S = 0.001
+ONCE = ("nothing", "create", "delete")
+"""Calls that cannot be repeated."""
+SECONDS = 0.5
+"""The time for which the others are repeated."""
 TIMEOUT_S = 60.0
+CUSTOMIZED = """
+import sys
+if "control" in sys.orig_argv:
+    import control.long_work
+    control.long_work.SWITCH_INTERVAL_S = {interval_s}
+"""
+"""A `sitecustomize` that is only on the path of this study."""
 Act = Callable[[], Any]
 
 
@@ -67,18 +82,16 @@ class Client:
 
 
 def ping(port: int, orders: Connection) -> None:
-    """Runs as a process: between two orders, ask repeatedly, then send back the longest wait in seconds."""
+    """Runs as a process: between two orders, ask without a rest, then send back when each answer came."""
     os.sched_setaffinity(0, {OTHER_CORE})
     client = Client(port)
     while orders.recv():
-        longest_s = 0.0
+        came_s = [time.perf_counter()]
         while not orders.poll():
-            asked_s = time.perf_counter()
             client.ask("GET", "/healthz")
-            longest_s = max(longest_s, time.perf_counter() - asked_s)
-            time.sleep(PING_EVERY_S)
+            came_s.append(time.perf_counter())
         orders.recv()
-        orders.send(longest_s)
+        orders.send(came_s)
     client.close()
 
 
@@ -122,10 +135,11 @@ def bad_bodies() -> dict[str, bytes]:
     return {name: b'{"metadata":{"external_entity_id":"x"},"models":[%s]}' % part for name, part in parts.items()}
 
 
-def batch(value: Any) -> bytes:
-    """The largest batch that a proxy sends: a thousand events, with a megabyte of metadata."""
-    metadata = {f"name {n}": value for n in range(25)}
-    return json.dumps({"events": [billing_event(metadata).to_wire() for _ in range(MAX_EVENTS)]}).encode()
+def batch(value: bytes) -> bytes:
+    """The largest batch that a proxy sends: each event with 25 times the JSON text `value` in its metadata."""
+    metadata = {f"name {n}": "value" for n in range(25)}
+    events = json.dumps({"events": [billing_event(metadata).to_wire() for _ in range(MAX_EVENTS)]})
+    return events.encode().replace(b'"value"', value)
 
 
 def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:
@@ -146,31 +160,76 @@ def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:
         **{
             f"refused: {name}": partial(client.ask, "POST", GROUPS, body, b"400") for name, body in bad_bodies().items()
         },
-        "events from a proxy": partial(proxy.ask, "POST", "/internal/v1/events", batch("x" * 25)),
-        "and with long numbers": partial(proxy.ask, "POST", "/internal/v1/events", batch(10**24)),
+        "events from a proxy": partial(proxy.ask, "POST", "/internal/v1/events", batch(b'"%s"' % (b"x" * 25))),
+        "and with long numbers": partial(proxy.ask, "POST", "/internal/v1/events", batch(b"1" + b"0" * 24)),
         "policy to a proxy": lambda: proxy.ask("GET", "/internal/v1/snapshot?limit=10000"),
         "delete": lambda: client.ask("DELETE", root),
     }
 
 
-def measure(port: int, key: str, rounds: int) -> dict[str, list[float]]:
-    """The longest wait for `/healthz` in ms during each call, round by round."""
+@dataclass(slots=True)
+class Figures:
+    """The times of one call, over all rounds, and the answers to others meanwhile."""
+
+    own_ms: list[float] = field(default_factory=list)
+    beside_ms: list[float] = field(default_factory=list)
+    waits_ms: list[float] = field(default_factory=list)
+    answers: int = 0
+    seconds: float = 0.0
+
+    def note(self, began_s: float, ended_s: float, came_s: list[float]) -> None:
+        """Add one time between `began_s` and `ended_s`, in which others were answered at `came_s`."""
+        waits = [(after, after - before) for before, after in pairwise(came_s) if after > began_s and before < ended_s]
+        self.waits_ms.append(1000 * max(wait for _, wait in waits))
+        self.answers += sum(began_s < after < ended_s for after, _ in waits)
+        self.seconds += ended_s - began_s
+
+
+def measure(port: int, key: str, rounds: int) -> dict[str, Figures]:
+    """The figures of each call."""
     orders, theirs = multiprocessing.Pipe()
     pinger = multiprocessing.Process(target=ping, args=(port, theirs), daemon=True)
     pinger.start()
-    waits: dict[str, list[float]] = {}
+    figures: dict[str, Figures] = {}
     client = Client(port, key)
     for _ in range(rounds):
         for name, act in acts(client, port, key, tree(client)).items():
-            orders.send(True)
-            time.sleep(0.05)
-            act()
-            orders.send(True)
-            waits.setdefault(name, []).append(1000 * orders.recv())
+            of_call = figures.setdefault(name, Figures())
+            if name not in ONCE:
+                of_call.own_ms.append(1000 * timeit(act, number=3) / 3)
+            measure_beside(of_call, act, orders, SECONDS if name not in ONCE else 0.0)
     client.close()
     orders.send(False)
     pinger.join()
-    return waits
+    return figures
+
+
+def measure_beside(of_call: Figures, act: Act, orders: Connection, seconds: float) -> None:
+    """Note the figures of a call that is repeated for so long, at least once, beside the other caller."""
+    orders.send(True)
+    time.sleep(0.05)
+    began_s = time.perf_counter()
+    times = 0
+    while not times or time.perf_counter() < began_s + seconds:
+        act()
+        times += 1
+    ended_s = time.perf_counter()
+    orders.send(True)
+    of_call.note(began_s, ended_s, orders.recv())
+    of_call.beside_ms.append(1000 * (ended_s - began_s) / times)
+
+
+def show(figures: dict[str, Figures]) -> None:
+    alone = figures["nothing"].answers / figures["nothing"].seconds
+    print(f"{alone:.0f} answers a second beside nothing", flush=True)
+    for name, of_call in figures.items():
+        own = f"{median(of_call.own_ms):7.0f}" if of_call.own_ms else "      -"
+        share = of_call.answers / of_call.seconds / alone
+        print(
+            f"{name:>24}  own {own} ms, beside the other {median(of_call.beside_ms):7.0f} ms;"
+            f" wait {min(of_call.waits_ms):5.1f} to {max(of_call.waits_ms):5.1f} ms; kept {share:5.0%}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -178,6 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--interval", type=float, help="the interpreter's switch interval in ms")
     options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with ExitStack() as stack:
@@ -186,9 +246,11 @@ def main() -> None:
         if options.postgres:
             database = asyncio.run(stack.enter_context(running_postgres()).create_database("bench"))
         redis = stack.enter_context(private_redis())
+        if options.interval is not None:
+            (folder / "sitecustomize.py").write_text(CUSTOMIZED.format(interval_s=options.interval / 1000))
+            os.environ["PYTHONPATH"] = str(folder)
         control = stack.enter_context(ControlPlane(folder, database, redis.url))
-        for name, longest in measure(control.port, control.make_workspace(), options.rounds).items():
-            print(f"{name:>24}  " + "  ".join(f"{ms:6.1f}" for ms in longest), flush=True)
+        show(measure(control.port, control.make_workspace(), options.rounds))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ longest wait of a small call, the governed calls a second that are left, and the
 
 `paced` is the product (`runtime/shares/long_work.py`). The others replace what runs beside the loop, by a
 `sitecustomize` that is only on the path of this study: a thread at a switch interval, the loop itself, or a forked
-process.
+process; or they read long JSON in a thread instead of slices.
 """
 
 import http.client
@@ -45,6 +45,14 @@ VARIANTS: Mapping[str, str] = {
         "runtime.shares.places.in_daemon_thread = on_the_loop; runtime.shares.long_work._at_a_pace = unpaced"
     ),
     "process": "runtime.shares.long_work._at_a_pace = forked",
+    "JSON in a thread, paced": "json_beside()",
+    "JSON in a thread, 5 ms": "runtime.shares.long_work._at_a_pace = unpaced; json_beside()",
+    "JSON in a thread, 0.5 ms": (
+        "sys.setswitchinterval(5e-4); runtime.shares.long_work._at_a_pace = unpaced; json_beside()"
+    ),
+    "JSON in a thread, 0.05 ms": (
+        "sys.setswitchinterval(5e-5); runtime.shares.long_work._at_a_pace = unpaced; json_beside()"
+    ),
 }
 """The code of each variant's `sitecustomize`."""
 CUSTOMIZED = """
@@ -78,6 +86,14 @@ if "proxy.worker" in " ".join(sys.orig_argv):
         if not done:
             raise value
         return value
+
+    def json_beside():
+        import proxy.time_slices
+
+        async def run(self, workspace, work, size_bytes, *, is_paid=False):
+            return await self.beside(workspace, lambda: proxy.time_slices.at_once(work))
+
+        proxy.time_slices.Slices.run = run
 
     {variant}
 """
