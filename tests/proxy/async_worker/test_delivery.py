@@ -18,6 +18,8 @@ from tests.fakes.async_queue import FakeAsyncQueue
 from tests.proxy.async_worker.deliveries import ENDED_MS, URL, Clock, end_request
 from tests.waiting import eventually
 
+SKIPS_IDLE_TIME = True
+
 HANGS = "https://hangs.example.com/in"
 
 

@@ -14,6 +14,8 @@ from proxy.async_worker.scanner import Scanner
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.waiting import eventually
 
+SKIPS_IDLE_TIME = True
+
 
 class ScriptedQueue(FakeAsyncQueue):
     """`names` have work; `work` says which. Sweeps are recorded."""

@@ -12,6 +12,8 @@ from tests.fakes.async_queue import FakeAsyncQueue
 from tests.proxy.async_worker.rig import D1, D2
 from tests.waiting import eventually
 
+SKIPS_IDLE_TIME = True
+
 
 class RecordingQueue(FakeAsyncQueue):
     def __init__(self) -> None:
