@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from commands.connection import Client, Connection
+from commands.connection import Connection
 from commands.output import cell_text, json_text
 
 
@@ -15,11 +15,7 @@ def print_answer(connection: Connection, answer: Mapping[str, Any]) -> None:
 
 def call_and_print(connection: Connection, method: str, path: str, body: Any = None) -> None:
     """One call whose answer is printed."""
-
-    async def work(client: Client) -> Any:
-        return await client.call(method, path, body)
-
-    print_answer(connection, connection.run(work))
+    print_answer(connection, connection.run(lambda client: client.call(method, path, body)))
 
 
 def details(answer: Mapping[str, Any]) -> str:

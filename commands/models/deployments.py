@@ -10,7 +10,7 @@ from commands.editing import names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
-from commands.editing.shown import print_answer
+from commands.editing.shown import call_and_print, print_answer
 from commands.log_lines import log_options, print_log
 from commands.output import Column, json_text
 from commands.resources.lists import all_items, print_items
@@ -176,8 +176,7 @@ def delete(model: str, deployment: str, is_sure: bool, connection: Connection) -
     """Delete a deployment that no environment points to."""
     item = connection.run(lambda client: _find(client, model, deployment))
     ask_before(f"deployment {item['name']} ({item['id']})", is_sure)
-    place = path("models", item["model_id"], "deployments", item["id"])
-    print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
+    call_and_print(connection, "DELETE", path("models", item["model_id"], "deployments", item["id"]))
 
 
 def _call(

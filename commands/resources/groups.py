@@ -11,7 +11,7 @@ from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
 from commands.editing.paths import path
-from commands.editing.shown import details, print_answer
+from commands.editing.shown import call_and_print, details
 from commands.group_tree.command import tree
 from commands.output import Column, json_text, table
 from commands.resources.lists import print_list
@@ -114,8 +114,7 @@ def delete(group: str, is_sure: bool, connection: Connection) -> None:
     item = connection.run(lambda client: names.group(client, group))
     external_id = item["metadata"]["external_entity_id"]
     ask_before(f"group {external_id} ({item['id']}), all groups below it and all their keys", is_sure)
-    place = path("gateway", "groups", item["id"])
-    print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
+    call_and_print(connection, "DELETE", path("gateway", "groups", item["id"]))
 
 
 def _add_models(

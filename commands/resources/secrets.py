@@ -14,7 +14,7 @@ from commands.editing import names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
-from commands.editing.shown import print_answer
+from commands.editing.shown import call_and_print, print_answer
 from commands.output import Column
 from commands.resources.lists import items_of, print_list
 
@@ -87,7 +87,7 @@ def delete(name: str, is_sure: bool, connection: Connection) -> None:
     """Delete a secret that no endpoint uses."""
     item = connection.run(lambda client: names.secret(client, name))
     ask_before(f"secret {item['name']}", is_sure)
-    print_answer(connection, connection.run(lambda client: client.call("DELETE", path("secrets", item["name"]))))
+    call_and_print(connection, "DELETE", path("secrets", item["name"]))
 
 
 def _body(name: str | None, value_file: TextIO | None, file: TextIO | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from commands.editing import names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
-from commands.editing.shown import print_answer
+from commands.editing.shown import call_and_print, print_answer
 from commands.output import Column
 from commands.resources.lists import items_of, print_items, print_list
 
@@ -44,7 +44,7 @@ def get(webhook: str, connection: Connection) -> None:
 def create(receiver: str | None, description: str | None, file: TextIO | None, connection: Connection) -> None:
     """Create a webhook and print it with its secret. The secret is shown only here."""
     body = body_of(file, only(url=receiver, description=description))
-    print_answer(connection, connection.run(lambda client: client.call("POST", names.WEBHOOKS, body)))
+    call_and_print(connection, "POST", names.WEBHOOKS, body)
 
 
 @webhooks.command("set")
@@ -81,8 +81,7 @@ def delete(webhook: str, is_sure: bool, connection: Connection) -> None:
     """Delete a webhook, and what waits to be sent to it."""
     item = connection.run(lambda client: names.webhook(client, webhook))
     ask_before(f"webhook {item['id']} ({item['url']})", is_sure)
-    place = path("gateway", "webhooks", item["id"])
-    print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
+    call_and_print(connection, "DELETE", path("gateway", "webhooks", item["id"]))
 
 
 @webhooks.command()
