@@ -1,23 +1,30 @@
 """Long work of a worker: in time slices on the event loop, or beside it. Each workspace has a share of both.
 
 Parsers and regular expressions keep the interpreter's lock, so what they do to a long text is cut into slices. Plain
-Python that cannot be cut, as a translation, runs beside the loop (`runtime/shares/long_work.py`).
+Python that cannot be cut, as a translation, runs in a thread that paces itself (decision 0064).
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from time import perf_counter
+from functools import partial
+from time import perf_counter, process_time, sleep, thread_time
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from runtime.shares.long_work import LongWork
 from runtime.shares.places import Places
 
 SLICE_S = 0.002
 """Longest time slice. The work should take less than this between two `yield`s."""
 REST_RATIO = 2.0
+"""The longest rest after a slice, in slices, while others have work to do."""
 IDLE_TURN_S = 0.00005
 """A turn of the loop in which nobody had anything to do takes less."""
+PACED_SLICE_S = 0.001
+"""How long a thread works before it rests."""
+PROBE_S = 0.0001
+"""A rest for as long as the loop has nothing to do."""
 LONG_BYTES = 4 << 20
 """Work on more bytes than this counts as long."""
 
@@ -42,7 +49,7 @@ class Slices:
     def __init__(self) -> None:
         self._long = Places(1, "turns for long texts")
         self._short = Places(1, "turns for short texts")
-        self._beside = LongWork()
+        self._beside = Places(1, "pieces of long work")
         self._worked_s = 0.0
         """How long the last slice took."""
 
@@ -51,7 +58,7 @@ class Slices:
 
         Raises `NoPlaceError` if too many calls of the workspace wait.
         """
-        return await self._beside.run(workspace, uncut)
+        return await self._beside.run(workspace, partial(_at_a_pace, uncut))
 
     async def step(self, workspace: str, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, or raise what it raises. It has a turn of the loop for itself.
@@ -86,7 +93,7 @@ class Slices:
             if isinstance(uncut, _Done):
                 result: Result = uncut.result
                 return result
-            given = await self._beside.run(workspace, uncut, is_bounded=not is_paid)
+            given = await self._beside.run(workspace, partial(_at_a_pace, uncut), is_bounded=not is_paid)
 
     async def _until_uncut(self, work: Generator[Uncut | None, Any, Result], given: Any) -> Uncut | _Done[Result]:
         """Run `work` in slices until it ends, or has something that cannot be cut."""
@@ -127,3 +134,37 @@ def at_once(work: Generator[Uncut | None, Any, Result]) -> Result:
             result: Result = done.value
             return result
         given = uncut() if uncut is not None else None
+
+
+def _at_a_pace(work: Callable[[], Result]) -> Result:
+    sys.settrace(_Pace())
+    try:
+        return work()
+    finally:
+        sys.settrace(None)
+
+
+class _Pace:
+    """Lets the loop run: called with each call of a Python function, it rests when a slice is over.
+
+    A thread that works without a rest takes the interpreter's lock whenever the loop lets go of it, for a whole switch
+    interval: of a busy loop's calls a second it leaves a fifth. This one rests twice as long as it worked, while other
+    threads need the processor. `sys.settrace` costs the work as much again (decision 0064).
+    """
+
+    __slots__ = ("_began", "_ends")
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._ends = self._began + PACED_SLICE_S
+
+    def __call__(self, _frame: FrameType, _event: str, _arg: object) -> None:
+        if perf_counter() < self._ends:
+            return
+        worked_s = perf_counter() - self._began
+        others_s = process_time() - thread_time()
+        sleep(PROBE_S)
+        if process_time() - thread_time() - others_s > PROBE_S / 2:  # the loop had work to do meanwhile
+            sleep(REST_RATIO * worked_s)
+        self._began = perf_counter()
+        self._ends = self._began + PACED_SLICE_S

@@ -3,7 +3,7 @@
 A real worker serves governed calls of one workspace while callers of another one send hostile bodies. Told are the
 longest wait of a small call, the governed calls a second that are left, and the time of a single hostile call.
 
-`paced` is the product (`runtime/shares/long_work.py`). The others replace what runs beside the loop, by a
+`paced` is the product (`proxy/time_slices.py`). The others replace what runs beside the loop, by a
 `sitecustomize` that is only on the path of this study: a thread at a switch interval, the loop itself, or a forked
 process; or they read long JSON in a thread instead of slices.
 """
@@ -38,27 +38,21 @@ GPT = "hostile/gpt"
 RESPONSES = "/v1/responses"
 VARIANTS: Mapping[str, str] = {
     "paced": "",
-    "thread, 5 ms": "runtime.shares.long_work._at_a_pace = unpaced",
-    "thread, 0.5 ms": "sys.setswitchinterval(5e-4); runtime.shares.long_work._at_a_pace = unpaced",
-    "thread, 0.05 ms": "sys.setswitchinterval(5e-5); runtime.shares.long_work._at_a_pace = unpaced",
-    "on the loop": (
-        "runtime.shares.places.in_daemon_thread = on_the_loop; runtime.shares.long_work._at_a_pace = unpaced"
-    ),
-    "process": "runtime.shares.long_work._at_a_pace = forked",
+    "thread, 5 ms": "proxy.time_slices._at_a_pace = unpaced",
+    "thread, 0.5 ms": "sys.setswitchinterval(5e-4); proxy.time_slices._at_a_pace = unpaced",
+    "thread, 0.05 ms": "sys.setswitchinterval(5e-5); proxy.time_slices._at_a_pace = unpaced",
+    "on the loop": ("runtime.shares.places.in_daemon_thread = on_the_loop; proxy.time_slices._at_a_pace = unpaced"),
+    "process": "proxy.time_slices._at_a_pace = forked",
     "JSON in a thread, paced": "json_beside()",
-    "JSON in a thread, 5 ms": "runtime.shares.long_work._at_a_pace = unpaced; json_beside()",
-    "JSON in a thread, 0.5 ms": (
-        "sys.setswitchinterval(5e-4); runtime.shares.long_work._at_a_pace = unpaced; json_beside()"
-    ),
-    "JSON in a thread, 0.05 ms": (
-        "sys.setswitchinterval(5e-5); runtime.shares.long_work._at_a_pace = unpaced; json_beside()"
-    ),
+    "JSON in a thread, 5 ms": "proxy.time_slices._at_a_pace = unpaced; json_beside()",
+    "JSON in a thread, 0.5 ms": ("sys.setswitchinterval(5e-4); proxy.time_slices._at_a_pace = unpaced; json_beside()"),
+    "JSON in a thread, 0.05 ms": ("sys.setswitchinterval(5e-5); proxy.time_slices._at_a_pace = unpaced; json_beside()"),
 }
 """The code of each variant's `sitecustomize`."""
 CUSTOMIZED = """
 import os, pickle, sys
 if "proxy.worker" in " ".join(sys.orig_argv):
-    import runtime.shares.long_work, runtime.shares.places
+    import proxy.time_slices, runtime.shares.places
 
     def unpaced(work):
         return work()
@@ -88,8 +82,6 @@ if "proxy.worker" in " ".join(sys.orig_argv):
         return value
 
     def json_beside():
-        import proxy.time_slices
-
         async def run(self, workspace, work, size_bytes, *, is_paid=False):
             return await self.beside(workspace, lambda: proxy.time_slices.at_once(work))
 

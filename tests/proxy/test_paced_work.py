@@ -1,4 +1,4 @@
-"""Long work: it runs beside the loop, one piece at a time, also when its caller has gone."""
+"""Work that cannot be cut runs beside a worker's loop, one piece at a time, also when its caller has gone."""
 
 import asyncio
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.shares.long_work import LongWork
+from proxy.time_slices import Slices
 
 HOSTILE, OTHER = "hostile", "other"
 
@@ -21,42 +21,42 @@ async def started(*waiting: "asyncio.Task[None]") -> None:
 async def test_work_runs_in_a_thread_while_the_loop_goes_on() -> None:
     going_on = threading.Event()
     asyncio.get_running_loop().call_soon(going_on.set)
-    assert await LongWork().run(OTHER, lambda: going_on.wait(timeout=60))
+    assert await Slices().beside(OTHER, lambda: going_on.wait(timeout=60))
 
 
 async def test_error_of_the_work_is_raised() -> None:
-    work = LongWork()
+    work = Slices()
     with pytest.raises(ValueError, match="amiss"):
-        await work.run(OTHER, failing)
-    assert await work.run(OTHER, lambda: 1) == 1
+        await work.beside(OTHER, failing)
+    assert await work.beside(OTHER, lambda: 1) == 1
 
 
 async def test_one_piece_of_work_runs_at_a_time() -> None:
-    work, running, most = LongWork(), list[int](), list[int]()
+    work, running, most = Slices(), list[int](), list[int]()
 
     def one() -> None:
         running.append(1)
         most.append(len(running))
         running.pop()
 
-    await asyncio.gather(*(work.run(f"workspace {n % 3}", one) for n in range(30)))
+    await asyncio.gather(*(work.beside(f"workspace {n % 3}", one) for n in range(30)))
     assert max(most) == 1
 
 
 async def test_work_whose_caller_has_gone_keeps_its_turn_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    work, begun, may_end = LongWork(), threading.Event(), threading.Event()
+    work, begun, may_end = Slices(), threading.Event(), threading.Event()
 
     def fail_later() -> None:
         begun.set()
         may_end.wait(timeout=60)
         failing()
 
-    gone = asyncio.create_task(work.run(HOSTILE, fail_later))
+    gone = asyncio.create_task(work.beside(HOSTILE, fail_later))
     while not begun.is_set():
         await asyncio.sleep(0.001)
     gone.cancel()
     await asyncio.wait([gone])
-    following = asyncio.create_task(work.run(OTHER, lambda: "done"))
+    following = asyncio.create_task(work.beside(OTHER, lambda: "done"))
     await started(following)  # type: ignore[arg-type]  # its result is not looked at
     may_end.set()
     assert await following == "done"
@@ -66,11 +66,11 @@ async def test_work_whose_caller_has_gone_keeps_its_turn_until_it_ends(caplog: p
 async def test_process_ends_while_work_is_running() -> None:
     program = (
         "import asyncio, threading\n"
-        "from runtime.shares.long_work import LongWork\n"
+        "from proxy.time_slices import Slices\n"
         "async def main():\n"
         "    begun = threading.Event()\n"
         "    work = lambda: (begun.set(), threading.Event().wait())\n"
-        "    task = asyncio.create_task(LongWork().run('w', work))\n"
+        "    task = asyncio.create_task(Slices().beside('w', work))\n"
         "    while not begun.is_set():\n"
         "        await asyncio.sleep(0.001)\n"
         "    task.cancel()\n"
@@ -83,7 +83,7 @@ async def test_process_ends_while_work_is_running() -> None:
 async def test_tracing_of_the_caller_is_left_alone() -> None:
     traced: list[Callable[..., object] | None] = []
     before = sys.gettrace()
-    await LongWork().run(OTHER, lambda: traced.append(sys.gettrace()))
+    await Slices().beside(OTHER, lambda: traced.append(sys.gettrace()))
     assert sys.gettrace() is before
     assert traced[0] is not before
 
