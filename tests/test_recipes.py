@@ -48,7 +48,7 @@ def test_no_other_module_spells_the_name_of_a_provider() -> None:
 def test_console_spells_no_name_of_a_provider() -> None:
     names = re.compile(rf"\b({'|'.join(PROVIDERS)})\b")
     scripts = ASSETS.rglob("*.mjs")
-    assert [path.name for path in scripts if names.search(path.read_text())] == [], "read session.providers"
+    assert [path.name for path in scripts if names.search(path.read_text())] == [], "read PROVIDERS of tables.mjs"
 
 
 @pytest.mark.parametrize("field", sorted({name for one in PROVIDERS.values() for name in one.required | one.optional}))

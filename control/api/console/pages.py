@@ -12,8 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from policy.limits.kinds import KINDS, RATE_UNITS, USAGE_UNITS, LimitType
-from policy.limits.limit import MIN_THRESHOLD
+from control.api.console.tables import TABLES
 
 PAGES = (
     *("overview", "groups", "endpoints", "keys", "events", "webhooks", "models", "async", "training", "audit"),
@@ -84,22 +83,14 @@ async def _asset(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(path, headers=headers)
 
 
-async def _limit_kinds(_request: web.Request) -> web.Response:
-    """The table of limit kinds (`policy/limits/kinds.py`), as the console's module of that name reads it."""
-    table = {
-        "kinds": [{"type": type, "unit": unit} for type, unit in KINDS],
-        "types": {type: {"noun": type.noun, "parts": type.parts and type.parts._asdict()} for type in LimitType},
-        "rate_units": RATE_UNITS,
-        "usage_units": USAGE_UNITS,
-        "min_threshold": MIN_THRESHOLD,
-    }
-    return web.json_response(table, headers={"Cache-Control": "no-store", **HEADERS})
+async def _tables(_request: web.Request) -> web.Response:
+    return web.json_response(TABLES, headers={"Cache-Control": "no-store", **HEADERS})
 
 
 ROUTES = [
     web.get("/console", _home),
     web.get("/console/", _home),
-    web.get("/console/limit_kinds.json", _limit_kinds),
+    web.get("/console/tables.json", _tables),
     web.get("/console/{page}", _page),
     web.get("/console/assets/{path:.+}", _asset),
 ]

@@ -24,15 +24,9 @@ from control.resources.console.sessions import ConsoleSession
 from control.resources.console.visitors import Visitor, read_visitor
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, may_manage
-from policy.endpoints import PROVIDERS
 
 PATH = "/console/session"
 _MAX_BODY_BYTES = 4096
-PROVIDER_CHOICES = [
-    {"name": name, "title": provider.title, "fields": sorted(provider.required | provider.optional)}
-    for name, provider in PROVIDERS.items()
-]
-"""The providers that the form of a target offers, and the fields that each one has there."""
 
 
 class LoginRequestV1(RequestV1):
@@ -118,7 +112,6 @@ def _shown(session: ConsoleSession, visitor: Visitor, inference_url: str | None)
         "onboarded": session.caller.onboarded,
         "inference_url": inference_url,
         "expires_at": time_text(session.record.expires_at_ms),
-        "providers": PROVIDER_CHOICES,
     }
 
 

@@ -1,6 +1,6 @@
 // The kinds of limits, from control's one table of them (policy/limits/kinds.py).
 
-const table = await (await fetch("/console/limit_kinds.json")).json();
+import { LIMITS as table } from "./tables.mjs";
 
 /** `{type, unit}` each, in the order of trial. */
 export const KINDS = table.kinds;

@@ -7,6 +7,8 @@ import re
 from posixpath import dirname, join, normpath
 
 from control.api.console.pages import ASSETS, PAGES
+from policy.endpoints import PROVIDERS
+from policy.limits.kinds import KINDS
 from tests.control.api.console.browser import Browser
 from tests.control.plane import ControlPlane
 
@@ -56,6 +58,15 @@ async def test_assets_are_served_with_their_types_and_revalidated(sqlite_plane: 
         again = await Browser(sqlite_plane).get(path, headers={"If-None-Match": answer.headers["ETag"]})
         assert (again.status, again.body) == (304, "")
         assert again.headers["Content-Security-Policy"] == answer.headers["Content-Security-Policy"]
+
+
+async def test_tables_name_the_kinds_of_limits_and_the_fields_of_each_provider(sqlite_plane: ControlPlane) -> None:
+    answer = await Browser(sqlite_plane).get("/console/tables.json")
+    assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store")
+    tables = answer.body
+    assert [(one["type"], one["unit"]) for one in tables["limits"]["kinds"]] == list(KINDS)
+    assert [one["name"] for one in tables["providers"]] == list(PROVIDERS)
+    assert tables["providers"][-1]["fields"] == ["base_url", "secret_id", "target_model"]
 
 
 def test_every_page_loads_little() -> None:

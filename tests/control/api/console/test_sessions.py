@@ -37,11 +37,6 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
     browser = await logged_in(plane)
     shown = (await browser.get(SESSION)).ok()
     assert shown.pop("expires_at").endswith("Z")
-    assert shown.pop("providers")[-1] == {
-        "name": "VENDOR_B_COMPATIBLE",
-        "title": "a server that speaks Chat Completions",
-        "fields": ["base_url", "secret_id", "target_model"],
-    }
     assert shown == {
         "kind": "WORKSPACE_MANAGE_ALL",
         "prefix": plane.key.partition(".")[0],

@@ -19,7 +19,7 @@ const addressOf = (endpoint) => `/console/endpoints?id=${encodeURIComponent(endp
 export async function draw(main, { session, query }) {
   const [id, slug] = [query.get("id"), query.get("slug")];
   if (query.has("new")) return main.append(h("p", {}, h("a", { href: "/console/endpoints" }, "All endpoints")), h("h2", {}, "New endpoint"), await creationForm(session, slug, addressOf));
-  const names = readNames(session);
+  const names = readNames();
   names.catch(() => {}); // said where it is shown
   if (id) return drawEndpoint(main, await read(route`/v1/gateway/endpoints/${id}`), session, await names);
   if (!slug) return drawList(main, names);
@@ -28,13 +28,12 @@ export async function draw(main, { session, query }) {
   main.append(remark("warn", h("p", {}, "No endpoint has the slug ", h("code", {}, slug), "."), h("p", {}, h("a", { href: `/console/endpoints?new=1&slug=${encodeURIComponent(slug)}` }, "Create it"), " or look at ", h("a", { href: "/console/endpoints" }, "all endpoints"), ".")));
 }
 
-/** Titles of providers by name, names of secrets and models by id, and the last hour's traffic by slug. */
-async function readNames({ providers }) {
+/** Names of secrets and models by id, and the last hour's traffic by slug. */
+async function readNames() {
   const traffic = read("/v1/gateway/traffic", { period: "hour", series: false });
   const [secrets, models, { items }] = await Promise.all([readAll("/v1/secrets"), readAll("/v1/models"), traffic]);
   const byId = (list) => new Map(list.items.map((one) => [one.id, one.name]));
-  const titles = new Map(providers.map((one) => [one.name, one.title]));
-  return { providers: titles, secrets: byId(secrets), models: byId(models), traffic: new Map(items.map((one) => [one.slug, one])) };
+  return { secrets: byId(secrets), models: byId(models), traffic: new Map(items.map((one) => [one.slug, one])) };
 }
 
 async function withSlug(slug) {

@@ -6,6 +6,7 @@ import { h } from "../dom.mjs";
 import { actionButton, field, form, select } from "../form.mjs";
 import { milliseconds } from "../format.mjs";
 import { announce, remark } from "../notice.mjs";
+import { PROVIDERS } from "../tables.mjs";
 import { tryTarget } from "./endpoints_trial.mjs";
 
 /** Fields that are objects, and their members; each member has a control. */
@@ -21,7 +22,7 @@ const SHOWN_CHARACTERS = 2000;
 export async function creationForm(session, slug, addressOf) {
   const input = h("input", { name: "slug", autocomplete: "off", spellcheck: "false", value: slug ?? `${session.workspace.prefixes[0] ?? ""}/` });
   const hint = `What callers put in model: prefix/name. Your prefixes: ${session.workspace.prefixes.join(", ")}.`;
-  const editor = await targetEditor(session, null, { provider: session.providers[0].name }, "Create the endpoint", async (target) => {
+  const editor = await targetEditor(session, null, { provider: PROVIDERS[0].name }, "Create the endpoint", async (target) => {
     const made = await send("POST", "/v1/gateway/endpoints", { slug: input.value.trim(), targets: [target] });
     location.assign(addressOf(made));
   });
@@ -32,12 +33,12 @@ export async function creationForm(session, slug, addressOf) {
 /** A form with a test call. `slug`: of the endpoint that is re-pointed, or null. `save(target)` stores it. */
 export async function targetEditor(session, slug, target, verb, save) {
   const [models, secrets] = await Promise.all([readAll("/v1/models"), readAll("/v1/secrets")]);
-  const provider = select("provider", session.providers.map((one) => [one.name, one.title]), target.provider, { onchange: () => show() });
+  const provider = select("provider", PROVIDERS.map((one) => [one.name, one.title]), target.provider, { onchange: () => show() });
   const controls = controlsOf(target, models.items, secrets.items);
   const fields = h("div");
   const result = h("div", { role: "status" });
   const tested = { text: null };
-  const fieldsOf = () => session.providers.find((one) => one.name === provider.value).fields;
+  const fieldsOf = () => PROVIDERS.find((one) => one.name === provider.value).fields;
 
   function show() {
     const names = [...fieldsOf().flatMap((name) => MEMBERS[name] ?? [name]), ...OPTIONS];

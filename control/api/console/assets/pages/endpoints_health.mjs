@@ -3,15 +3,16 @@
 import { Problem, read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
 import { count } from "../format.mjs";
+import { PROVIDERS } from "../tables.mjs";
 import { shareBadge } from "./overview.mjs";
 
 const TONES = { ACTIVE: "good", UPDATING: "good", SCALED_TO_ZERO: "", WAKING_UP: "warn", LOADING_MODEL: "warn", DEPLOYING: "warn", BUILDING: "warn" };
 
-/** In words, with links. `known`: titles of providers by name, names of secrets and models by id. */
+/** In words, with links. `known`: names of secrets and models by id. */
 export function describeTarget(target, known) {
   const { provider, model_id: model, secret_id: secret, vendor_c_config: cloud } = target;
   return [
-    known.providers.get(provider) ?? provider,
+    PROVIDERS.find((one) => one.name === provider)?.title ?? provider,
     model && [": ", h("a", { href: `/console/models?id=${encodeURIComponent(model)}` }, h("bdi", {}, known.models.get(model) ?? model)), `, ${target.environment_name ?? "production"}`],
     target.target_model && [", model ", h("code", {}, target.target_model)],
     target.base_url && [" at ", h("code", {}, target.base_url)],
