@@ -22,6 +22,8 @@ GATEWAY_BUGS = frozenset(("INTERNAL_GATEWAY_ERROR",))
 REDIS_MAY_LOSE_S = 2.0
 """With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf), so a SIGKILL
 loses at most that much."""
+RETURNED_WITHIN_S = 10.0
+"""The reservation of a call that was refused because Redis was late is returned within this time, by its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,24 @@ class Requests:
     maximum: int
 
     @classmethod
-    def of(cls, entity: str, records: Iterable[CallRecord], items: Iterable[Mapping[str, Any]]) -> "Requests":
+    def of(
+        cls,
+        entity: str,
+        records: Iterable[CallRecord],
+        items: Iterable[Mapping[str, Any]],
+        worker_deaths: Sequence[float] = (),
+    ) -> "Requests":
         events = [event for event in map(Event.of, items) if event.entity == entity]
         known = {event.request_id for event in events}
-        unanswered = sum(call.entity == entity and not call.status and call.request_id not in known for call in records)
-        return cls(sum(event.tokens != NOTHING for event in events), len(events) + unanswered)
+        others = [call for call in records if call.entity == entity and call.request_id not in known]
+        uncertain = sum(not call.status or _may_be_unreturned(call, worker_deaths) for call in others)
+        return cls(sum(event.tokens != NOTHING for event in events), len(events) + uncertain)
+
+
+def _may_be_unreturned(call: CallRecord, worker_deaths: Sequence[float]) -> bool:
+    """Whether the call was refused because Redis was late, and its worker may have died before the late reply."""
+    refused = call.code == "LIMITS_UNAVAILABLE"
+    return refused and any(-1 <= death_s - call.ended_at_s <= RETURNED_WITHIN_S for death_s in worker_deaths)
 
 
 def tokens_redis_may_lose(

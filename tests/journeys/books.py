@@ -74,29 +74,32 @@ class Comparison:
 
     @classmethod
     async def of(
-        cls, books: Books, records: Sequence[CallRecord], deaths: Sequence[Death] = (), unreturned: int = 0
+        cls,
+        books: Books,
+        records: Sequence[CallRecord],
+        deaths: Sequence[Death] = (),
+        worker_deaths: Sequence[float] = (),
     ) -> "Comparison":
-        """`deaths`: of Redis, which may have lost what they name. `unreturned`: reservations that none returned."""
+        """`deaths`: of Redis, which may have lost what they name. `worker_deaths`: when workers were killed."""
         items = await books.items()
         due = usage_by_entity(items)
         due["root"] = sum(due.values())
         slack = tokens_redis_may_lose(items, records, deaths) if deaths else 0
         used = await books.usage()
-        requests = _faults_of_requests(records, items, await books.requests(), bool(deaths), unreturned)
+        counted = await books.requests()
+        due_requests = {entity: Requests.of(entity, records, items, worker_deaths) for entity in counted}
+        requests = _faults_of_requests(due_requests, counted, may_lack=bool(deaths))
         in_events = faults_of_events(records, items)
         summary = f"{len(items)} events, {len(in_events)} faults in them; {_usage_text(due, used, slack)}"
         return cls(in_events + _faults_of_usage(due, used, slack) + requests, summary)
 
 
-def _faults_of_requests(
-    records: Sequence[CallRecord], items: list[Any], used: dict[str, int], may_lack: bool, unreturned: int
-) -> list[str]:
+def _faults_of_requests(due: dict[str, Requests], used: dict[str, int], *, may_lack: bool) -> list[str]:
     """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
-    due = {entity: Requests.of(entity, records, items) for entity in used}
     return [
         f"{entity} made {due[entity]} requests, its usage says {requests}"
         for entity, requests in used.items()
-        if requests > due[entity].maximum + unreturned or (requests < due[entity].minimum and not may_lack)
+        if requests > due[entity].maximum or (requests < due[entity].minimum and not may_lack)
     ]
 
 

@@ -54,8 +54,8 @@ class Rig:
     callers: Callers
     books: Books
     upstream: ScriptedUpstream
-    unreturned_reservations: int = 0
-    """Requests refused while Redis was away, whose worker died before it could return their reservations."""
+    worker_deaths: list[float] = field(default_factory=list)
+    """When workers were killed: they return no reservation whose reply from Redis was late."""
 
     @property
     def has_own_redis(self) -> bool:
@@ -143,9 +143,11 @@ class FaultInjector:
 
     async def _worker(self) -> None:
         workers = self.rig.product.processes("proxy.worker")
+        self.rig.worker_deaths.append(time.time())
         send(self.rng.sample(workers, min(len(workers), self.rng.choice((1, 1, 2)))), signal.SIGKILL)
 
     async def _supervisor(self) -> None:
+        self.rig.worker_deaths.append(time.time())  # its workers end with it
         self._kill_one("-m proxy --")
 
     async def _control(self) -> None:
@@ -160,7 +162,6 @@ class FaultInjector:
         with paused(self.rig.product.processes("redis-server")):
             await asyncio.sleep(self.rng.choice((0.03, 0.3, 1.5)))
             if self.rng.random() < 0.3:
-                self.rig.unreturned_reservations += CALLERS
                 await self._worker()
             await asyncio.sleep(self.rng.choice((0.03, 0.3)))
 
@@ -177,6 +178,7 @@ class FaultInjector:
 
     async def _all(self) -> None:
         self._record_redis_death()
+        self.rig.worker_deaths.append(time.time())
         await asyncio.to_thread(self.rig.product.kill)
         await asyncio.to_thread(self.rig.product.start)
 
@@ -185,6 +187,7 @@ class FaultInjector:
         self._record_redis_death()
         product = self.rig.product
         await asyncio.to_thread(product.kill)
+        self.rig.worker_deaths.append(time.time())
         product.launch()
         await asyncio.sleep(self.rng.uniform(0, 3))
         self._record_redis_death()
@@ -228,13 +231,13 @@ async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[s
     await asyncio.sleep(HOLDBACK_S + 1)
 
     async def compared() -> Comparison:
-        return await Comparison.of(rig.books, rig.callers.records, deaths, rig.unreturned_reservations)
+        return await Comparison.of(rig.books, rig.callers.records, deaths, rig.worker_deaths)
 
     async def accounted() -> bool:
         return not (await compared()).faults
 
     with contextlib.suppress(AssertionError):
-        await rig.until(accounted, "events and settlements arrive", 30)
+        await rig.until(accounted, "events and settlements arrive")
     found = await rig.until(compared, "events and usage are listed")
     say(found.summary)
     return list(found.faults)

@@ -26,7 +26,7 @@ async def chaos(directory: Path, plan: Plan) -> None:
     assert not faults, "\n".join([f"seed {plan.seed}", *faults[:20], *output])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_every_request_ends_once_when_processes_are_killed(tmp_path: Path) -> None:
     await chaos(tmp_path, Plan(15, seed()))
 

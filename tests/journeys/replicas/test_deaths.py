@@ -124,7 +124,7 @@ async def _value(value: Any) -> Any:
     return value
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_every_call_is_accounted_for_when_processes_and_replicas_die(fleet: Fleet) -> None:
     await _chaos(fleet, SECONDS)
 

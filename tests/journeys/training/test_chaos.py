@@ -21,7 +21,7 @@ async def chaos(directory: Path, seconds: float) -> None:
     assert not faults, "\n".join([f"seed {seed}", *faults[:20], *output])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_every_job_ends_once_when_the_product_is_killed_and_restarted(tmp_path: Path) -> None:
     await chaos(tmp_path, 8)
 
