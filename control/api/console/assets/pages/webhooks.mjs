@@ -4,10 +4,10 @@ import { send, withQuery } from "../api.mjs";
 import { openDialog } from "../dialog.mjs";
 import { h } from "../dom.mjs";
 import { ago } from "../format.mjs";
-import { copyable, field, form } from "../form.mjs";
-import { remark } from "../notice.mjs";
+import { form } from "../form.mjs";
 import { pagedList, table } from "../table.mjs";
 import { drawWebhook } from "./webhooks_detail.mjs";
+import { shownSecret, state, webhookFields } from "./webhooks_forms.mjs";
 
 /** Draws the page. */
 export async function draw(main, { query }) {
@@ -36,9 +36,6 @@ function webhookTable(webhooks) {
   );
 }
 
-/** Whether it is on, as a badge. */
-export const state = ({ enabled }) => (enabled ? h("span.badge.good", {}, "on") : h("span.badge.warn", {}, "off"));
-
 function createWebhook() {
   return openDialog("Create a webhook", (close) => {
     const { fields, url, description } = webhookFields();
@@ -59,19 +56,3 @@ function createWebhook() {
     return content;
   });
 }
-
-/** The controls of a webhook, with what they hold now. */
-export function webhookFields(webhook = { url: "", description: "" }) {
-  const url = h("input", { type: "url", name: "url", value: webhook.url, required: true, spellcheck: "false", placeholder: "https://example.com/billing" });
-  const description = h("input", { name: "description", value: webhook.description ?? "", maxlength: 255 });
-  return { url, description, fields: [field("URL", url, "A public https address. It answers 2xx to each message."), field("Description", description, "For people. May be empty.")] };
-}
-
-/** A secret that was just made; it is never shown again. */
-export const shownSecret = (secret) =>
-  h(
-    "div",
-    {},
-    remark("warn", h("p", {}, "This is the signing secret. It is shown once: store it where your receiver verifies signatures.")),
-    copyable(secret, "Signing secret"),
-  );

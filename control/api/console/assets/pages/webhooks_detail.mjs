@@ -8,7 +8,7 @@ import { actionButton, copyable, field, form, select } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { announce, nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
-import { shownSecret, state, webhookFields } from "./webhooks.mjs";
+import { shownSecret, state, webhookFields } from "./webhooks_forms.mjs";
 
 const EVERY_S = 5;
 const PAGE = 50;

@@ -1,0 +1,24 @@
+// What the list of webhooks and the page of one show in the same way: state, controls, a new secret.
+
+import { h } from "../dom.mjs";
+import { copyable, field } from "../form.mjs";
+import { remark } from "../notice.mjs";
+
+/** Whether it is on, as a badge. */
+export const state = ({ enabled }) => (enabled ? h("span.badge.good", {}, "on") : h("span.badge.warn", {}, "off"));
+
+/** The controls of a webhook, with what they hold now. */
+export function webhookFields(webhook = { url: "", description: "" }) {
+  const url = h("input", { type: "url", name: "url", value: webhook.url, required: true, spellcheck: "false", placeholder: "https://example.com/billing" });
+  const description = h("input", { name: "description", value: webhook.description ?? "", maxlength: 255 });
+  return { url, description, fields: [field("URL", url, "A public https address. It answers 2xx to each message."), field("Description", description, "For people. May be empty.")] };
+}
+
+/** A secret that was just made; it is never shown again. */
+export const shownSecret = (secret) =>
+  h(
+    "div",
+    {},
+    remark("warn", h("p", {}, "This is the signing secret. It is shown once: store it where your receiver verifies signatures.")),
+    copyable(secret, "Signing secret"),
+  );
