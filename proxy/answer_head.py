@@ -2,7 +2,8 @@
 
 from time import perf_counter
 
-from proxy.exchange import Answered, RequestContext
+from proxy.answers import Answered
+from proxy.exchange import RequestContext
 
 MESSAGES_PATH = "/v1/messages"
 """Below this path, SDKs read `request-id` from each response."""

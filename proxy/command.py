@@ -19,7 +19,7 @@ from proxy.edges.policy.supervisor.replica import ReplicaInUseError, ReplicaUnus
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, journal_directory, replica_settings, settings_from
 from proxy.supervisor.app import Bind, Supervisor

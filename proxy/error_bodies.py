@@ -6,8 +6,11 @@ Dispatch reads it where it may ask again; relay reads it for the caller.
 from collections.abc import Callable
 from time import perf_counter
 
-from proxy.exchange import Headers, RequestContext, UpstreamAnswer, UpstreamCutError
+from proxy.answers import Headers
+from proxy.errors import UpstreamCutError
+from proxy.exchange import RequestContext
 from proxy.http_rules.refused_requests import is_page, is_success, may_be_refusal
+from proxy.records.messages import UpstreamAnswer
 
 MAX_ERROR_BYTES = 1 << 20
 """Bytes of an upstream's error body to read."""

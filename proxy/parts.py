@@ -19,6 +19,7 @@ from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.metering import DeliveredCounter, UnreadAnswer
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.answers import Headers
 from proxy.async_requests.queues import RequestQueue
 from proxy.async_requests.requests import DeploymentRef
 from proxy.async_requests.states import Status
@@ -27,10 +28,10 @@ from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
-from proxy.exchange import Headers, Received, UpstreamAnswer, UpstreamCall
-from proxy.head_facts import HeadFacts
 from proxy.http_rules.cors import CorsRules
 from proxy.json_text.segmented_body import RequestBody
+from proxy.records.head_facts import HeadFacts
+from proxy.records.messages import Received, UpstreamAnswer, UpstreamCall
 from proxy.replicas.replica_calls import BackgroundCall, ReplicaCall, Wanted
 
 

@@ -14,12 +14,15 @@ from time import perf_counter, time_ns
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
+from proxy.answers import Answered
 from proxy.capacity.worker_capacity import Capacity
 from proxy.directory_values import Identified
-from proxy.exchange import Answered, CallerGoneError, Incoming, Outgoing, RequestContext
-from proxy.head_facts import Purpose
+from proxy.errors import CallerGoneError
+from proxy.exchange import RequestContext
 from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
 from proxy.parts import Parts
+from proxy.records.head_facts import Purpose
+from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, render, row_of
 from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import (
-    Answered,
+from proxy.answers import Answered, Headers
+from proxy.errors import (
     CallerGoneError,
     CountersUnavailableError,
-    Headers,
     JournalUnavailableError,
     PolicyUnavailableError,
+    UntranslatableError,
     UpstreamCutError,
     UpstreamResetError,
     UpstreamTimeoutError,

@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,10 +58,22 @@ MAY_IMPORT = {
 # `tollgate` is one command for all programs. The parts of it that are clients of the API are in packages of their own.
 COMMANDS = {"control.operator.": ("launcher.command", "commands.")}
 
-# Control's layers from the ground floor up, and what each may import besides `policy`. Modules outside of these wire
-# them together. Records and errors are the ground floor: edges and resources exchange them, so neither may hold them.
+# Layers of a plane from the ground floor up, and what each may import besides `policy`. Modules outside of these wire
+# them together. Records and errors are the ground floor: edges and rules exchange them, so neither may hold them.
 _CONTROL_FLOOR = ("control.errors", "control.records.")
-CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
+LAYERS: dict[str, tuple[str, ...]] = {
+    "proxy.errors": (),
+    "proxy.answers": (),
+    "proxy.refusals": ("proxy.answers", "proxy.errors", "runtime.exhaustion", "runtime.shares.places"),
+    "proxy.records.": (
+        "proxy.answers",
+        "proxy.records.",
+        "proxy.accounting.journaled_call",
+        "proxy.json_text.large_json",
+        "proxy.json_text.segmented_body",
+    ),
+    "trainer.backend": (),
+    "trainer.control": ("trainer.backend",),
     "control.errors": (),
     "control.records.": _CONTROL_FLOOR,
     "control.shared_work": (),
@@ -103,6 +115,9 @@ CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
         "runtime.",
     ),
 }
+
+# The first part of a module's name below these is a room. `commands` is no plane: its rooms are groups of one command.
+PLANES = ("proxy", "control", "launcher", "trainer", "runtime")
 
 # Modules that do I/O, and where they may be imported besides the edges.
 CLIENT_EDGES = ("launcher.edges.", "commands.edges.", "trainer.edges.", "trainer.runner.")
@@ -164,24 +179,29 @@ PURE = (
     "launcher.options",
     "launcher.output_lines",
     "launcher.statuses",
+    "control.errors",
+    "control.records.",
     "policy.",
     "trainer.job_reports",
     "trainer.output_lines",
     "trainer.reconciler",
     "proxy.accounting.",
+    "proxy.answers",
     "proxy.async_requests.",
     "proxy.capacity.",
     "proxy.dialects.",
+    "proxy.errors",
     "proxy.exchange",
     "proxy.forms.",
     "proxy.http_rules.",
     "proxy.json_text.",
+    "proxy.records.",
     "proxy.refusals",
     "proxy.replicas.",
 )
 IMPURE = frozenset(("asyncio", "time", "random", "secrets", "os", "logging", "threading", "concurrent.futures"))
-# Placeholders are random, so that no caller's text can contain one.
-MAY_BE_IMPURE = frozenset((("proxy.json_text.large_json", "secrets"),))
+# Placeholders are random, so that no caller's text can contain one; so are new identifiers and keys.
+MAY_BE_IMPURE = frozenset((("proxy.json_text.large_json", "secrets"), ("control.records.ids", "secrets")))
 DISK_CALLS = frozenset(("read_text", "write_text", "read_bytes", "write_bytes", "fdopen", "fsync", "fdatasync"))
 
 
@@ -348,17 +368,40 @@ def workers_import_no_supervisor(sources: Sources) -> list[str]:
     ]
 
 
-def control_keeps_its_layers(sources: Sources) -> list[str]:
-    """Records and errors import nothing above them, edges neither resources nor API, resources only the row edges, the
-    API no edge."""
+def planes_keep_their_layers(sources: Sources) -> list[str]:
+    """Records and errors import nothing above them. In control, edges import neither resources nor API, resources only
+    the row edges, the API no edge."""
     return [
         module.at(line, f"{layer.rstrip('.')} must not import {target}")
         for module in sources.values()
-        for layer, allowed in CONTROL_LAYERS.items()
+        for layer, allowed in LAYERS.items()
         if within(module.name, (layer,)) and not module.is_package
         for line, target in internal_imports(module, sources)
         if not target.startswith("policy.") and not within(target, allowed)
     ]
+
+
+def rooms_have_no_cycle(sources: Sources) -> list[str]:
+    """What two rooms exchange is in a third one below both, so each room can be read after those that it imports."""
+    problems: list[str] = []
+    for plane in PLANES:
+        arrows = {
+            (room_of(module.name), room_of(target)): module.at(line, target)
+            for module in sources.values()
+            if module.name.startswith(f"{plane}.")
+            for line, target in internal_imports(module, sources)
+            if target.startswith(f"{plane}.") and room_of(target) != room_of(module.name)
+        }
+        graph: dict[str, list[str]] = {}
+        for source, target in arrows:
+            graph.setdefault(source, []).append(target)
+        if cycle := cycle_in(graph):
+            problems.append(f"{arrows[cycle[0], cycle[1]]}: cycle of rooms: {' → '.join(cycle)}")
+    return problems
+
+
+def room_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
 
 
 def counterparts_have_one_protocol(sources: Sources) -> list[str]:
@@ -397,24 +440,25 @@ def imports_have_no_cycle(sources: Sources) -> list[str]:
         module.name: {target: line for line, target in internal_imports(module, sources) if target != module.name}
         for module in sources.values()
     }
+    cycle = cycle_in(graph)
+    return [sources[cycle[0]].at(graph[cycle[0]][cycle[1]], "import cycle: " + " → ".join(cycle))] if cycle else []
+
+
+def cycle_in(graph: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """The nodes of a cycle, the first one also at the end; () if there is none."""
     done: set[str] = set()
 
-    def cycle_from(name: str, trail: tuple[str, ...]) -> tuple[str, ...] | None:
-        if name in trail:
-            return (*trail[trail.index(name) :], name)
-        if name in done:
-            return None
-        for target in graph.get(name, ()):
-            if found := cycle_from(target, (*trail, name)):
-                return found
-        done.add(name)
-        return None
+    def cycle_from(node: str, trail: tuple[str, ...]) -> tuple[str, ...]:
+        if node in trail:
+            return (*trail[trail.index(node) :], node)
+        if node not in done:
+            for target in graph.get(node, ()):
+                if cycle := cycle_from(target, (*trail, node)):
+                    return cycle
+        done.add(node)
+        return ()
 
-    for start in graph:
-        if found := cycle_from(start, ()):
-            line = graph[found[0]][found[1]]
-            return [sources[found[0]].at(line, "import cycle: " + " → ".join(found))]
-    return []
+    return next((cycle for node in graph if (cycle := cycle_from(node, ()))), ())
 
 
 # --- input and output -----------------------------------------------------------------------------------------------
@@ -689,7 +733,8 @@ RULES: tuple[Rule, ...] = (
     stages_import_no_stage_or_edge,
     edges_are_wired_at_the_root,
     workers_import_no_supervisor,
-    control_keeps_its_layers,
+    planes_keep_their_layers,
+    rooms_have_no_cycle,
     counterparts_have_one_protocol,
     only_rows_publish,
     imports_have_no_cycle,
@@ -751,44 +796,64 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
         "proxy/edges/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/resources/a.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/resources/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/resources/a.py": "from control.edges.redis.b import x", "control/edges/redis/b.py": ""},
         "control/resources/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/api/a.py": "from control.edges.sql.b import x", "control/edges/sql/b.py": ""},
         "control/api/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/edges/a.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/edges/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/throttle.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/throttle.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/edges/a.py": "from control.resources.b import x", "control/resources/b.py": ""},
         "control/edges/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/records/a.py": "from control.resources.b import x", "control/resources/b.py": ""},
         "control/records/a.py:1",
     ),
     (
-        control_keeps_its_layers,
+        planes_keep_their_layers,
         {"control/dependencies.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/dependencies.py:1",
+    ),
+    (
+        planes_keep_their_layers,
+        {"proxy/refusals.py": "from proxy.exchange import x", "proxy/exchange.py": ""},
+        "proxy/refusals.py:1",
+    ),
+    (
+        planes_keep_their_layers,
+        {"proxy/records/a.py": "from proxy.edges.b import x", "proxy/edges/b.py": ""},
+        "proxy/records/a.py:1",
+    ),
+    (
+        rooms_have_no_cycle,
+        {
+            "proxy/edges/a.py": "from proxy.supervisor.b import x",
+            "proxy/supervisor/b.py": "",
+            "proxy/supervisor/app.py": "from proxy.edges.c import y",
+            "proxy/edges/c.py": "",
+        },
+        "proxy.edges → proxy.supervisor → proxy.edges",
     ),
     (only_edges_import_io_libraries, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
     (only_edges_import_io_libraries, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),

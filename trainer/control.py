@@ -1,9 +1,13 @@
-"""The requests of a trainer to control, and how these may fail. `edges/control_client.py` sends them over HTTP.
+"""The requests of a trainer to control, and how these may fail.
+
+`edges/control_client.py` sends them over HTTP, `edges/terminal_socket.py` connects terminals by WebSocket.
 
 See docs/reference/training.md#internal-api.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from policy.training.reports import BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
@@ -43,4 +47,40 @@ class Control(Protocol):
 
     async def checkpoints(self, job_id: str, attempt: int, reports: Sequence[CheckpointReport]) -> None:
         """Deliver all checkpoints of an attempt. ControlRefusedError."""
+        ...
+
+
+class ControlLostError(Exception):
+    """Control is away, or nobody waits for the terminal any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a terminal, in characters."""
+
+    columns: int
+    rows: int
+
+
+class ControlSocket(Protocol):
+    """The connection of one terminal to control."""
+
+    async def receive(self) -> bytes | Size | None:
+        """Return what was typed, or the terminal's new size. None: control closed the connection."""
+        ...
+
+    async def send(self, output: bytes) -> None:
+        """Returns when control can take more. Raises ControlLostError."""
+        ...
+
+    async def close(self, reason: str | None) -> None:
+        """`reason`: for the person at the browser. None: the shell has ended by itself."""
+        ...
+
+
+class Dialler(Protocol):
+    """Connects terminals to control."""
+
+    def dial(self, terminal_id: str) -> AbstractAsyncContextManager[ControlSocket]:
+        """The connection of a terminal. Raises ControlLostError on entry."""
         ...

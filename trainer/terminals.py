@@ -8,56 +8,19 @@ See docs/reference/training.md#interactive-sessions.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from policy.training.reports import WantedTerminal
 from runtime.shares.places import NoPlaceError, Places
 from trainer.backend import Backend, BackendAwayError, NoTerminalError, Terminal
+from trainer.control import ControlLostError, ControlSocket, Dialler, Size
 
 MAX_TYPED_BYTES = 2_097_152
 """The bytes that were typed and that the shell has not read. Control bounds them, too."""
 MAX_OPEN = 64
 _MAX_MESSAGE_BYTES = 65_536
 log = logging.getLogger(__name__)
-
-
-class ControlLostError(Exception):
-    """Control is away, or nobody waits for the terminal any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a terminal, in characters."""
-
-    columns: int
-    rows: int
-
-
-class ControlSocket(Protocol):
-    """The connection of one terminal to control."""
-
-    async def receive(self) -> bytes | Size | None:
-        """Return what was typed, or the terminal's new size. None: control closed the connection."""
-        ...
-
-    async def send(self, output: bytes) -> None:
-        """Returns when control can take more. Raises ControlLostError."""
-        ...
-
-    async def close(self, reason: str | None) -> None:
-        """`reason`: for the person at the browser. None: the shell has ended by itself."""
-        ...
-
-
-class Dialler(Protocol):
-    """Connects terminals to control."""
-
-    def dial(self, terminal_id: str) -> AbstractAsyncContextManager[ControlSocket]:
-        """The connection of a terminal. Raises ControlLostError on entry."""
-        ...
 
 
 class Terminals:

@@ -27,6 +27,7 @@ from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.answers import Headers
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader
@@ -42,10 +43,11 @@ from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import COUNT_AFTER_CALLS
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.exchange import Headers, Received, RequestContext
+from proxy.exchange import RequestContext
 from proxy.json_text.json_edit import Json
 from proxy.parts import DispatchSettings, Parts
 from proxy.pipeline import Pipeline
+from proxy.records.messages import Received
 from proxy.stages.settle import Settle
 from proxy.worker.app import collect_garbage_less_often, keep_room
 

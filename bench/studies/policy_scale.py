@@ -36,7 +36,8 @@ from policy.snapshot import EndpointRow, KeyRow, Row, SnapshotPage, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.replica_listing import FixedGeneration, NoConfirmer
-from proxy.supervisor.refresher import Refresher, ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.redis_server import private_redis
 

@@ -26,7 +26,7 @@ from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from runtime.redis.slots import SLOTS, slot_of
 from tests.redis_cluster import ClusterNode, RedisCluster, running_cluster
 from tests.redis_server import RedisServer, private_redis

@@ -21,7 +21,8 @@ from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.replicas.supervisor.control_reports import ControlReports
 from proxy.edges.replicas.supervisor.load_reports import LoadReports
-from proxy.supervisor.refresher import Refresher, ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from runtime.backoff import pause_s
 
 INTERVAL_S = 60.0

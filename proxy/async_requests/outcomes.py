@@ -8,16 +8,11 @@ See docs/reference/inference.md#asynchronous-requests.
 from dataclasses import dataclass
 
 from policy.endpoints import PLATFORM, Target
+from proxy.answers import Headers
 from proxy.async_requests.endings import DEPLOYMENT_GONE, OUT_OF_TIME
 from proxy.async_requests.requests import Again, Attempt, Failed, RequestError, RetryRules
 from proxy.async_requests.states import ErrorCode
-from proxy.exchange import (
-    Headers,
-    UpstreamCutError,
-    UpstreamResetError,
-    UpstreamTimeoutError,
-    UpstreamUnreachableError,
-)
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.http_rules.headers import is_encoded
 from proxy.http_rules.upstream_errors import MAX_REASON_CHARS, discreet, error_for_caller, host_of, without_secrets
 from proxy.refusals import BadUpstreamAnswerError, NoModelReplicaError, NoSuchModelError

@@ -9,7 +9,8 @@ from proxy.async_requests.answer_text import AnswerKind, AnswerText
 from proxy.async_requests.outcomes import MAX_ANSWER_BYTES, TOO_LARGE, UNREADABLE, Fault
 from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
 from proxy.async_requests.requests import AttemptRef, Succeeded
-from proxy.exchange import UpstreamAnswer, UpstreamError
+from proxy.errors import UpstreamError
+from proxy.records.messages import UpstreamAnswer
 
 CHUNK_BYTES = 128 << 10
 MAX_ERROR_BYTES = 64 << 10

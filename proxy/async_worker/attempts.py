@@ -33,8 +33,9 @@ from proxy.async_requests.states import Status
 from proxy.async_worker.answer_reading import RETRY_S, AnswerStore, discard, error_text
 from proxy.async_worker.leases import Leases
 from proxy.async_worker.places import Payload
-from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
+from proxy.errors import PolicyUnavailableError, UpstreamError
 from proxy.parts import AsyncMeters, UpstreamClient
+from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, CallEnded
 from proxy.replicas.replica_sending import send_to_replica

@@ -21,7 +21,7 @@ from proxy.async_worker.deployments import Deployments
 from proxy.async_worker.places import Payload, Places
 from proxy.async_worker.standings import Standings
 from proxy.capacity.call_load import Load
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.parts import AsyncMeters, Replicas
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, Wanted

@@ -20,8 +20,9 @@ from proxy.async_requests.deliveries import ResultBody, SignedHeaders
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import Delivery
 from proxy.async_worker.delivery import AnswerLostError
-from proxy.exchange import PolicyUnavailableError, UpstreamAnswer, UpstreamCall, UpstreamError
+from proxy.errors import PolicyUnavailableError, UpstreamError
 from proxy.parts import Directory, UpstreamClient
+from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from runtime.exhaustion import is_exhausted
 
 SMALL_BYTES = 256 << 10

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from proxy.accounting.metering import Reported
+from proxy.answers import Headers
 from proxy.dialects import sse
 from proxy.dialects.body_readers import MAX_BODY_BYTES
 from proxy.dialects.failures import (
@@ -41,7 +42,7 @@ from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
 from proxy.dialects.middle.whole_answers import GatheredAnswer, events_of
 from proxy.dialects.usage import UsageMeter
 from proxy.dialects.vendor_rules.tool_names import RenamingStreamReader, rename_calls
-from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
+from proxy.errors import UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
 from proxy.json_text.json_bounds import TooManyValuesError, holds_few_values, is_surely_within_bounds
 from proxy.json_text.json_edit import Json

@@ -17,7 +17,6 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure, reports_failure
 from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter, usual_tokens
-from proxy.exchange import Received
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
 from proxy.json_text.json_edit import MODEL_KEY, edit_member, edit_members, edit_only_occurrence
@@ -25,6 +24,7 @@ from proxy.json_text.lenient_json import UTF_8, encoding_of
 from proxy.json_text.member_scanner import MemberScanner, Wanted
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
+from proxy.records.messages import Received
 from proxy.time_slices import at_once
 
 MAX_BODY_BYTES = 32 << 20

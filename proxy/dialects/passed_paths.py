@@ -26,7 +26,7 @@ from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.usage import OpenAiMeter, ReportPlace
-from proxy.exchange import Received
+from proxy.records.messages import Received
 
 Json = dict[str, Any]
 _OUTPUT = r".*(?:\.delta|\.partial_image)"

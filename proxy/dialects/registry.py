@@ -16,6 +16,7 @@ from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, VENDOR_B, Target
 from proxy.accounting.answer_form import Form, is_media
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.answers import Headers
 from proxy.dialects import passed_paths
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
 from proxy.dialects.attempt import Attempt
@@ -29,7 +30,7 @@ from proxy.dialects.counting.delivered_text import NoTextCounter, StreamCounter,
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.bounds import check_bounds
-from proxy.dialects.middle.dialect import AnswerContext, Dialect
+from proxy.dialects.middle.dialect import AnswerContext, Dialect, Json
 from proxy.dialects.middle.json_slots import readable_members
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, SealKeys, Seals, has_reasoning, open_reasoning
@@ -37,23 +38,18 @@ from proxy.dialects.middle.stops import fill_empty_arguments
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.target_request import adds_stream_options, adds_usage, target_body, target_request
-from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
+from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter
 from proxy.dialects.vendor_rules.narrow_rules import fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
-from proxy.exchange import Headers, Received, UpstreamResetError
+from proxy.errors import UntranslatableError, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
 from proxy.json_text.encoded_name import encoded_name
-from proxy.json_text.json_edit import (
-    LONG_BYTES,
-    MODEL_KEY,
-    Json,
-    edit_only_occurrence,
-    with_first_member,
-)
+from proxy.json_text.json_edit import LONG_BYTES, MODEL_KEY, edit_only_occurrence, with_first_member
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
+from proxy.records.messages import Received
 
 MIN_RESPONSES_CAP = 16
 """The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""

@@ -11,9 +11,9 @@ from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.middle.dialect import Dialect
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.dialects.vendor_rules import vendor_c
-from proxy.exchange import Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
+from proxy.records.messages import Received
 
 
 def target_request(

@@ -12,15 +12,6 @@ HeaderFields = dict[str, str]
 GLOBAL = "global"
 
 
-class UntranslatableError(Exception):
-    """The request cannot be expressed in the target's dialect; `field` is the path of the member that cannot (400)."""
-
-    def __init__(self, field: str, reason: str = "the target of this slug has nothing like it") -> None:
-        super().__init__(f"{field}: {reason}")
-        self.field = field
-        self.reason = reason
-
-
 @dataclass(slots=True)
 class UpstreamRequest:
     """Path and fields of a request for a target. `headers`: those that the dialect sets, credential included.

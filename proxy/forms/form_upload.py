@@ -7,9 +7,9 @@ only what was just read is held.
 from collections import deque
 
 from proxy.capacity.call_load import Load
-from proxy.exchange import Incoming
 from proxy.forms.boundary import boundary_of, content_type_of
 from proxy.forms.form_reader import FormReader
+from proxy.records.messages import Incoming
 from proxy.refusals import BodyTooLargeError, MalformedRequestError
 
 

@@ -9,7 +9,8 @@ See docs/reference/inference.md#cross-origin-requests.
 import re
 from dataclasses import dataclass
 
-from proxy.exchange import Answered, Incoming
+from proxy.answers import Answered
+from proxy.records.messages import Incoming
 
 ANY = "*"
 MAX_AGE_S = 7200

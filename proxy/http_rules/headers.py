@@ -9,7 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from proxy.accounting.reservations import LimitStatus
-from proxy.exchange import AnswerFields, Headers, Incoming, UpstreamUnreachableError
+from proxy.answers import AnswerFields, Headers
+from proxy.errors import UpstreamUnreachableError
+from proxy.records.messages import Incoming
 
 MAX_METADATA_BYTES = 4096
 

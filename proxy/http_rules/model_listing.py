@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from proxy.exchange import Answered, Incoming
+from proxy.answers import Answered
+from proxy.records.messages import Incoming
 from proxy.refusals import MalformedRequestError
 
 MAX_PAGE = 1000

@@ -7,10 +7,10 @@ the vendor runs every other tool. See docs/reference/inference.md#price-options.
 from collections.abc import Iterator
 from typing import Any
 
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import Received
+from proxy.errors import UntranslatableError
 from proxy.http_rules.strict_json import check_members_are_unique
 from proxy.http_rules.vendor_state import CHAT_PATH, searched_text
+from proxy.records.messages import Received
 
 REASON = (
     'costs beside tokens, or changes their price, and this slug\'s target says "price_options": "REFUSE"; leave it out'

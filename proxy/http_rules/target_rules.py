@@ -4,9 +4,9 @@ See docs/reference/management-api.md#targets.
 """
 
 from policy.endpoints import Target
-from proxy.exchange import Received
 from proxy.http_rules.price_options import check_price_options
 from proxy.http_rules.vendor_state import check_vendor_state, needs_a_close_look
+from proxy.records.messages import Received
 
 
 def concerns(request: Received, target: Target) -> bool:

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from policy.endpoints import Target, is_platform_hosted
-from proxy.dialects.error_envelopes import Json, in_envelope, message_of
-from proxy.exchange import Answered
+from proxy.answers import Answered
+from proxy.http_rules.error_envelopes import Json, in_envelope, message_of
 from proxy.http_rules.headers import returned_headers
 from proxy.http_rules.masking import TooManyEscapesError, mask, mask_fields
 from proxy.json_text.json_bounds import is_surely_within_bounds

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import Received
+from proxy.errors import UntranslatableError
 from proxy.http_rules.strict_json import check_members_are_unique
+from proxy.records.messages import Received
 
 RESPONSES_PATH = "/v1/responses"
 CHAT_PATH = "/v1/chat/completions"

@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from proxy.exchange import UpstreamAnswer, UpstreamResetError, UpstreamUnreachableError
+from proxy.errors import UpstreamResetError, UpstreamUnreachableError
+from proxy.records.messages import UpstreamAnswer
 from proxy.replicas.replica_calls import ReplicaCall
 
 

@@ -16,11 +16,12 @@ from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_in
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
-from proxy.exchange import Admitted, CountersUnavailableError, RequestContext
-from proxy.head_facts import Purpose
+from proxy.errors import CountersUnavailableError
+from proxy.exchange import Admitted, RequestContext
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 from proxy.parts import Counters, Meters, OutputEstimates
+from proxy.records.head_facts import Purpose
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4

@@ -20,13 +20,15 @@ from policy.limits.settlement import NO_TOKENS
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
+from proxy.answers import Answered
+from proxy.async_requests.answers import accepted_answer, cancellation_answer, figures_answer, state_answer
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import Cancellation, DeploymentRef, NewRequest
 from proxy.async_requests.states import Status
 from proxy.async_requests.submission import WEBHOOK_ENDPOINT, parse_submission
 from proxy.directory_values import Identified
-from proxy.exchange import Answered, CountersUnavailableError, RequestContext
-from proxy.http_rules.async_answers import accepted_answer, cancellation_answer, figures_answer, state_answer
+from proxy.errors import CountersUnavailableError
+from proxy.exchange import RequestContext
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 from proxy.http_rules.model_paths import ModelPath

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from policy.credentials import credentials_in, digest_of, prefix_of
 from proxy.directory_values import Identified, KeyHolder
-from proxy.exchange import Incoming, RequestContext
-from proxy.head_facts import HeadFacts, Purpose
+from proxy.exchange import RequestContext
 from proxy.parts import Directory
+from proxy.records.head_facts import HeadFacts, Purpose
+from proxy.records.messages import Incoming
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,

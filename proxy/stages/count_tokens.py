@@ -3,7 +3,8 @@
 Such an answer is never dispatched and leaves no event, but it counts as a request against limits.
 """
 
-from proxy.exchange import Admitted, Answered, RequestContext
+from proxy.answers import Answered
+from proxy.exchange import Admitted, RequestContext
 from proxy.parts import Dialects
 
 

@@ -19,13 +19,14 @@ from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Shape
 from proxy.error_bodies import read_refusal
-from proxy.exchange import Admitted, Answering, RequestContext, UpstreamAnswer, UpstreamCall
+from proxy.exchange import Admitted, Answering, RequestContext
 from proxy.http_rules import target_rules
 from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
 from proxy.http_rules.refused_requests import REFUSING
 from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.parts import Parts
+from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
 from proxy.replicas.replica_calls import Wanted
 from proxy.replicas.replica_sending import send_to_replica

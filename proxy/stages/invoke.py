@@ -12,9 +12,10 @@ from time import perf_counter
 from policy.endpoints import PLATFORM, Target
 from policy.hosts import Reach
 from proxy.answer_head import begin
+from proxy.answers import Answered, Headers
 from proxy.directory_values import Identified
 from proxy.error_bodies import read_error
-from proxy.exchange import Answered, Headers, RequestContext, UpstreamAnswer, UpstreamCall
+from proxy.exchange import RequestContext
 from proxy.http_rules import model_paths
 from proxy.http_rules.headers import (
     DIRECT_FORWARDED_FIELDS,
@@ -26,6 +27,7 @@ from proxy.http_rules.headers import (
 from proxy.http_rules.model_paths import METHODS, ModelPath
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.parts import Directory, DispatchSettings, Replicas, UpstreamClient
+from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from proxy.refusals import NoSuchModelError, UpgradeError, WrongMethodError
 from proxy.replicas.direct_call import DirectCall
 from proxy.replicas.replica_calls import Wanted

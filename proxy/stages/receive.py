@@ -13,13 +13,13 @@ from policy import exact_json
 from policy.request_ids import valid_request_id
 from proxy.accounting import call_bound
 from proxy.accounting.ulids import Ulids
+from proxy.answers import Answered
 from proxy.capacity.call_load import Load
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
-from proxy.exchange import MODELS_PATH, Answered, Incoming, Outgoing, RequestContext
+from proxy.exchange import RequestContext
 from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload
-from proxy.head_facts import BodyFacts, HeadFacts, Purpose
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES
@@ -28,6 +28,8 @@ from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
 from proxy.json_text.request_json import request_json_at_once, request_json_in_slices
+from proxy.records.head_facts import BodyFacts, HeadFacts, Purpose
+from proxy.records.messages import MODELS_PATH, Incoming, Outgoing
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,

@@ -4,6 +4,7 @@ Each piece of a stream is passed on within the read that brought it; the request
 upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
+import logging
 from asyncio import TimerHandle, get_running_loop, sleep
 from collections.abc import Coroutine
 from time import perf_counter, time_ns
@@ -13,19 +14,21 @@ from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader, UnreadAnswer, tokens_so_far
 from proxy.accounting.recovery import progress_record
 from proxy.answer_head import begin
+from proxy.answers import Answered
 from proxy.dialects.failures import is_empty_failure
 from proxy.dialects.finish import HELD_S
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
-from proxy.exchange import Answered, Answering, RequestContext, UpstreamAnswer, UpstreamError
-from proxy.head_facts import Purpose
+from proxy.errors import UpstreamError
+from proxy.exchange import Answering, RequestContext
 from proxy.http_rules.masking import mask_fields
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.parts import Dialects, Journal
 from proxy.progress_clock import Flowing, ProgressClock
+from proxy.records.head_facts import Purpose
+from proxy.records.messages import UpstreamAnswer
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
-from proxy.unknown_stops import UnknownStops
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BAD_GATEWAY = 502
@@ -37,6 +40,9 @@ SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
 UNCOUNTED_BYTES = 8_192
 """Bytes of a stream to pass on before what was delivered is counted, all at once."""
+MAX_UNKNOWN_STOPS = 100
+"""The most words that a worker logs."""
+log = logging.getLogger(__name__)
 
 
 class Relay:
@@ -367,3 +373,21 @@ def _free(context: RequestContext) -> None:
 
 def _without_secrets(answering: Answering, body: bytes) -> bytes:
     return without_secrets(body, answering.credential, host_of(answering.url))
+
+
+class UnknownStops:
+    """Words of vendors for the end of an answer that are unknown here. Logs each once per worker."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def note(self, slug: str, word: str) -> None:
+        """`word`: without secrets, as Python writes it."""
+        if word in self._logged or len(self._logged) >= MAX_UNKNOWN_STOPS:
+            return
+        self._logged.add(word)
+        log.warning(
+            "A target ended a translated answer with a reason that is unknown here (slug %s: %s). Callers see an"
+            " ordinary end. If it means anything else, please report it.",
+            *(slug, word),
+        )

@@ -7,12 +7,14 @@ that the group may not call get the same answer, so that nobody can probe for th
 from urllib.parse import unquote
 
 from policy.snapshot import EndpointRow, KeyRow
+from proxy.answers import Answered
 from proxy.directory_values import Forwarding, Identified, SlugRoute
-from proxy.exchange import MODELS_PATH, Answered, RequestContext
+from proxy.exchange import RequestContext
 from proxy.http_rules import model_listing
 from proxy.http_rules.headers import forwarded_values
 from proxy.http_rules.vendor_state import needs_a_close_look
 from proxy.parts import Dialects, Directory
+from proxy.records.messages import MODELS_PATH
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257

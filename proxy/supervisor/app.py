@@ -50,8 +50,9 @@ from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.edges.telemetry.supervisor.traffic_reports import TrafficReports
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
+from proxy.records.supervisor.findings import OK, Finding
 from proxy.settings import Settings
-from proxy.supervisor.readiness import OK, Check, Finding, Readiness
+from proxy.supervisor.readiness import Check, Readiness
 from proxy.supervisor.refresher import Refresher
 from runtime.background import running
 from runtime.http.listening import listen_on

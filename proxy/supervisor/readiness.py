@@ -7,55 +7,15 @@ are (200). Each change is logged once, with cause and remedy, however often `/re
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+
+from proxy.records.supervisor.findings import OK, Finding, Report
 
 WATCH_INTERVAL_S = 5.0
 """Time between two checks for the log. Trouble that lasts for less, as at every start, is not logged."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found. At most one of the first two is set; both are empty when the check passes.
-
-    `note`: what changes while the finding stays the same. `/readyz` shows it; it is not logged.
-    """
-
-    fault: str = ""
-    degraded: str = ""
-    note: str = ""
-
-    @property
-    def text(self) -> str:
-        return self.fault or self.degraded or "ok"
-
-    @property
-    def shown(self) -> str:
-        return f"{self.text} ({self.note})" if self.note else self.text
-
-
-OK = Finding()
 Check = Callable[[], Awaitable[Finding]]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All findings at one moment, by the name of their check."""
-
-    findings: Mapping[str, Finding]
-
-    @property
-    def ready(self) -> bool:
-        return not any(finding.fault for finding in self.findings.values())
-
-    def to_wire(self) -> dict[str, Any]:
-        """The body of `/readyz`: `ready`, `degraded` (a `name: text` each) and every check's text."""
-        return {
-            "ready": self.ready,
-            "degraded": [f"{name}: {found.degraded}" for name, found in self.findings.items() if found.degraded],
-            "checks": {name: found.shown for name, found in self.findings.items()},
-        }
 
 
 class Readiness:

@@ -8,13 +8,15 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from policy.snapshot import Row, SnapshotPage
+from policy.snapshot import SnapshotPage
+from proxy.errors import ControlUnreachableError, ReplicaUnwritableError
+from proxy.records.supervisor.findings import OK, Finding
+from proxy.records.supervisor.policy_replica import ReplicaStore, ReplicaUpdate, ReplicaVersion
 from proxy.supervisor.fetch_progress import FetchProgress
-from proxy.supervisor.readiness import OK, Finding
 from runtime.background import is_set_within
 from runtime.backoff import jittered_s, pause_s
 
@@ -39,57 +41,12 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class ControlUnreachableError(Exception):
-    """Control could not be reached, or its answer could not be used. The last good policy stays in place."""
-
-
-class ReplicaUnwritableError(Exception):
-    """A change could not be written to the replica (disk full, file damaged). The last good policy stays in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaVersion:
-    """Which revision of control's policy the replica holds. `epoch` is empty before the first refresh.
-
-    `nonce` identifies the revision's history: control uses it to notice that its database was restored meanwhile.
-    """
-
-    epoch: str = ""
-    revision: int = 0
-    nonce: str = ""
-
-    @property
-    def loaded(self) -> bool:
-        return bool(self.epoch)
-
-
 class _OtherHistoryError(ControlUnreachableError):
     """What was fetched so far does not fit to what control answers now."""
 
 
 class Feed(Protocol):
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage: ...
-
-
-class ReplicaUpdate(Protocol):
-    """One answer from control that is being written to the replica. Readers see nothing of it before `commit`."""
-
-    def add(self, rows: Iterable[Row]) -> None: ...
-
-    def commit(self, version: ReplicaVersion) -> None: ...
-
-    def discard(self) -> None: ...
-
-
-class ReplicaStore(Protocol):
-    @property
-    def version(self) -> ReplicaVersion: ...
-
-    def begin_update(self, *, reset: bool) -> ReplicaUpdate: ...
-
-    def confirm(self, now_s: float) -> None:
-        """Tell all readers that control confirmed this policy at `now_s` (`time.monotonic`). Disk I/O."""
-        ...
 
 
 @dataclass(slots=True)

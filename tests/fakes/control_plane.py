@@ -13,7 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from policy.snapshot import Row, SnapshotPage
-from proxy.supervisor.refresher import ControlUnreachableError, ReplicaVersion
+from proxy.errors import ControlUnreachableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 TOKEN = "internal-token-of-the-tests"
 

@@ -12,7 +12,7 @@ from policy.limits.kinds import LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 
 

@@ -12,8 +12,8 @@ from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
-from proxy.exchange import PolicyUnavailableError
-from proxy.head_facts import HeadFacts
+from proxy.errors import PolicyUnavailableError
+from proxy.records.head_facts import HeadFacts
 from tests.policy.limits.trees import levels_for
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.server import HttpServer
-from proxy.exchange import Incoming, Outgoing
+from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
 from tests.waiting import PATIENCE_S
 

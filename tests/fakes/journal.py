@@ -11,7 +11,7 @@ from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journal_records import HEAD_BYTES
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.recovery import close_record, open_record
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 
 
 @dataclass(kw_only=True)

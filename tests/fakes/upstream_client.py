@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from proxy.exchange import AnswerFields, Headers, UpstreamCall, UpstreamUnreachableError
+from proxy.answers import AnswerFields, Headers
+from proxy.errors import UpstreamUnreachableError
 from proxy.http_rules.headers import answer_fields
+from proxy.records.messages import UpstreamCall
 from tests.fakes.journal import written
 
 Piece = bytes | Exception | asyncio.Event

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from proxy.accounting.journaled_call import GoOn, UnwrittenRecord
-from proxy.exchange import CallerGoneError, Headers
+from proxy.answers import Headers
+from proxy.errors import CallerGoneError
 from tests.fakes.directory import KEY, SLUG
 
 Part = bytes | Exception | asyncio.Event

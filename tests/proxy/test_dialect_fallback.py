@@ -15,7 +15,8 @@ from proxy.dialects import registry
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.registry import Dialects
 from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
-from proxy.exchange import Received, UpstreamCutError
+from proxy.errors import UpstreamCutError
+from proxy.records.messages import Received
 from proxy.stages.dispatch import MANY_CONTAINERS
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig

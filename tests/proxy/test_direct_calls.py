@@ -11,10 +11,10 @@ from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment, Where
 from policy.hosts import Reach
 from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
+from proxy.answers import Headers
 from proxy.capacity.worker_capacity import CapacityLimits
-from proxy.exchange import (
+from proxy.errors import (
     CallerGoneError,
-    Headers,
     PolicyUnavailableError,
     UpstreamCutError,
     UpstreamResetError,

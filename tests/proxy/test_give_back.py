@@ -14,7 +14,7 @@ from policy.limits.limit import Limit, SlugLimits
 from proxy.accounting.recovery import WITHDRAWN_STATUS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
-from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from runtime.exhaustion import NoLocalPortError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig

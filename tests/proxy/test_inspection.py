@@ -18,7 +18,7 @@ from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.command import main
 from proxy.edges.policy.supervisor.replica import PolicyReplica
-from proxy.supervisor.refresher import ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 KEYS = (b"k" * 32,)
 MINUTE_60 = Limit(LimitType.REQUEST, Unit.MINUTE, 60)

@@ -9,7 +9,7 @@ import pytest
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from proxy.accounting.journaled_call import JournaledCall
-from proxy.exchange import JournalUnavailableError, UpstreamResetError
+from proxy.errors import JournalUnavailableError, UpstreamResetError
 from tests.fakes.journal import FakeJournal
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, answer

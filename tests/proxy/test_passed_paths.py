@@ -13,7 +13,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.token_estimate import AUDIO_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from proxy.parts import DispatchSettings
 from proxy.pipeline import Pipeline
 from proxy.refusals import SlowBodyError

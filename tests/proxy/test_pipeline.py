@@ -20,12 +20,7 @@ from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
-from proxy.exchange import (
-    UpstreamCutError,
-    UpstreamResetError,
-    UpstreamTimeoutError,
-    UpstreamUnreachableError,
-)
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import settle
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform, vendor_b

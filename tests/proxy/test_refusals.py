@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from proxy import refusals
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import CallerGoneError, CountersUnavailableError, UpstreamCutError
+from proxy.errors import CallerGoneError, CountersUnavailableError, UntranslatableError, UpstreamCutError
 from proxy.refusals import (
     BUG,
     TABLE,

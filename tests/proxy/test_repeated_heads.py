@@ -15,7 +15,7 @@ from proxy.dialects.middle.sealing import MARK
 from proxy.directory_values import Shape
 from proxy.edges.http.connection import Connection
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.head_facts import HeadFacts
+from proxy.records.head_facts import HeadFacts
 from tests.fakes.seals import seal
 from tests.proxy.budget.canned_wires import CannedCaller
 from tests.proxy.budget.canned_worker import (

@@ -11,7 +11,8 @@ from policy.training.reports import WantedTerminal
 from tests.waiting import eventually
 from trainer import terminals
 from trainer.backend import BackendAwayError, NoTerminalError
-from trainer.terminals import ControlLostError, Size, Terminals
+from trainer.control import ControlLostError, Size
+from trainer.terminals import Terminals
 
 ONE = WantedTerminal("one", "job", 1, 0)
 TWO = WantedTerminal("two", "job", 1, 1)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from trainer.terminals import ControlLostError, Size
+from trainer.control import ControlLostError, Size
 
 _PATH = "/internal/v1/training/terminals"
 _CONNECT_TIMEOUT_S = 10.0
@@ -23,7 +23,7 @@ _REASON_BYTES = 123
 
 
 class TerminalSocket:
-    """A `trainer.terminals.ControlSocket`."""
+    """A `trainer.control.ControlSocket`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket

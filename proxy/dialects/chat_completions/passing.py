@@ -9,10 +9,11 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.finish import ChunkRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
-from proxy.dialects.upstream_request import HeaderFields, UntranslatableError, bearer_headers
+from proxy.dialects.upstream_request import HeaderFields, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
-from proxy.exchange import Incoming, Received
+from proxy.errors import UntranslatableError
 from proxy.json_text.json_edit import Json
+from proxy.records.messages import Incoming, Received
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"

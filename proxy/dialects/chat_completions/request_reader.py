@@ -16,7 +16,7 @@ from proxy.dialects.middle.reading import (
     require_text,
 )
 from proxy.dialects.middle.request import JSON_OBJECT, JSON_SCHEMA, OutputFormat, ReasoningSettings, Request, Sampling
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 _CAPS = ("max_completion_tokens", "max_tokens")
 _USERS = ("safety_identifier", "user")

@@ -13,7 +13,7 @@ from proxy.dialects.middle.reading import (
     require_text,
 )
 from proxy.dialects.middle.request import AUTO, NAMED, NONE, REQUIRED, Tool, ToolChoice
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 _CHOICES = {"auto": AUTO, "none": NONE, "required": REQUIRED}
 _FUNCTION_MEMBERS = frozenset(("name", "description", "parameters", "strict", "cache_control"))

@@ -35,8 +35,8 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.vendor_rules.data_urls import media_and_data
+from proxy.errors import UntranslatableError
 
 _ROLES = {"system": SYSTEM, "developer": DEVELOPER, "user": USER}
 _COMMON = frozenset(("role", "content", "name", "cache_control"))

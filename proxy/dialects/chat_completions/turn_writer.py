@@ -29,7 +29,7 @@ from proxy.dialects.middle.request import (
     ToolResult,
     Turn,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 MAX_CALL_ID_CHARS = 40
 """OpenAI refuses a longer id."""

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, Sample, sample_of, tokens_of
-from proxy.exchange import Received
 from proxy.json_text.large_json import Outline
+from proxy.records.messages import Received
 
 Json = dict[str, Any]
 

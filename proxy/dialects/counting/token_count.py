@@ -11,7 +11,7 @@ from policy.endpoints import MESSAGES, PROVIDERS, Target
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import passing as messages
 from proxy.dialects.spoken_dialects import stated_dialects
-from proxy.exchange import Received
+from proxy.records.messages import Received
 
 PATH = f"{messages.PATH}/count_tokens"
 ESTIMATED = "estimated"

@@ -34,8 +34,8 @@ from proxy.dialects.middle.request import (
     TurnPart,
 )
 from proxy.dialects.middle.sealing import MARK
-from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.vendor_rules.data_urls import accepted_media
+from proxy.errors import UntranslatableError
 
 INVALID_JSON = "INVALID_JSON"
 """The only member of an input whose text was not a JSON object. Its value is that text."""

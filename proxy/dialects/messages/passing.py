@@ -9,7 +9,7 @@ from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
-from proxy.exchange import Incoming, Received
+from proxy.records.messages import Incoming, Received
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"

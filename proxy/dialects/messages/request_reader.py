@@ -35,7 +35,7 @@ from proxy.dialects.middle.request import (
     ToolChoice,
     Turn,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 _KNOWN = frozenset(
     (

@@ -31,7 +31,7 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from proxy.json_text.exact_numbers import loads_exactly
 
 _ROLES = {SYSTEM: SYSTEM, DEVELOPER: SYSTEM, USER: USER, ASSISTANT: ASSISTANT}

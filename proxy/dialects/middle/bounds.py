@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.dialects.middle.answer_reading import objects_in, text_in
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import Received
+from proxy.errors import UntranslatableError
+from proxy.records.messages import Received
 
 MAX_TOOLS = 2_000
 """No vendor takes more than some hundred."""

@@ -18,7 +18,7 @@ from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import UsageMeter
-from proxy.exchange import Incoming, Received
+from proxy.records.messages import Incoming, Received
 
 Json = dict[str, Any]
 

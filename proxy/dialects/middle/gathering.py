@@ -5,7 +5,7 @@ Pure. The bound keeps an upstream from filling the worker's memory.
 
 import re
 
-from proxy.exchange import UpstreamCutError
+from proxy.errors import UpstreamCutError
 
 MAX_GATHERED_CHARS = 16 << 20
 """Of one answer, in all its gathered texts."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.exchange import Received
+from proxy.errors import UntranslatableError
 from proxy.json_text.exact_numbers import loads_exactly, with_exact_members
 from proxy.json_text.large_json import Outline
+from proxy.records.messages import Received
 
 _OF_CALLERS = ("messages", "input", "tools", "response_format", "text", "output_config", "output_format")
 """The members of a request that may hold JSON that callers or models wrote: arguments, schemas, inputs."""

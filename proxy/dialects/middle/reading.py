@@ -6,7 +6,7 @@ Pure. Raises `UntranslatableError` with the path of the field, never KeyError or
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 Json = dict[str, Any]
 Value = TypeVar("Value")

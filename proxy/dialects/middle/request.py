@@ -7,7 +7,7 @@ them, but must not encode them again. Members that are encoded again are listed 
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 Json = dict[str, Any]
 

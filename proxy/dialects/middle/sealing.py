@@ -16,7 +16,8 @@ import orjson
 
 from policy.endpoints import Target
 from proxy.dialects.middle.request import Reasoning, Turn
-from proxy.dialects.upstream_request import UntranslatableError, origin_of
+from proxy.dialects.upstream_request import origin_of
+from proxy.errors import UntranslatableError
 
 Json = dict[str, Any]
 BlockReaders = Mapping[str, Callable[[Json], Json | None]]

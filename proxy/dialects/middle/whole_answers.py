@@ -26,7 +26,7 @@ from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
-from proxy.exchange import UpstreamResetError
+from proxy.errors import UpstreamResetError
 
 Json = dict[str, object]
 _TEXTS: dict[type, type[Text] | type[Refusal] | type[Reasoning]] = {

@@ -37,8 +37,8 @@ from proxy.dialects.middle.request import (
 )
 from proxy.dialects.middle.sealing import MARK
 from proxy.dialects.responses.tool_names import joined_name
-from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.vendor_rules.data_urls import media_and_data
+from proxy.errors import UntranslatableError
 
 _ROLES = {"system": SYSTEM, "developer": DEVELOPER, "user": USER, "assistant": ASSISTANT}
 _STATES = frozenset(("id", "type", "status"))

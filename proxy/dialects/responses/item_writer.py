@@ -25,7 +25,7 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 MAX_CALL_ID_CHARS = 64
 

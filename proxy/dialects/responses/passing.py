@@ -8,7 +8,7 @@ from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
 from proxy.dialects.usage import OpenAiMeter, ReportPlace
-from proxy.exchange import Incoming, Received
+from proxy.records.messages import Incoming, Received
 
 PATH = "/v1/responses"
 

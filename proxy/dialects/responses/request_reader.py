@@ -33,7 +33,7 @@ from proxy.dialects.middle.request import (
 )
 from proxy.dialects.responses.item_reader import read_items
 from proxy.dialects.responses.tool_reader import read_tool_choice, read_tools
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 ECHOED = (
     "instructions",

@@ -24,7 +24,7 @@ from proxy.dialects.middle.request import (
     Turn,
 )
 from proxy.dialects.responses.item_writer import write_items
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 DEFAULT_FORMAT_NAME = "output"
 MAX_USER_CHARS = 64

@@ -18,7 +18,7 @@ from proxy.dialects.middle.reading import (
 )
 from proxy.dialects.middle.request import AUTO, NAMED, NONE, REQUIRED, Request, Tool, ToolChoice
 from proxy.dialects.responses.tool_names import joined_name
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_callers": (["direct"],),

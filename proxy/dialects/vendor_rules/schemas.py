@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from proxy.json_text.exact_numbers import loads_exactly
 
 Json = dict[str, Any]

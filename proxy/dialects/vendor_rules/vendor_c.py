@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from policy.endpoints import VendorCConfig
 from policy.service_accounts import ServiceAccountError, private_key, service_account_fields
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"

@@ -17,8 +17,8 @@ from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.read_turns import LONG_BYTES, ReadTurns
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
-from proxy.exchange import Incoming, Outgoing
 from proxy.http_rules.header_names import HeaderNames
+from proxy.records.messages import Incoming, Outgoing
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 

@@ -16,9 +16,10 @@ from time import gmtime, perf_counter, strftime
 from typing import Any, Protocol
 
 from proxy.accounting.journaled_call import GoOn, UnwrittenRecord
+from proxy.answers import Headers
 from proxy.edges.http.limits import ExchangeLimits
 from proxy.edges.http.request_head import ParsedHead
-from proxy.exchange import CallerGoneError, Headers
+from proxy.errors import CallerGoneError
 from proxy.refusals import MalformedBodyError, MalformedRequestError, SlowBodyError
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -38,8 +39,6 @@ OUTSIDE = "Request failed outside the pipeline, which is a bug; closing its conn
 MAX_LATER_BYTES = 32_768
 """Most last bytes that leave without waiting for room. A caller who is slower than that has the task wait."""
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
-
-
 log = logging.getLogger(__name__)
 
 

@@ -6,7 +6,7 @@ Promises that a nearly full disk, which fails and recovers with every call, does
 import logging
 import time
 
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 from runtime.exhaustion import is_out_of_descriptors, out_of_descriptors
 
 _NO_DESCRIPTOR = "no file descriptor is left for a segment"

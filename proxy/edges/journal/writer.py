@@ -23,7 +23,7 @@ from proxy.edges.journal.disk_watch import DiskWatch
 from proxy.edges.journal.segment_files import SEGMENT_SUFFIX, backlog_bytes, claim, write_at
 from proxy.edges.journal.segments import Segment, memory_directory, new_segment, remove_memory
 from proxy.edges.journal.troubles import Troubles
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 
 END_ROOM_BYTES = 512
 """Room reserved for one open call: its first progress record and its `close`."""

@@ -30,8 +30,8 @@ from policy.snapshot import (
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
 from proxy.edges.policy.replica_rows import EncodedGroup, ReplicaRows
-from proxy.exchange import PolicyUnavailableError
-from proxy.head_facts import HeadFacts
+from proxy.errors import PolicyUnavailableError
+from proxy.records.head_facts import HeadFacts
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
 
 CACHE_WEIGHT = 16_000_000

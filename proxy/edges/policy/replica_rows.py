@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from policy.groups import MAX_DEPTH
 from proxy.edges.policy.replica_file import SCHEMA_VERSION, connect_readonly, file_version
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 
 Name = tuple[str, str]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from proxy.capacity.call_load import Load
 from proxy.edges.process.channel import Message
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 

@@ -33,7 +33,7 @@ from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 from runtime.redis.slots import slot_of
 from runtime.redis.url import RedisUrl

@@ -20,7 +20,7 @@ from policy.limits.settlement import Estimate, Reservation, Settlement, reservat
 from policy.limits.windows import until_end_ms, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.worker_roster import Share
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 
 _LONGEST_WINDOW_MS = max(window_ms(unit, 0) for unit in RATE_UNITS)

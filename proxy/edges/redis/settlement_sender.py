@@ -31,7 +31,7 @@ from proxy.edges.redis.scripts import (
     pack_settlement,
     settle_arguments,
 )
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from runtime.redis.slots import slot_of
 
 _log = logging.getLogger(__name__)

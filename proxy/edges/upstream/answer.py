@@ -9,8 +9,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
+from proxy.answers import AnswerFields, Headers
 from proxy.edges.upstream.answer_head import all_fields
-from proxy.exchange import AnswerFields, Headers, UpstreamCall, UpstreamCutError
+from proxy.errors import UpstreamCutError
+from proxy.records.messages import UpstreamCall
 
 HELD_BYTES = 65_536
 """With more than this unread, reading from the socket pauses until the answer was read (backpressure)."""

@@ -7,7 +7,7 @@ about is searched for here in one step; all fields are read only for those who a
 import re
 from functools import lru_cache
 
-from proxy.exchange import AnswerFields, Headers
+from proxy.answers import AnswerFields, Headers
 from proxy.http_rules.headers import READ_FIELDS, RETURNED_FIELDS, answer_fields
 
 END = b"\r\n\r\n"

@@ -19,8 +19,9 @@ from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.connection import StaleConnectionError, UpstreamConnection
 from proxy.edges.upstream.egress import Egress, Origin
 from proxy.edges.upstream.shared_state import SharedState
-from proxy.exchange import UpstreamCall, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.http_rules.headers import field_lines
+from proxy.records.messages import UpstreamCall
 from runtime.exhaustion import NoLocalPortError
 
 _ORIGIN = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")

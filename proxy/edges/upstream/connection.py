@@ -17,7 +17,8 @@ from proxy.edges.upstream.request_writer import RequestWriter
 from proxy.edges.upstream.shared_state import SharedState
 from proxy.edges.upstream.status_lines import FINAL, UnusualHead
 from proxy.edges.upstream.unacknowledged import unacknowledged_bytes
-from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamResetError, UpstreamTimeoutError
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError
+from proxy.records.messages import UpstreamCall
 
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import TypeVar
 
 from policy.hosts import Address, EgressRules, Reach, refusal
-from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamTimeoutError, UpstreamUnreachableError
 from runtime.exhaustion import (
     SPARE_DESCRIPTORS,
     NoLocalPortError,

@@ -7,8 +7,8 @@ caller is written by a task, which reads the next bytes only when the last ones 
 import asyncio
 from collections.abc import Callable, Iterator
 
-from proxy.forms.upload import Upload
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
+from proxy.records.messages import Upload
 
 WRITE_BYTES = 65_536
 """A request up to this size is joined into one buffer and one write."""

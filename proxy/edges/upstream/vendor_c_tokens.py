@@ -16,8 +16,9 @@ from policy.endpoints import EndpointRuleError
 from policy.hosts import EgressRules, Reach, check_base_url
 from policy.service_accounts import ServiceAccountError
 from proxy.dialects.vendor_rules import vendor_c
-from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from proxy.parts import UpstreamClient
+from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from proxy.refusals import TargetCredentialError
 
 FETCH_TIMEOUT_S = 10.0

@@ -16,7 +16,7 @@ from typing import Protocol
 from policy.deployment_load import DeploymentLoad
 from policy.deployments import Deployment
 from policy.snapshot import ModelRow
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 from proxy.replicas.supervisor.circuit_breaker import Event, State
 from proxy.replicas.supervisor.deployment_calls import Choose, DeploymentCalls, less_loaded, suits

@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from proxy.exchange import UpstreamCall
 from proxy.json_text.segmented_body import SegmentedBody
+from proxy.records.messages import UpstreamCall
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import JSON, SSE, FakeAnswer, FakeUpstream, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing

@@ -14,7 +14,7 @@ from policy.endpoints import Target
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from proxy.edges.http.http_exchange import status_line
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import Front, listening
 from tests.fakes.path import PathRig

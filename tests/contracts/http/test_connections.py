@@ -11,7 +11,8 @@ import pytest
 
 from proxy.edges.http.connection import Connection
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.exchange import CallerGoneError, Incoming, Outgoing
+from proxy.errors import CallerGoneError
+from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import echo, listening
 from tests.waiting import eventually
 

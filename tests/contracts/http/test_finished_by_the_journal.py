@@ -13,7 +13,8 @@ import pytest
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.edges.http.http_exchange import MAX_LATER_BYTES
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.exchange import CallerGoneError, Incoming, Outgoing
+from proxy.errors import CallerGoneError
+from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import Caller, Front, listening
 from tests.waiting import eventually
 

@@ -18,7 +18,8 @@ import pytest
 from proxy.edges.http import http_exchange
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.exchange import CallerGoneError, Incoming, Outgoing
+from proxy.errors import CallerGoneError
+from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import Front, echo, listening
 from tests.fakes.path import PathRig
 from tests.waiting import PATIENCE_S, eventually

@@ -9,7 +9,7 @@ import pytest
 from proxy.edges.http.connection import Handle
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.server import READ_BYTES
-from proxy.exchange import Incoming, Outgoing
+from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import SlowBodyError
 from tests.fakes.front import echo, listening
 

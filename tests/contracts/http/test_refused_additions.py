@@ -8,7 +8,7 @@ from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES
 from policy.snapshot import EndpointRow
 from proxy.directory_values import Forwarding, KeyHolder, Shape
-from proxy.head_facts import HeadFacts
+from proxy.records.head_facts import HeadFacts
 from tests.contracts.http.asking import ask, ask_on, replica
 from tests.contracts.http.test_path import Wire, wired
 from tests.fakes.directory import SLUG, FakeDirectory, ready_directory

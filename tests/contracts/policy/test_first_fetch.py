@@ -11,8 +11,10 @@ import pytest
 
 from policy.snapshot import Row, SnapshotPage
 from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.errors import ControlUnreachableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor import refresher as module
-from proxy.supervisor.refresher import ControlUnreachableError, Refresher, ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from tests.waiting import eventually
 
 PAGE_ROWS = 500

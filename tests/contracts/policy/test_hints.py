@@ -14,7 +14,8 @@ from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.redis import subscription
-from proxy.supervisor.refresher import Refresher, ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from runtime.background import running
 from tests.control.plane import TOKEN, running_plane
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis

@@ -12,8 +12,9 @@ from policy.deployments import Deployment
 from policy.snapshot import ModelRow, Row, WorkspaceRow
 from proxy.edges.policy.supervisor.model_rows import SLICE, ModelChange, ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
-from proxy.exchange import PolicyUnavailableError
-from proxy.supervisor.refresher import Refresher, ReplicaVersion
+from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from tests.fakes.control_plane import FakeControl
 from tests.waiting import eventually
 

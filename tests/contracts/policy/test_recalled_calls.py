@@ -11,8 +11,8 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Identified, Shape
 from proxy.edges.policy.directory import MAX_FORWARDED_BYTES
-from proxy.exchange import PolicyUnavailableError
-from proxy.head_facts import HeadFacts, Purpose
+from proxy.errors import PolicyUnavailableError
+from proxy.records.head_facts import HeadFacts, Purpose
 from tests.contracts.policy.test_replica import World, endpoint, group, key, secret, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 

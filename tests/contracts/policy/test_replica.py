@@ -21,9 +21,9 @@ from proxy.directory_values import KeyHolder, SlugRoute
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError, ReplicaUnwritableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
-from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 KEYS = (b"k" * 32,)
 

@@ -8,8 +8,8 @@ from policy.sealing import seal
 from policy.snapshot import Row, SecretRow, SigningSecrets, WorkspaceRow
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
-from proxy.supervisor.readiness import OK, Finding
-from proxy.supervisor.refresher import ReplicaVersion
+from proxy.records.supervisor.findings import OK, Finding
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 OURS, OTHERS = (b"k" * 32,), (b"x" * 32,)
 VERSION = ReplicaVersion("e", 1, "n")

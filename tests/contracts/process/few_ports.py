@@ -16,7 +16,7 @@ import pytest
 
 from policy.hosts import EgressRules, Reach
 from proxy.edges.upstream.egress import Egress, Origin, dial
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from runtime.exhaustion import is_exhausted
 from tests.contracts.process.test_exhaustion import call, degraded
 from tests.contracts.process.test_supervisor import World, a_world

@@ -18,7 +18,7 @@ from proxy.edges.process.channel import Channel, Message, SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, SupervisorFailedError, WaitingTimes
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
 from proxy.edges.process.supervisor.worker_processes import ASYNC_WORKER, SlotCallbacks, WorkerSlot
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
 from tests.waiting import PATIENCE_S, eventually

@@ -13,7 +13,7 @@ from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import own_port

@@ -13,7 +13,7 @@ from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.supervisor.probe import PLANS
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from runtime.redis.slots import SLOTS, slot_of
 from tests.contracts.redis.real_counters import OPTIONS, counted, counters_at, plan, settle
 from tests.contracts.redis.test_counters_access import NEEDED

@@ -19,7 +19,7 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis

@@ -16,7 +16,7 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import day_usage, simple
 from tests.redis_server import RedisServer, private_redis
 from tests.stepped_clock import SteppedClock

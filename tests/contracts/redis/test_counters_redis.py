@@ -15,7 +15,7 @@ from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import Take
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S, eventually

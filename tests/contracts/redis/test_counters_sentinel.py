@@ -12,7 +12,7 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import RedisCounters
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
 from proxy.edges.redis.nodes.single import SingleNode
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from runtime.redis.slots import Place
 from runtime.redis.url import RedisUrl
 from tests.contracts.redis.real_counters import counted, counters_at, plan, settle

@@ -12,7 +12,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import RedisCounters
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, RPS, TPM, group, plan_of
 from tests.contracts.redis.real_counters import OPTIONS, counters_at, settle
 from tests.redis_sentinel import SentinelSet, running_sentinels

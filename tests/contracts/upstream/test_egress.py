@@ -11,7 +11,7 @@ import pytest
 from policy.hosts import Address, EgressRules, Reach
 from proxy.edges.upstream import egress as egress_module
 from proxy.edges.upstream.egress import Egress, Origin, Resolver
-from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamTimeoutError, UpstreamUnreachableError
 
 BOTH_LOOPS = True
 SOON_S = 20.0

@@ -11,7 +11,8 @@ from proxy.accounting.journaled_call import JournaledCall
 from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
-from proxy.exchange import JournalUnavailableError, UpstreamCall
+from proxy.errors import JournalUnavailableError
+from proxy.records.messages import UpstreamCall
 from tests import upstream as script
 from tests.contracts.upstream.test_uploads import FakeUpload
 from tests.fakes.directory import SLUG, platform

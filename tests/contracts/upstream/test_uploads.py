@@ -11,7 +11,8 @@ import pytest
 from policy.hosts import EgressRules, Reach
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
-from proxy.exchange import UpstreamCall, UpstreamResetError
+from proxy.errors import UpstreamResetError
+from proxy.records.messages import UpstreamCall
 from proxy.refusals import MalformedRequestError
 from tests import upstream as script
 from tests.upstream import Exchange, ScriptedUpstream

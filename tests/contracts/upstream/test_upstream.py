@@ -15,14 +15,9 @@ from proxy.edges.upstream import egress
 from proxy.edges.upstream.answer import HttpAnswer
 from proxy.edges.upstream.client import BURST_CONNECTIONS, CLOSED_PER_STEP, HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
-from proxy.exchange import (
-    UpstreamCall,
-    UpstreamCutError,
-    UpstreamResetError,
-    UpstreamTimeoutError,
-    UpstreamUnreachableError,
-)
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
+from proxy.records.messages import UpstreamCall
 from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.upstream import Exchange, ScriptedUpstream

@@ -19,8 +19,9 @@ from policy.hosts import Reach
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.edges.upstream.connection import HEAD_BYTES, UpstreamConnection
 from proxy.edges.upstream.shared_state import READ_BYTES, SharedState
-from proxy.exchange import CallerGoneError, UpstreamCall, UpstreamCutError, UpstreamError
+from proxy.errors import CallerGoneError, UpstreamCutError, UpstreamError
 from proxy.http_rules.headers import answer_fields
+from proxy.records.messages import UpstreamCall
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from proxy.dialects.vendor_rules import vendor_c
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from proxy.refusals import TargetCredentialError
 from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa

@@ -12,7 +12,7 @@ import pytest
 
 from policy.billing import Tokens
 from proxy import progress_clock
-from proxy.exchange import UpstreamCutError, UpstreamTimeoutError
+from proxy.errors import UpstreamCutError, UpstreamTimeoutError
 from proxy.stages import settle
 from proxy.stages.admit import BYTES_PER_TOKEN
 from tests.fakes.path import PathRig

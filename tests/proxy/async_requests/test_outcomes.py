@@ -25,7 +25,7 @@ from proxy.async_requests.outcomes import (
 )
 from proxy.async_requests.requests import Again, Attempt, AttemptRef, DeploymentRef, Failed, RetryRules
 from proxy.async_requests.states import ErrorCode
-from proxy.exchange import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.refusals import BadUpstreamAnswerError, NoModelReplicaError, NoSuchModelError
 
 URL = "http://replica.internal:8000/predict"

@@ -11,7 +11,7 @@ from proxy.async_requests.requests import Succeeded
 from proxy.async_requests.states import ErrorCode, Phase, Status
 from proxy.async_worker import answer_reading
 from proxy.async_worker.answer_reading import CHUNK_BYTES, MAX_ERROR_BYTES
-from proxy.exchange import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from tests.fakes.upstream_client import Piece, answer
 from tests.proxy.async_worker.rig import D1, HOOK, A, B, Rig, turns
 

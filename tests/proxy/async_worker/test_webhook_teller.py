@@ -19,13 +19,8 @@ from proxy.async_requests.requests import Delivery
 from proxy.async_worker import webhook_teller
 from proxy.async_worker.delivery import AnswerLostError
 from proxy.async_worker.webhook_teller import SMALL_BYTES, TellerParts, TellerTimeouts, WebhookTeller
-from proxy.exchange import (
-    UpstreamCall,
-    UpstreamCutError,
-    UpstreamResetError,
-    UpstreamTimeoutError,
-    UpstreamUnreachableError,
-)
+from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.records.messages import UpstreamCall
 from runtime.exhaustion import NoLocalPortError
 from tests.fakes.directory import FakeDirectory
 from tests.fakes.upstream_client import FakeAnswer, FakeUpstream, answer

@@ -43,7 +43,7 @@ from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.parts import DispatchSettings, Parts
 from proxy.pipeline import Pipeline
-from proxy.supervisor.refresher import ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from tests.proxy.budget.canned_wires import CannedCaller, CannedEgress, CannedLoop
 
 CALLERS = 8

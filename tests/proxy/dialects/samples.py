@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target, VendorCConfig
 from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, DeliveredCounter, Reported
+from proxy.answers import Headers
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import UnreadAnswer
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.exchange import Headers, Incoming, Received
-from proxy.forms.upload import Form
-from proxy.head_facts import HeadFacts, Purpose
 from proxy.http_rules.headers import answer_fields
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
+from proxy.records.head_facts import HeadFacts, Purpose
+from proxy.records.messages import Form, Incoming, Received
 from proxy.time_slices import Uncut
 from tests.fakes.seals import SEAL_KEYS, WORKSPACE
 

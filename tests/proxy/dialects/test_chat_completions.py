@@ -13,8 +13,8 @@ from proxy.dialects import body_readers
 from proxy.dialects import finish as finish_module
 from proxy.dialects.registry import Dialects
 from proxy.dialects.target_request import target_body
-from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import SEAL_KEYS
 from tests.proxy.dialects.samples import (
     CHAT,

@@ -7,7 +7,7 @@ import pytest
 
 from policy.endpoints import CHAT_COMPLETIONS, RESPONSES, Target
 from policy.endpoints import MESSAGES as MESSAGES_DIALECT
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from proxy.json_text.large_json import LONG_BYTES, parse_with_placeholders
 from proxy.json_text.request_json import request_json_at_once
 from tests.proxy.dialects.samples import (

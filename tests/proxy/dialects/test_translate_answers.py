@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from policy.billing import Tokens
-from proxy.exchange import UpstreamCutError, UpstreamResetError
+from proxy.errors import UpstreamCutError, UpstreamResetError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from tests.proxy.dialects.samples import (
     CUTS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policy.endpoints import Target
 from proxy.dialects.chat_completions.dialect import DIALECT as CHAT_DIALECT
 from proxy.dialects.messages.dialect import DIALECT as MESSAGES_DIALECT
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
 from tests.proxy.dialects.samples import (

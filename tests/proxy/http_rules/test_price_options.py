@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from proxy.http_rules.price_options import check_price_options
 from proxy.refusals import MalformedRequestError
 from tests.fakes.wire import FakeIncoming

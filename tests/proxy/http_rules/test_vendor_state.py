@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.upstream_request import UntranslatableError
-from proxy.head_facts import HeadFacts, Purpose
+from proxy.errors import UntranslatableError
 from proxy.http_rules.vendor_state import check_vendor_state, names_state, needs_a_close_look
 from proxy.json_text.large_json import Outline
 from proxy.json_text.sliced_json import parse_in_slices
+from proxy.records.head_facts import HeadFacts, Purpose
 from proxy.refusals import MalformedRequestError
 from proxy.time_slices import at_once
 

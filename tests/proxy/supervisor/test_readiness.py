@@ -2,7 +2,8 @@
 
 import pytest
 
-from proxy.supervisor.readiness import OK, Finding, Readiness, Report
+from proxy.records.supervisor.findings import OK, Finding, Report
+from proxy.supervisor.readiness import Readiness
 
 
 def test_each_change_of_a_check_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from policy.snapshot import Row, SnapshotPage
+from proxy.errors import ReplicaUnwritableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor import fetch_progress
 from proxy.supervisor import refresher as module
-from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, ReplicaVersion
+from proxy.supervisor.refresher import Refresher
 from tests.fakes.control_plane import FakeControl
 from tests.waiting import eventually
 

@@ -25,7 +25,7 @@ from proxy.edges.journal.supervisor.delivery import Delivery, IngestClient, Inge
 from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from runtime.backoff import pause_s
 from runtime.log_lines import START_S, OutageLog
 

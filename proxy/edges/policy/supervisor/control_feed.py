@@ -8,7 +8,8 @@ import aiohttp
 import orjson
 
 from policy.snapshot import SnapshotPage
-from proxy.supervisor.refresher import ControlUnreachableError, ReplicaVersion
+from proxy.errors import ControlUnreachableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 PATH = "/internal/v1/snapshot"
 PAGE_ROWS = 5000

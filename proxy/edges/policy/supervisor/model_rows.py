@@ -16,8 +16,8 @@ import orjson
 
 from policy.snapshot import ModelRow, Row, RowKind, Wire
 from proxy.edges.policy.replica_file import connect_readonly
-from proxy.exchange import PolicyUnavailableError
-from proxy.supervisor.refresher import ReplicaStore, ReplicaUpdate, ReplicaVersion
+from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.policy_replica import ReplicaStore, ReplicaUpdate, ReplicaVersion
 
 SLICE = 32
 """How many changes are applied at once."""

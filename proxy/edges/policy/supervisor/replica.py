@@ -18,7 +18,8 @@ from proxy.edges.policy.replica_file import SCHEMA_VERSION, ReplicaStamp, connec
 from proxy.edges.policy.supervisor import group_rows, row_tables
 from proxy.edges.policy.supervisor.group_rows import GroupParts
 from proxy.edges.policy.supervisor.row_tables import EncodedRow
-from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
+from proxy.errors import ReplicaUnwritableError
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import try_lock
 
 CHANGES_KEPT = 2000

@@ -16,7 +16,7 @@ from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
-from proxy.supervisor.refresher import ReplicaVersion
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import is_locked
 
 # Until version 3 `rows` had all kinds: then the other two are views.

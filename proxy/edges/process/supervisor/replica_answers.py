@@ -13,7 +13,7 @@ from typing import Protocol
 from policy.deployments import Where
 from proxy.edges.policy.supervisor.model_rows import ModelChange
 from proxy.edges.process.channel import Message
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 from proxy.replicas.supervisor.platform_call import CallId, WaitsFor, Why
 from proxy.replicas.supervisor.switchboard import Clocks, Models, Switchboard

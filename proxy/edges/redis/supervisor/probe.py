@@ -6,7 +6,7 @@ from policy.limits.limit import Limit
 from policy.limits.settlement import NO_TOKENS
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 
 _LIMIT = Limit(LimitType.REQUEST, Unit.MINUTE, 1_000_000)
 

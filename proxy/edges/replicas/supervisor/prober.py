@@ -19,8 +19,9 @@ from policy.deployments import NOT_SERVING, Deployment, HealthCheck
 from policy.hosts import Reach
 from proxy.edges.policy.supervisor.model_rows import ModelChange
 from proxy.edges.replicas.supervisor.probe_lanes import ProbeLane, ProbeLanes
-from proxy.exchange import UpstreamCall, UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
+from proxy.errors import UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.parts import UpstreamClient
+from proxy.records.messages import UpstreamCall
 from proxy.replicas.supervisor.replica_health import Probe, ReplicaHealth
 from runtime.exhaustion import Exhaustion, is_exhausted
 

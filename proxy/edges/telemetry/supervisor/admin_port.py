@@ -13,8 +13,9 @@ from ipaddress import ip_address
 from aiohttp import web
 
 from policy.credentials import credentials_in
-from proxy.exchange import Headers, PolicyUnavailableError
-from proxy.supervisor.readiness import Report
+from proxy.answers import Headers
+from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.findings import Report
 from runtime.http.server import keep
 from runtime.metrics_text import ALL_WORKSPACES
 from runtime.shares.places import NoPlaceError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from proxy.supervisor.readiness import OK, Finding
+from proxy.records.supervisor.findings import OK, Finding
 
 TOLD_S = 3600.0
 """How long `/readyz` names a step."""

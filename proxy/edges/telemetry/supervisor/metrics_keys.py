@@ -7,7 +7,7 @@ from pathlib import Path
 from policy.credentials import digest_of, equals_token, may_export_metrics
 from proxy.directory_values import KeyHolder
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, open_replica_listing
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from runtime.metrics_text import ALL_WORKSPACES
 
 

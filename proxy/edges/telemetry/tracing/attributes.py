@@ -13,7 +13,7 @@ from policy.endpoints import PROVIDERS, Target
 from proxy.accounting.request_report import RequestReport
 from proxy.dialects import passed_paths
 from proxy.dialects.counting import token_count
-from proxy.exchange import MODELS_PATH, UpstreamCall
+from proxy.records.messages import MODELS_PATH, UpstreamCall
 
 Attributes = dict[str, AttributeValue]
 

@@ -8,7 +8,7 @@ from policy.endpoints import Target
 from proxy.accounting.request_report import RequestReport
 from proxy.edges.telemetry.tracing import attributes
 from proxy.edges.telemetry.tracing.attributes import Attributes
-from proxy.exchange import Incoming, Received, UpstreamCall
+from proxy.records.messages import Incoming, Received, UpstreamCall
 from runtime.tracing.current import Work
 from runtime.tracing.propagation import NO_PARENT, fields_of, parent_of
 

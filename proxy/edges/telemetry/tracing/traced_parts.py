@@ -17,9 +17,9 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.registry import Dialects
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
-from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
 from proxy.json_text.segmented_body import RequestBody
 from proxy.parts import Counters, Journal, Meters, Replicas, UpstreamClient
+from proxy.records.messages import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
 from runtime.tracing.current import CURRENT
 

@@ -23,7 +23,7 @@ from proxy.dialects.middle.request import (
     ToolResult,
     Turn,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import opened, seal
 
 USER = {"role": "user", "content": "hi"}

@@ -23,7 +23,7 @@ from proxy.dialects.middle.request import (
     ToolResult,
     Turn,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.proxy.dialects.chat_completions.requests import validated
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.chat_completions.request_reader import read_request
 from proxy.dialects.chat_completions.request_writer import write_request
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.proxy.dialects.chat_completions.requests import REQUESTS, validated
 
 

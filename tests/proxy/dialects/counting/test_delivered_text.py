@@ -14,7 +14,7 @@ from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
 from proxy.accounting.metering import AnswerReader
-from proxy.exchange import Headers
+from proxy.answers import Headers
 from proxy.json_text.large_json import parse_with_placeholders
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once

@@ -18,7 +18,7 @@ from proxy.dialects.middle.request import (
     ToolCall,
     ToolResult,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import seal
 
 Json = dict[str, Any]

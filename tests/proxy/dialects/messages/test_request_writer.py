@@ -37,7 +37,7 @@ from proxy.dialects.middle.request import (
     Turn,
     TurnPart,
 )
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.proxy.dialects.messages.sdk import check_request
 
 Json = dict[str, Any]

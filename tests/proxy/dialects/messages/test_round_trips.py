@@ -15,7 +15,7 @@ from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import ReasoningSettings, Request, Sampling
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import seals_of
 from tests.proxy.dialects.messages.recorded import frames_of
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, check_request, parse_message, payloads

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.middle.gathering import Budget, Gathered, ObjectProgress
-from proxy.exchange import UpstreamCutError
+from proxy.errors import UpstreamCutError
 
 VALUES = st.recursive(st.text(max_size=6) | st.integers(0, 99) | st.none(), lambda inner: st.lists(inner, max_size=3))
 

@@ -20,7 +20,7 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.gathering import Budget
 from proxy.dialects.middle.part_order import PartOrder
-from proxy.exchange import UpstreamCutError
+from proxy.errors import UpstreamCutError
 
 STOPPED = Stopped(Stop(END))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policy.endpoints import Target
 from proxy.dialects.middle.sealing import MARK, SealKeys, Seals, has_reasoning
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
 BLOCK = {"type": "thinking", "thinking": "Hm", "signature": "sig"}

@@ -32,7 +32,7 @@ from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Reques
 from proxy.dialects.middle.whole_answers import GatheredAnswer
 from proxy.dialects.middle.whole_answers import events_of as events_of_answer
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
-from proxy.exchange import UpstreamResetError
+from proxy.errors import UpstreamResetError
 from proxy.json_text.exact_numbers import loads_exactly
 from tests.fakes.seals import seals_of
 from tests.proxy.dialects.assembling import assembled

@@ -41,7 +41,7 @@ from proxy.dialects.middle.stops import stop_of
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.responses.output_items import with_bytes
 from proxy.dialects.sse import Framer, data_of
-from proxy.exchange import UpstreamCutError
+from proxy.errors import UpstreamCutError
 from tests.fakes.seals import opened, seals_of, unseal
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.responses.recorded import RECORDED

@@ -17,7 +17,7 @@ from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import Request, Tool
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.sse import data_of
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import seals_of
 from tests.proxy.dialects.responses.recorded import RECORDED
 

@@ -32,7 +32,7 @@ from proxy.dialects.middle.request import (
     Turn,
 )
 from proxy.dialects.responses.dialect import DIALECT
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.fakes.seals import opened, seal
 from tests.upstream.dialects.shapes import mismatches
 

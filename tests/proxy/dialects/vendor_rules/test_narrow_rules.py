@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from policy.endpoints import Target
-from proxy.dialects.upstream_request import UntranslatableError
+from proxy.errors import UntranslatableError
 from tests.proxy.dialects.samples import (
     CHAT,
     MESSAGES,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from policy.endpoints import VendorCConfig
 from policy.service_accounts import ServiceAccountError
 from proxy.dialects.vendor_rules import vendor_c
-from proxy.exchange import UpstreamUnreachableError
+from proxy.errors import UpstreamUnreachableError
 from proxy.settings import settings_from
 from tests.proxy.dialects.samples import SLUG, VENDOR_C, build_request, received
 

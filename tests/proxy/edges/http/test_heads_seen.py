@@ -15,7 +15,7 @@ from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.server import HttpServer
-from proxy.exchange import Incoming, Outgoing
+from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import RefusalError
 from tests.fakes.front import listening
 from tests.proxy.budget.canned_wires import FirstDescriptor

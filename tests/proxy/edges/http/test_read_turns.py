@@ -8,7 +8,7 @@ from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.read_turns import LONG_BYTES
 from proxy.edges.http.server import READ_BYTES, HttpServer
-from proxy.exchange import Incoming, Outgoing
+from proxy.records.messages import Incoming, Outgoing
 from tests.proxy.edges.http.test_heads_seen import SinkTransport
 
 CALLERS = 20

@@ -15,7 +15,7 @@ from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRe
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.fakes.journal import ClosedCall, OpenedCall
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)

@@ -15,7 +15,7 @@ from proxy.edges.journal import disk_watch
 from proxy.edges.journal.segments import memory_directory, remove_strays, restore_segments
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 from tests.proxy.edges.journal.journals import SMALL, finish, key, start, write_calls
 from tests.waiting import eventually
 

@@ -21,7 +21,7 @@ from proxy.edges.journal.writer import (
     JournalWriter,
     RecordTooLargeError,
 )
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 from tests.fakes.journal import ClosedCall
 from tests.proxy.edges.journal.journals import (
     OPENED_AT_MS,

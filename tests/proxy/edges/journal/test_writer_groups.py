@@ -13,7 +13,7 @@ from policy.billing import Tokens
 from proxy.accounting.journal_records import Kind, frames
 from proxy.accounting.recovery import Ledger, progress_record
 from proxy.edges.journal.writer import JournalWriter
-from proxy.exchange import JournalUnavailableError
+from proxy.errors import JournalUnavailableError
 from tests.fakes.journal import written
 from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, finish, key, start
 

@@ -15,7 +15,7 @@ from proxy.accounting.reservations import LimitHit
 from proxy.edges.redis.admission_requests import CompiledPlan, TakeTemplate
 from proxy.edges.redis.scripts import BATCH_MAX, Script
 from proxy.edges.redis.settlement_sender import SettlementSender
-from proxy.exchange import CountersUnavailableError
+from proxy.errors import CountersUnavailableError
 from tests.proxy.edges.redis.scripted_nodes import ScriptedClient, ScriptedNodes, SentBatch, sent_batch
 
 SKIPS_IDLE_TIME = True

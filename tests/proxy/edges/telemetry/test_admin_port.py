@@ -6,8 +6,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.edges.telemetry.supervisor.admin_port import admin_app, is_direct_from_loopback
-from proxy.exchange import PolicyUnavailableError
-from proxy.supervisor.readiness import OK, Check, Finding, Readiness
+from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.findings import OK, Finding
+from proxy.supervisor.readiness import Check, Readiness
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
 METRICS_TOKEN = "token"

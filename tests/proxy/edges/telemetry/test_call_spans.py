@@ -21,7 +21,7 @@ from policy.limits.limit import Limit
 from proxy.edges.telemetry.access_log import lines_of
 from proxy.edges.telemetry.tracing.attributes import OPERATIONS
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
-from proxy.exchange import UpstreamCutError, UpstreamUnreachableError
+from proxy.errors import UpstreamCutError, UpstreamUnreachableError
 from proxy.worker.tracing import traced_pipeline
 from runtime.log_schema import log_line
 from runtime.tracing.current import add_ids_to_log_lines

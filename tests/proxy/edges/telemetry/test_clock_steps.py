@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from proxy.edges.telemetry.supervisor.clock_steps import TOLD_S, RedisClockSteps
-from proxy.supervisor.readiness import OK
+from proxy.records.supervisor.findings import OK
 
 HOUR_MS = 3_600_000
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from policy.deployments import Deployment, Where
 from policy.snapshot import ModelRow
-from proxy.exchange import PolicyUnavailableError
+from proxy.errors import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 from proxy.replicas.supervisor.platform_call import CallId, WaitsFor, Why
 from proxy.replicas.supervisor.switchboard import Clocks, Switchboard

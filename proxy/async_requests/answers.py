@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from proxy.answers import Answered
 from proxy.async_requests.requests import PRIORITIES, Cancellation, DeploymentRef, QueueFigures, RequestState
 from proxy.async_requests.states import Status
-from proxy.exchange import Answered
 from runtime.log_schema import timestamp
 
 

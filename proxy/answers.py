@@ -1,0 +1,38 @@
+"""What an answer to the caller consists of, and what the fields of an upstream's answer say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, str]]
+
+
+class AnswerFields(NamedTuple):
+    """What the fields of an upstream's answer say."""
+
+    content_type: str
+    encoded: bool
+    """The body is compressed, so it cannot be read, nor searched for secrets."""
+    returned: Headers
+    """Those that go to the caller, without those that the upstream declares hop-by-hop."""
+    codings: tuple[str, ...]
+    """The transfer codings, in lower case, one for each field."""
+    longest: int
+    """How many characters the longest value in `returned` has."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """The response, except for its last bytes: they leave once the call is journaled. A refusal is one, too.
+
+    `status`, `headers` and `reason` matter only if no head was sent before.
+    """
+
+    status: int
+    headers: Headers
+    final: bytes
+    reason: str = ""
+    """An error's message: some clients show only the status line's reason phrase.
+
+    See docs/reference/inference.md#errors.
+    """
