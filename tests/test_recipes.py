@@ -20,6 +20,7 @@ from control.edges.sql.events.ingest import NewEvent
 from control.edges.sql.tables import events
 from policy.billing import BillingEvent
 from policy.endpoints import PROVIDERS
+from policy.limits.kinds import KINDS, LimitType, Unit
 from runtime.setting_names import NAMES
 from tests.clients.catalogue import PROVIDERS as CLIENTS_PROVIDERS
 from tests.test_reference import plain, rows
@@ -122,3 +123,8 @@ def test_event_is_exported_with_every_field_by_command_console_and_forwarder(tmp
     assert sorted(shown.split(",")) == columns_of_an_event()
     pytest.importorskip("pyarrow")
     assert sorted(ParquetParts(tmp_path, 1).schema().names) == columns_of_an_event()
+
+
+def test_every_type_and_unit_of_limits_has_a_kind() -> None:
+    assert {type for type, _ in KINDS} == set(LimitType)
+    assert {unit for _, unit in KINDS} == set(Unit)
