@@ -71,7 +71,7 @@ class Forwarding:
     headers: Mapping[str, str]
     """All but `x-request-id`."""
     lines: bytes
-    """The same, encoded."""
+    """The same, encoded; empty unless calls share it."""
 
 
 @dataclass(slots=True)

@@ -109,7 +109,7 @@ class Dispatch:
         credential = await self._credential(context, target)
         forwarding = self._forwarding(context, admitted, credential)
         context.shape = None  # to be made anew, with what is kept from now on
-        if _is_shared(context, target):
+        if forwarding.lines:
             context.forwarding = forwarding
             if facts.forwarded:
                 directory.keep_forwarding(facts.forwarded, endpoint, forwarding)
@@ -159,7 +159,7 @@ class Dispatch:
             url=request.url_at(base_url) if base_url else "",
             reach=reach,
             headers=headers,
-            lines=field_lines(headers),
+            lines=field_lines(headers) if _is_shared(context, target) else b"",
         )
 
     def _base_url(self, target: Target) -> tuple[str, Reach]:
