@@ -504,7 +504,7 @@ def pure_modules_have_no_effects(sources: Sources) -> list[str]:
 
 TUPLES_AND_ENUMERATIONS = frozenset(("_asdict", "_fields", "_make", "_replace", "_value_"))
 """Documented, and with an underscore only so that no field can have the name."""
-DOCUMENTED = frozenset(("os._exit", "sys._clear_type_cache"))
+DOCUMENTED = frozenset(("os._exit",))
 INNER = frozenset(
     (
         *("__code__", "__closure__", "__defaults__", "__globals__", "__kwdefaults__", "__mangled__", "__wrapped__"),

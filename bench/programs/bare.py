@@ -49,7 +49,7 @@ from proxy.parts import DispatchSettings, Parts
 from proxy.pipeline import Pipeline
 from proxy.records.messages import Received
 from proxy.stages.settle import Settle
-from proxy.worker.app import collect_garbage_less_often, keep_room
+from proxy.worker.memory import collect_garbage_less_often, keep_room
 
 CONNECT_TIMEOUT_S = 5.0
 _TAKEN = Taken()

@@ -6,8 +6,6 @@ counts leave, and the line to the supervisor closes last.
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import signal
 import socket
 import sys
@@ -38,25 +36,16 @@ from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
 from proxy.parts import AsyncQueueing, DispatchSettings, Parts
 from proxy.pipeline import Pipeline
 from proxy.settings import Settings
+from proxy.worker.memory import collect_garbage_less_often, keep_room, return_free_memory
 from runtime.exhaustion import Exhaustion
 
 if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing
 
-YOUNG_OBJECTS = 10_000
-"""New containers before the garbage collector runs: a few MiB. Ten calls make Python's default of 700."""
-MIDDLE_PASSES = 100
-"""Young collections before one of the middle generation. It visits all that was cached since the last one: up to 80 ms
-when most pairs of key and slug are new."""
 UNKNOWN_PART = 10
 """At most this fraction (a tenth) of the calls in flight may wait for control to confirm an unknown key."""
 LAST_ANSWERS_S = 2.0
 """How long before the drain timeout ends calls that still wait for a replica are answered. They may be thousands."""
-KEPT_SPARES = 256
-"""No fewer than uvloop and asyncio keep of each kind."""
-SPARES_USED_S, AGAIN_AFTER_S = 0.1, 1.0
-ROOM_BYTES = 16 << 20
-"""Memory kept for reuse: eight prompts of 400 kB at once fit without returning a page to the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,63 +104,6 @@ async def _drain(server: HttpServer, replicas: ReplicaRequests, timeout_s: float
     timer.cancel()
 
 
-def collect_garbage_less_often() -> None:
-    """Exempt all present objects from garbage collection, and collect less often: calls leave few cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, MIDDLE_PASSES, 20)
-
-
-def keep_room() -> None:
-    """Let glibc keep up to twice ROOM_BYTES of freed memory, as it does after freeing a block that large (mallopt(3)).
-
-    Otherwise it gives a body's pages back with each call and faults them in again with the next: up to half of what a
-    400 kB prompt costs. The block itself is never touched, so it takes no memory; other allocators do not mind.
-    """
-    bytes(ROOM_BYTES)
-
-
-def burst_ended(times: int = 3) -> None:
-    """Give memory back in a moment, once what uvloop and asyncio keep for reuse is of now instead of the burst.
-
-    And again a second later, because what lives only for a moment, such as a timer, holds an arena each time, too.
-
-    They keep up to 255 dead handles, timers and iterators of futures each, and one of them holds an arena of CPython's
-    (decision 0052). Of those made here the last are dropped first and kept, and they lie close together.
-    """
-    loop = asyncio.get_running_loop()
-    spares: list[object] = []
-    for _ in range(2 * KEPT_SPARES):
-        spares += loop.call_soon(_nothing), loop.call_later(0.001, _nothing), loop.create_future().__await__()
-    loop.call_later(SPARES_USED_S, _drop_and_give_back, spares, times - 1)
-
-
-def _drop_and_give_back(spares: list[object], more_times: int) -> None:
-    while spares:
-        spares.pop()
-    give_back()
-    if more_times:
-        asyncio.get_running_loop().call_later(AGAIN_AFTER_S, burst_ended, more_times)
-
-
-def _nothing() -> None: ...
-
-
-def give_back() -> None:
-    """Return free memory to the system: CPython its empty arenas, glibc the free pages inside its heap.
-
-    The garbage collector empties the free lists of tuples and others, and the type cache holds names of attributes,
-    each a few bytes in an arena of 1 MiB. On its own glibc returns only free memory at the heap's end, and `keep_room`
-    stops even that.
-    """
-    gc.collect()
-    if sys.version_info < (3, 13):  # deprecated from then on
-        sys._clear_type_cache()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 async def _parts(
     settings: Settings,
     launch: WorkerLaunch,
@@ -206,7 +138,7 @@ async def _parts(
     link.health = health
     stack.push_async_callback(counters.close)
     egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
-    upstream = HttpUpstream(egress, on_burst_end=burst_ended)
+    upstream = HttpUpstream(egress, on_burst_end=return_free_memory)
     stack.push_async_callback(upstream.aclose)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
     stack.push_async_callback(tokens.aclose)
