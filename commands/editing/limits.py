@@ -28,7 +28,9 @@ class LimitChange:
         return "rate_limits" if Unit[self.unit].is_rolling else "usage_limits"
 
     def replaces(self, present: Mapping[str, Any]) -> bool:
-        return present["type"] == self.type and (self.threshold is not None or present["unit"] == self.unit)
+        """A slug has one rate limit per type, of either unit, and one usage limit per type and unit."""
+        is_other_unit_replaced = self.list_name == "rate_limits" and self.threshold is not None
+        return present["type"] == self.type and (is_other_unit_replaced or present["unit"] == self.unit)
 
 
 def parse_limits(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> tuple[LimitChange, ...]:
@@ -39,8 +41,7 @@ def parse_limits(_context: click.Context, _option: click.Parameter, texts: Seque
 def changed(models: Sequence[Mapping[str, Any]], slugs: Sequence[str], limits: Sequence[LimitChange]) -> list[Model]:
     """The models with access to `slugs` and the limits of their slugs added or replaced. Others stay as they are.
 
-    A limit replaces one of its type in its list: a slug has one rate limit and one daily limit per type. What removes
-    a limit names its unit, too.
+    What removes a limit names its unit, too.
     """
     by_slug = {model["slug"]: dict(model) for model in models}
     for slug in (*slugs, *(limit.slug for limit in limits)):

@@ -9,7 +9,7 @@ from commands.collector import collector_paused
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
 from commands.errors import AwayError
-from commands.group_tree.tree import Group, has_daily_limit, roots_of, tree_json, tree_text
+from commands.group_tree.tree import Group, has_usage_limit, roots_of, tree_json, tree_text
 from commands.output import json_text
 from commands.progress import reading
 from commands.resources.lists import Told, all_items
@@ -38,11 +38,11 @@ def tree(group: str | None, no_usage: bool, connection: Connection) -> None:
 
 
 async def _groups(client: Client, query: dict[str, Any], no_usage: bool, report: Told) -> Sequence[Group]:
-    """The groups, each with `usage`: None where it has daily limits and Redis is away, so that control cannot tell."""
+    """The groups, each with `usage`: None where it has usage limits and Redis is away, so that control cannot tell."""
     if no_usage:
         return [group | {"usage": []} for group in await all_items(client, names.GROUPS, report, **query)]
     try:
         return await all_items(client, names.GROUPS, report, **query, usage="true")
     except AwayError:
         groups = await all_items(client, names.GROUPS, report, **query | {"effective_models": "true"})
-        return [group | {"usage": None if has_daily_limit(group) else []} for group in groups]
+        return [group | {"usage": None if has_usage_limit(group) else []} for group in groups]

@@ -7,6 +7,7 @@ from typing import Any
 
 from commands.editing.limits import limits_of
 from commands.output import cell_text
+from policy.limits.kinds import Unit
 
 BAR_CELLS = 20
 Group = Mapping[str, Any]
@@ -35,13 +36,13 @@ def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
     return tuple(map(node, below[None]))
 
 
-def has_daily_limit(group: Group) -> bool:
+def has_usage_limit(group: Group) -> bool:
     """Return whether its usage has entries."""
     return any(model["usage_limits"] for model in group["effective_models"])
 
 
 def tree_text(roots: Sequence[Node]) -> str:
-    """A line per group, below it a line per slug, and a line per daily limit with a bar of what is used."""
+    """A line per group, below it a line per slug, and a line per usage limit with a bar of what is used."""
     return "\n".join(line for root in roots for line in _lines(root, "", ""))
 
 
@@ -52,8 +53,9 @@ def tree_json(roots: Sequence[Node]) -> list[dict[str, Any]]:
 
 def bar(usage: int, threshold: int) -> str:
     """Twenty cells. One that is not full shows no full bar, and one that is used no empty one."""
-    part = min(BAR_CELLS - 1, max(usage * BAR_CELLS // threshold, 1 if usage else 0))
-    full = BAR_CELLS if usage >= threshold else part
+    full = BAR_CELLS
+    if usage < threshold:
+        full = min(BAR_CELLS - 1, max(usage * BAR_CELLS // threshold, 1 if usage else 0))
     return "█" * full + "░" * (BAR_CELLS - full)
 
 
@@ -83,15 +85,20 @@ def _models(group: Group) -> Iterator[str]:
         for entry in entries[model["slug"]]:
             yield f"  {_usage(entry, group['id'])}"
     if group["usage"] is None:
-        yield "usage of today is not known"
+        yield "usage is not known"
 
 
 def _usage(entry: Mapping[str, Any], group_id: str) -> str:
     usage = entry["current_usage"]
     threshold = entry["threshold"]
-    share = f"{100 * usage // threshold}%"
+    share = f"{100 * usage // threshold}%" if threshold else "100%"
     source = "" if entry["source_group"] == group_id else f"  set by {entry['source_group']}"
-    return f"{bar(usage, threshold)} {share:>4}  {usage} of {threshold} {entry['type']} today{source}"
+    figures = f"{usage} of {threshold} {entry['type']} {_window(entry['unit'])}"
+    return f"{bar(usage, threshold)} {share:>4}  {figures}{source}"
+
+
+def _window(unit: str) -> str:
+    return "today" if unit == Unit.DAY else f"this {unit.lower()}"
 
 
 def _external_id(group: Group) -> str:

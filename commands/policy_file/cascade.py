@@ -45,7 +45,7 @@ def intermediate_models(transitions: Mapping[str, Transition]) -> dict[str, tupl
 def _between(
     old: Sequence[SlugLimits], new: Sequence[SlugLimits], ceilings: Mapping[ThresholdKey, int]
 ) -> Iterator[SlugLimits]:
-    """Access to what both allow, under the limits of both. One limit per type: of two units, the new one."""
+    """Access to what both allow, under the limits of both. Of two rate limits of one type, the new one."""
     before = {entry.slug: entry for entry in old}
     for entry in new:
         if entry.slug in before:
@@ -57,8 +57,8 @@ def _between(
 
 
 def _merged(old: Sequence[Limit], new: Sequence[Limit]) -> list[Limit]:
-    types = {limit.type for limit in new}
-    return [*new, *(limit for limit in old if limit.type not in types)]
+    types = {(limit.type, None if limit.is_rate else limit.unit) for limit in new}
+    return [*new, *(limit for limit in old if (limit.type, None if limit.is_rate else limit.unit) not in types)]
 
 
 def _lowered(slug: str, limits: Sequence[Limit], ceilings: Mapping[ThresholdKey, int]) -> Iterator[Limit]:

@@ -6,7 +6,7 @@ from typing import Any
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
 from policy.groups import MAX_MODELS, Enforcement
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
-from policy.limits.limit import MAX_THRESHOLD, MIN_THRESHOLD
+from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
 
 VERSION = 1
 _NO_NUL = r"^[^\u0000]*$"
@@ -113,8 +113,8 @@ SCHEMA: Schema = {
         "model": _object(
             ("slug",),
             slug=_text(257, "{org_prefix}/{name}", _SLUG),
-            rate_limits=_list("rate_limit", "At most one per type.", len(LimitType)),
-            usage_limits=_list("usage_limit", "At most one per type.", len(LimitType)),
+            rate_limits=_list("rate_limit", "At most one per type.", MAX_RATE_LIMITS),
+            usage_limits=_list("usage_limit", "At most one per type and unit.", MAX_USAGE_LIMITS),
         ),
         "rate_limit": _limit(RATE_UNITS),
         "usage_limit": _limit(USAGE_UNITS),

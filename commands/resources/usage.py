@@ -1,4 +1,4 @@
-"""`tollgate usage`: daily limits, usage reports and statements (docs/reference/command-line.md#usage-and-prices)."""
+"""`tollgate usage`: usage limits, usage reports and statements (docs/reference/command-line.md#usage-and-prices)."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ def usage() -> None:
 @click.option("--group", metavar="ID", required=True, help="The group, by id or external id.")
 @over_api
 def list_usage(connection: Connection, group: str) -> None:
-    """Print a group's daily limits and how much of each is used."""
+    """Print a group's usage limits and how much of each is used."""
 
     async def work(client: Client) -> Any:
         id = await names.group_id(client, group)
@@ -40,6 +40,7 @@ def list_usage(connection: Connection, group: str) -> None:
 _COLUMNS = (
     Column("SLUG", lambda entry: entry["slug"]),
     Column("TYPE", lambda entry: entry["type"]),
+    Column("UNIT", lambda entry: entry["unit"]),
     Column("USED", lambda entry: entry["current_usage"]),
     Column("LIMIT", lambda entry: entry["threshold"]),
     Column("SET BY", lambda entry: entry["source_group"]),

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.limit_schemas import (
-    MAX_RATE_LIMITS,
-    MAX_USAGE_LIMITS,
+    ONE_PER_KIND,
     ONE_PER_TYPE,
     RateLimitV1,
     TypeName,
@@ -44,7 +43,7 @@ from control.resources.groups import GroupChange, GroupInTree, NewGroup
 from policy.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.effective import Bound, bounds_of_each
 from policy.limits.kinds import Unit
-from policy.limits.limit import Limit, SlugLimits, limit_of
+from policy.limits.limit import MAX_RATE_LIMITS, MAX_USAGE_LIMITS, Limit, SlugLimits, limit_of
 from policy.snapshot import models_entry_to_wire
 
 _Entity = Annotated[
@@ -61,7 +60,7 @@ class GroupModelRequestV1(RequestV1):
         None, description=ONE_PER_TYPE
     )
     usage_limits: Annotated[list[UsageLimitV1], Field(max_length=MAX_USAGE_LIMITS)] | None = Field(
-        None, description=ONE_PER_TYPE
+        None, description=ONE_PER_KIND
     )
 
 

@@ -22,9 +22,8 @@ else:  # a type checker reads only literals that are written out
     RateUnitName = Literal[tuple(unit.value for unit in RATE_UNITS)]
     UsageUnitName = Literal[tuple(unit.value for unit in USAGE_UNITS)]
 
-MAX_RATE_LIMITS = len(LimitType)
-MAX_USAGE_LIMITS = len(LimitType)
 ONE_PER_TYPE = "At most one per type."
+ONE_PER_KIND = "At most one per type and unit."
 _Threshold = Annotated[int, Field(ge=MIN_THRESHOLD, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
 
 
@@ -37,7 +36,7 @@ class RateLimitV1(RequestV1):
 
 
 class UsageLimitV1(RequestV1):
-    """At most `threshold` in one UTC day."""
+    """At most `threshold` in one UTC day or calendar month."""
 
     type: TypeName
     unit: UsageUnitName

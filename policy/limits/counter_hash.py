@@ -87,7 +87,7 @@ class Counts:
 
     def is_present(self, kind: Kind, clock_ms: int) -> bool:
         """Whether the calendar window of this time is the one that counts."""
-        return _number(kind, day_of(clock_ms)) == _number(kind, self.day)
+        return number_of(kind, day_of(clock_ms)) == number_of(kind, self.day)
 
     def count(self, kind: Kind) -> int:
         """What the calendar window has counted: requests, or settled tokens."""
@@ -144,8 +144,8 @@ class Counts:
             return self
         counts = replace(self, day=day)
         for place in self.counted:
-            if _number(place[0], day) != _number(place[0], self.day):
-                counts = counts._with_window(place, CalendarCounts(_number(place[0], self.day), self.counted[place]))
+            if number_of(place[0], day) != number_of(place[0], self.day):
+                counts = counts._with_window(place, CalendarCounts(number_of(place[0], self.day), self.counted[place]))
         return counts
 
     def _with_window(self, place: CountPlace, left: CalendarCounts) -> "Counts":
@@ -153,7 +153,7 @@ class Counts:
         if left not in kept:
             others = [one for one in kept if one.number != left.number]
             kept = tuple([left, *others] if any(left.counts) else others)
-        number = _number(place[0], self.day)
+        number = number_of(place[0], self.day)
         counts = next((one.counts for one in kept if one.number == number), _nothing(place))
         return replace(
             self,
@@ -166,7 +166,8 @@ def _nothing(place: CountPlace) -> tuple[int, ...]:
     return (0,) * len(place)
 
 
-def _number(kind: Kind, day: int) -> int:
+def number_of(kind: Kind, day: int) -> int:
+    """The number of the calendar window of a usage limit that has this day."""
     calendar = kind[1].window
     assert not isinstance(calendar, Rolling)
     return window_number(calendar, day)

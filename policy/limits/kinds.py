@@ -52,6 +52,8 @@ class LimitType(StrEnum):
 
     REQUEST = "REQUEST", "requests", None
     TOKEN = "TOKEN", "tokens", TokenParts(uncached_input=True, cached_input=True, output=True)
+    UNCACHED_INPUT_TOKEN = "UNCACHED_INPUT_TOKEN", "uncached input tokens", TokenParts(uncached_input=True)
+    OUTPUT_TOKEN = "OUTPUT_TOKEN", "output tokens", TokenParts(output=True)
 
     __hash__ = str.__hash__  # an enumeration's own takes ten times as long
 
@@ -78,6 +80,7 @@ class Unit(StrEnum):
     SECOND = "SECOND", Rolling(window_ms=1_000, granule_ms=20)
     MINUTE = "MINUTE", Rolling(window_ms=60_000, granule_ms=1_000)
     DAY = "DAY", Calendar.DAY
+    MONTH = "MONTH", Calendar.MONTH
 
     __hash__ = str.__hash__
 
@@ -98,6 +101,16 @@ KINDS: tuple[Kind, ...] = (
     (LimitType.TOKEN, Unit.MINUTE),
     (LimitType.REQUEST, Unit.DAY),
     (LimitType.TOKEN, Unit.DAY),
+    (LimitType.UNCACHED_INPUT_TOKEN, Unit.SECOND),
+    (LimitType.UNCACHED_INPUT_TOKEN, Unit.MINUTE),
+    (LimitType.OUTPUT_TOKEN, Unit.SECOND),
+    (LimitType.OUTPUT_TOKEN, Unit.MINUTE),
+    (LimitType.UNCACHED_INPUT_TOKEN, Unit.DAY),
+    (LimitType.OUTPUT_TOKEN, Unit.DAY),
+    (LimitType.REQUEST, Unit.MONTH),
+    (LimitType.TOKEN, Unit.MONTH),
+    (LimitType.UNCACHED_INPUT_TOKEN, Unit.MONTH),
+    (LimitType.OUTPUT_TOKEN, Unit.MONTH),
 )
 """The kinds of limits, in the order of trial. Their numbers count from 1, and are stored in Redis and in journals: they
 never change, so new kinds come last."""

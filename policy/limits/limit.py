@@ -10,7 +10,11 @@ from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 
 MAX_THRESHOLD = 2**53 - 1
 """The largest threshold: the largest whole number that is exact in JSON and in Lua."""
-MIN_THRESHOLD = 1
+MIN_THRESHOLD = 0
+"""This threshold refuses every call."""
+MAX_RATE_LIMITS = len(LimitType)
+MAX_USAGE_LIMITS = len(LimitType) * len(USAGE_UNITS)
+"""The most limits in a list of a slug: see `SlugLimits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,10 @@ def limit_of(type: str, unit: str, threshold: int) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class SlugLimits:
-    """An entry of a group's `models[]`: a slug that the group may call, and its limits."""
+    """An entry of a group's `models[]`: a slug that the group may call, and its limits.
+
+    At most one rate limit per type, and one usage limit per type and unit.
+    """
 
     slug: str
     rate_limits: tuple[Limit, ...] = ()
@@ -51,7 +58,7 @@ class IllegalLimitsError(ValueError):
 
 
 def check_slug_limits(entry: SlugLimits) -> None:
-    """Raise `IllegalLimitsError` unless `entry` has one limit per type and list, legal units and legal thresholds."""
+    """Raise `IllegalLimitsError` unless the limits of `entry` have their units, are in range, and none is twice."""
     rates, usages = " or ".join(RATE_UNITS), " or ".join(USAGE_UNITS)
     if any(not limit.is_rate for limit in entry.rate_limits):
         raise IllegalLimitsError(
@@ -61,9 +68,9 @@ def check_slug_limits(entry: SlugLimits) -> None:
         raise IllegalLimitsError(
             f"{entry.slug}: a usage limit's unit is {usages}; limits per {rates} belong in rate_limits"
         )
-    for kind, limits in (("rate", entry.rate_limits), ("usage", entry.usage_limits)):
-        types = [limit.type for limit in limits]
-        if len(types) != len(set(types)):
-            raise IllegalLimitsError(f"{entry.slug}: at most one {kind} limit per type")
+    if len({limit.type for limit in entry.rate_limits}) < len(entry.rate_limits):
+        raise IllegalLimitsError(f"{entry.slug}: at most one rate limit per type")
+    if len({(limit.type, limit.unit) for limit in entry.usage_limits}) < len(entry.usage_limits):
+        raise IllegalLimitsError(f"{entry.slug}: at most one usage limit per type and unit")
     if any(not MIN_THRESHOLD <= limit.threshold <= MAX_THRESHOLD for limit in entry.limits):
         raise IllegalLimitsError(f"{entry.slug}: a threshold is a whole number from {MIN_THRESHOLD} to {MAX_THRESHOLD}")

@@ -6,7 +6,8 @@ See docs/reference/limits.md.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from policy.limits.effective import Bound
+from policy.limits.effective import Bound, Plan
+from policy.limits.kinds import LimitType
 from policy.limits.settlement import Reservation
 
 LONGEST_GUESS_MS = 60_001
@@ -36,6 +37,10 @@ Tightest = tuple[LimitStatus | None, LimitStatus | None]
 
 def no_limits() -> Tightest:
     return None, None
+
+
+CLOSED_RETRY_MS = 60_000
+"""When callers of a slug with a threshold of 0 are told to come back. Only a change of the limit admits them."""
 
 
 @dataclass(slots=True)
@@ -80,3 +85,19 @@ class LimitHit:
         """What callers are told to wait: whole seconds, at least one."""
         wait_ms = max(self.counted_retry_after_ms, min(self.retry_after_ms, LONGEST_GUESS_MS))
         return max(1, -(-wait_ms // 1000))
+
+
+def closed_hit(plan: Plan) -> LimitHit | None:
+    """The refusal of every call by a threshold of 0, which needs no counter. None if the plan has none."""
+    bound = next((bound for bound in plan.bounds if bound.limit.threshold == 0), None)
+    if bound is None:
+        return None
+    status = LimitStatus(0, 0, CLOSED_RETRY_MS)
+    return LimitHit(
+        bound,
+        CLOSED_RETRY_MS,
+        status if bound.limit.type is LimitType.REQUEST else None,
+        status if bound.limit.type is LimitType.TOKEN else None,
+        CLOSED_RETRY_MS,
+        CLOSED_RETRY_MS,
+    )

@@ -11,7 +11,7 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.kinds import LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, closed_hit
 from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 
@@ -83,6 +83,8 @@ class FakeCounters:
     def _take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         if not plan.bounds:
             return Taken()
+        if (closed := closed_hit(plan)) is not None:
+            return closed
         if self.away:
             raise CountersUnavailableError
         decision = admit(self._book(plan.key), plan.bounds, (estimate,), self._now_ms())

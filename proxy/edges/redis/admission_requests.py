@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, compress
+from math import inf
 from operator import itemgetter, methodcaller
 from typing import Any
 
@@ -16,7 +17,7 @@ from policy.limits.effective import Plan
 from policy.limits.kinds import LimitType
 from policy.limits.limit import Limit
 from policy.limits.settlement import Buckets, Estimate, Reservation, reservations_of
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest, closed_hit
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, take_template
@@ -90,7 +91,7 @@ class TakeTemplate:
 class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
-    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_columns", "_further",
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_closed", "_columns", "_further",
                  "_names", "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
                  "take", "template")  # fmt: skip
 
@@ -102,18 +103,19 @@ class CompiledPlan:
         self.take: Take | None = None
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
-        self.refused_until = 0.0
         limits = take_limits(plan.limits)
         masks = limits.masks[0]
         self._buckets = tuple(compress(zip(plan.groups, masks, strict=True), masks))
         self._token_buckets = self._buckets
         if not all(limits.settled):
             self._token_buckets = tuple(compress(zip(plan.groups, masks, strict=True), limits.settled))
+        self._closed = closed_hit(plan) if limits.is_closed else None
         self._columns = limits.columns[1:]
         self._further = tuple(
             pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
         )
         self._names = limits.names
+        self.forget_refusal()
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         arguments = take_template(plan, template.lease_ms, template.incarnation, _STAMP)
         command = encode(b"1", plan.key, *arguments)
@@ -204,9 +206,15 @@ class CompiledPlan:
 
     def cached_refusal(self, now: float) -> LimitHit | None:
         """The last refusal with its waits as of `now`. None if Redis has to be asked."""
+        if self._closed is not None:
+            return self._closed
         if self.refusal is None or self.refused_until <= now:
             return None
         return _aged(self.refusal, int((now - self.refused_at) * 1000))
+
+    def forget_refusal(self) -> None:
+        """Ask Redis again, unless a threshold of 0 refuses every call."""
+        self.refused_until = 0.0 if self._closed is None else inf
 
     def cache_refusal(self, hit: LimitHit, sent_at: float) -> bool:
         """Repeat this refusal for a while without asking Redis. Returns whether a settlement or a returned reservation

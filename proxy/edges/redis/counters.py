@@ -361,7 +361,7 @@ class RedisCounters:
             self.local_decisions = 0
         self._soft_refusals.clear()
         for compiled in self._plans.values():
-            compiled.refused_until = 0.0
+            compiled.forget_refusal()
         self._takes.redis_is_back()
 
 

@@ -120,6 +120,8 @@ class TakeLimits(NamedTuple):
     """The types of tokens that a request brings figures of: TOKEN, and the others that a limit counts."""
     masks: tuple[tuple[int, ...], ...]
     """For each column the mask of each group: the limits that count its tokens. With TOKEN are those of requests."""
+    is_closed: bool
+    """Whether a threshold of 0 refuses every call."""
     settled: tuple[bool, ...]
     """Whether each group has TOKEN limits, which a dispatched call settles. Its request stays counted."""
     names: dict[int, tuple[str, str]]
@@ -141,7 +143,8 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
     parts = [masks_by_type(own.mask) for own in sets]
     masks = tuple(tuple(part.get(type, 0) for part in parts) for type in columns)
     settled = tuple(any(limit.type is LimitType.TOKEN for limit in own.limits) for own in sets)
-    return TakeLimits(layout, b"".join(packed), columns, masks, settled, {})
+    is_closed = any(0 in own.thresholds for own in sets)
+    return TakeLimits(layout, b"".join(packed), columns, masks, is_closed, settled, {})
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")

@@ -38,7 +38,7 @@ def test_tree_shows_limits_and_usage_of_each_group() -> None:
         "   │     ████████░░░░░░░░░░░░  42%  42 of 100 REQUEST today  set by grp_root",
         "   └─ leaf  grp_leaf  CASCADING",
         "          a/b  no limits of its own",
-        "          usage of today is not known",
+        "          usage is not known",
     ]
 
 

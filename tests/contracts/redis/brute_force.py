@@ -6,6 +6,7 @@ back: what it admits must not be refused.
 """
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from policy.limits.effective import Bound
@@ -13,8 +14,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.settlement import Estimate, Settlement
 
 WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
-GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000, Unit.DAY: 20_000}
-DAY_MS = 86_400_000
+GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000, Unit.DAY: 20_000, Unit.MONTH: 20_000}
 EXACT_UP_TO = 64
 
 Kind = tuple[LimitType, Unit]
@@ -72,15 +72,14 @@ class Bucket:
 
 
 class BruteForce:
-    """Both models of one hash. A day is the sum of its events."""
+    """Both models of one hash. A day or month is the sum of its events."""
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._buckets: dict[tuple[str, Kind], Bucket] = {}
         self._margins: dict[tuple[str, Kind], Bucket] = {}
-        self._day_requests: dict[tuple[str, int], int] = {}
-        self._most_day_requests: dict[tuple[str, int], int] = {}
-        self._day_tokens: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, Kind, str], int] = {}
+        self._most_counted: dict[tuple[str, Kind, str], int] = {}
         self._applied: dict[str, int] = {}
         self._has_stepped = False
         """Once the clock has stepped back, entries may have been moved, and what is given back may not be found."""
@@ -96,10 +95,10 @@ class BruteForce:
             self._resumed_ms.setdefault(group, now.passed_ms)
 
     def least(self, bound: Bound, now: Moment) -> int:
-        return self._of_the_day(bound, now) + self._bucket(bound).least(now)
+        return self._in_the_calendar(self._counted, bound, now) + self._bucket(bound).least(now)
 
     def most(self, bound: Bound, now: Moment) -> int:
-        return self._of_the_day(bound, now, most=True) + self._late(self._bucket(bound), bound, now)
+        return self._in_the_calendar(self._most_counted, bound, now) + self._late(self._bucket(bound), bound, now)
 
     def least_margin(self, bound: Bound, now: Moment) -> int:
         return self._margin(bound).least(now)
@@ -113,14 +112,15 @@ class BruteForce:
 
     def admitted(self, bounds: tuple[Bound, ...], estimate: Estimate, at_ms: int, now: Moment) -> None:
         for bound in bounds:
-            cost = 1 if bound.limit.type is LimitType.REQUEST else estimate.expected
-            if bound.limit.type is LimitType.TOKEN:
-                self._margin(bound).add(at_ms, now, estimate.margin)
-            if (bound.limit.type, bound.limit.unit) == (LimitType.REQUEST, Unit.DAY):
-                self._count_day(self._day_requests, bound.counting_group, now, 1)
-                self._count_day(self._most_day_requests, bound.counting_group, now, 1)
+            expected, margin = estimate.of(bound.limit.type)
+            if bound.limit.type is not LimitType.REQUEST:
+                self._margin(bound).add(at_ms, now, margin)
+                self._bucket(bound).add(at_ms, now, expected)
+            elif bound.limit.unit in WINDOW_MS:
+                self._bucket(bound).add(at_ms, now, 1)
             else:
-                self._bucket(bound).add(at_ms, now, cost)
+                self._count(self._counted, bound, now, 1)
+                self._count(self._most_counted, bound, now, 1)
 
     def settled(
         self, bounds: tuple[Bound, ...], incarnation: str, settlement: Settlement, admitted: Moment, now: Moment
@@ -130,7 +130,7 @@ class BruteForce:
             return
         self._applied[incarnation] = settlement.number
         for bound in bounds:
-            if bound.limit.type is LimitType.TOKEN:
+            if bound.limit.type is not LimitType.REQUEST:
                 self._settle_tokens(bound, settlement, now)
             elif settlement.given_back:
                 self._give_back(bound, settlement.reservation.admitted_at_ms, admitted, now)
@@ -141,21 +141,23 @@ class BruteForce:
         is_found = not self._has_stepped
         self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, is_found=is_found)
         excess = settlement.actual_tokens - reservation.reserved_tokens
-        if bound.limit.unit is Unit.DAY:
+        if bound.limit.unit not in WINDOW_MS:
             bucket.take_back(at_ms, reservation.reserved_tokens, now, is_found=is_found)
-            self._count_day(self._day_tokens, bound.counting_group, now, settlement.actual_tokens)
+            self._count(self._counted, bound, now, settlement.actual_tokens)
+            self._count(self._most_counted, bound, now, settlement.actual_tokens)
         elif excess > 0:
             bucket.add(-1, now, excess)
         else:
             bucket.take_back(at_ms, -excess, now, is_found=is_found)
 
     def _give_back(self, bound: Bound, at_ms: int, admitted: Moment, now: Moment) -> None:
-        if bound.limit.unit is not Unit.DAY:
+        unit = bound.limit.unit
+        if unit in WINDOW_MS:
             self._bucket(bound).take_back(at_ms, 1, now, is_found=not self._has_stepped)
-        elif admitted.clock_ms // DAY_MS == now.clock_ms // DAY_MS:
-            self._count_day(self._day_requests, bound.counting_group, now, -1)
+        elif window_name(unit, admitted.clock_ms) == window_name(unit, now.clock_ms):
+            self._count(self._counted, bound, now, -1)
             if not self._has_stepped:
-                self._count_day(self._most_day_requests, bound.counting_group, now, -1)
+                self._count(self._most_counted, bound, now, -1)
 
     def _bucket(self, bound: Bound) -> Bucket:
         return self._of(self._buckets, bound)
@@ -167,16 +169,23 @@ class BruteForce:
         unit, threshold = bound.limit.unit, bound.limit.threshold
         made = Bucket(WINDOW_MS.get(unit, self._lease_ms))
         bucket = buckets.setdefault((bound.counting_group, (bound.limit.type, unit)), made)
-        bucket.was_merged = bucket.was_merged or unit is Unit.DAY or threshold > EXACT_UP_TO
+        bucket.was_merged = bucket.was_merged or unit not in WINDOW_MS or threshold > EXACT_UP_TO
         return bucket
 
-    def _of_the_day(self, bound: Bound, now: Moment, *, most: bool = False) -> int:
-        if bound.limit.unit is not Unit.DAY:
-            return 0
-        requests = self._most_day_requests if most else self._day_requests
-        days = requests if bound.limit.type is LimitType.REQUEST else self._day_tokens
-        return days.get((bound.counting_group, now.clock_ms // DAY_MS), 0)
+    def _in_the_calendar(self, counted: dict[tuple[str, Kind, str], int], bound: Bound, now: Moment) -> int:
+        return counted.get(_place(bound, now), 0)
 
-    def _count_day(self, days: dict[tuple[str, int], int], group: str, now: Moment, count: int) -> None:
-        day = (group, now.clock_ms // DAY_MS)
-        days[day] = days.get(day, 0) + count
+    def _count(self, counted: dict[tuple[str, Kind, str], int], bound: Bound, now: Moment, count: int) -> None:
+        place = _place(bound, now)
+        counted[place] = counted.get(place, 0) + count
+
+
+def window_name(unit: Unit, clock_ms: int) -> str:
+    """The day, such as 2024-10-04, or the month."""
+    date = datetime.fromtimestamp(clock_ms // 1000, UTC).date().isoformat()
+    return date[:7] if unit is Unit.MONTH else date
+
+
+def _place(bound: Bound, now: Moment) -> tuple[str, Kind, str]:
+    kind = bound.limit.type, bound.limit.unit
+    return bound.counting_group, kind, window_name(bound.limit.unit, now.clock_ms)

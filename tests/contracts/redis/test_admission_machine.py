@@ -24,36 +24,47 @@ from hypothesis.stateful import (
 
 from policy.groups import Group
 from policy.limits.admission import Decision, Tightest, admit, revoke_takes, settle
-from policy.limits.counter_hash import CounterHash
+from policy.limits.counter_hash import CounterHash, number_of
 from policy.limits.counter_layout import calendar_usage, closed_field, kind_mask, rate_usage, time_ms, windows_field
 from policy.limits.effective import Bound, Plan
-from policy.limits.kinds import KIND_NUMBER, KINDS
-from policy.limits.settlement import Estimate, Reservation, Settlement
+from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType
+from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
-from policy.limits.windows import DAY_MS, window_ms
-from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
+from policy.limits.windows import DAY_MS, day_of, window_ms
+from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, take_limits, takes_field
 from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce, Moment
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 LEASE_MS = 130_000
 HOUR_MS = 3_600_000
+DAYS_TO_NEXT_MONTH = 28
+"""From `START_MS`, the 4th of October."""
 THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
 LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
 COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
 MARGINS = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 300))
-ESTIMATES = st.builds(Estimate, COUNTS, MARGINS)
-SOME = Estimate(3, 5)
+ESTIMATES = st.builds(
+    lambda tokens, margin, output, output_margin: Estimate(tokens, margin, min(tokens, output), output_margin),
+    COUNTS,
+    MARGINS,
+    COUNTS,
+    MARGINS,
+)
+SOME = Estimate(3, 5, 2, 4)
 NAMES = ("root", "child", "leaf", "twig", "bud")
 
 
 @dataclass(frozen=True)
 class Admission:
-    """An admitted call: its reservation, the limits that bound it, and when it was."""
+    """An admitted call: its reservations, the limits that each one is of, and when it was."""
 
-    reservation: Reservation
-    bounds: tuple[Bound, ...]
+    parts: tuple[tuple[Reservation, tuple[Bound, ...]], ...]
     moment: Moment
+
+    @property
+    def reservation(self) -> Reservation:
+        return self.parts[0][0]
 
 
 @dataclass(frozen=True)
@@ -75,11 +86,12 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         limits=st.lists(LIMITS, min_size=1, max_size=5),
         cascading=st.booleans(),
+        days=st.sampled_from([1, DAYS_TO_NEXT_MONTH]),
         before_midnight=st.sampled_from([DAY_MS // 2, 100_000, 1_500, 30]),
     )
-    def plant(self, limits: list[dict[tuple[str, str], int]], cascading: bool, before_midnight: int) -> None:
+    def plant(self, limits: list[dict[tuple[str, str], int]], cascading: bool, days: int, before_midnight: int) -> None:
         self.client.flushdb()
-        self.now_ms = START_MS - START_MS % DAY_MS + DAY_MS - before_midnight
+        self.now_ms = START_MS - START_MS % DAY_MS + days * DAY_MS - before_midnight
         self.passed_ms = 0
         self.cascading = cascading
         self.groups: list[Group] = []
@@ -122,7 +134,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(caller=st.integers(0, 4), times=st.integers(1, 90), margin=st.integers(0, 4))
     def burst(self, caller: int, times: int, margin: int) -> None:
-        self._take(self._plan(caller), [Estimate(1, margin)] * times)
+        self._take(self._plan(caller), [Estimate(1, margin, times % 2, margin)] * times)
 
     @rule(
         caller=st.integers(0, 4), estimates=st.lists(ESTIMATES, min_size=1, max_size=3), late_ms=st.integers(1, 70_000)
@@ -186,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         """`retry_after` is tight: refused one millisecond before, admitted at it."""
         plan = self._plan(caller)
         decision = self._take(plan, [SOME])
-        if decision is None or decision.refused_by is None or self._tomorrow_has_counted(plan):
+        if decision is None or decision.refused_by is None or self._later_window_has_counted(plan):
             return
         self._set_clock(decision.clock_ms + decision.retry_after_ms - 1)
         early = self._take(plan, [SOME])
@@ -261,12 +273,13 @@ class Machine(RuleBasedStateMachine):
             counted = log.total, max(0, log.empty_at_ms(window_ms(bound.limit.unit, 0)) - now_ms)
             assert rate_usage(header, closed, number, now_ms) == counted
 
-    def _tomorrow_has_counted(self, plan: Plan) -> bool:
+    def _later_window_has_counted(self, plan: Plan) -> bool:
         """Whether the clock has stepped back over midnight."""
-        tomorrow = self.now_ms // DAY_MS + 1
+        today = day_of(self.now_ms)
         counts = self.books[plan.key].groups.values()
-        others = [window for one in counts for kept in one.other_windows.values() for window in kept]
-        return any(one.day == tomorrow for one in counts) or any(window.number == tomorrow for window in others)
+        others = [(place[0], window) for one in counts for place, kept in one.other_windows.items() for window in kept]
+        is_later = [window.number > number_of(kind, today) for kind, window in others]
+        return any(one.day > today for one in counts) or any(is_later)
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)
@@ -312,7 +325,8 @@ class Machine(RuleBasedStateMachine):
         if not plan.bounds:
             return None
         stamp = stamp or self._stamp("a")
-        texts = [b"%d" % figure for estimate in estimates for figure in estimate[:2]]
+        columns = take_limits(plan.limits).columns
+        texts = [b"%d" % figure for estimate in estimates for type in columns for figure in estimate.of(type)]
         reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan, LEASE_MS, stamp), *texts])
         decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)
@@ -331,20 +345,9 @@ class Machine(RuleBasedStateMachine):
                 assert least < threshold, f"one too many: {bound}"
                 assert least + model.least_margin(bound, now) < 2 * threshold, f"one may cost too much: {bound}"
             model.admitted(plan.bounds, estimate, decision.now_ms, now)
-            buckets = _parts(plan.bounds)
-            self.open.append(
-                Admission(
-                    Reservation(
-                        key=plan.key,
-                        buckets=buckets,
-                        admitted_at_ms=decision.now_ms,
-                        reserved_tokens=estimate.expected,
-                        margin_tokens=estimate.margin,
-                    ),
-                    plan.bounds,
-                    now,
-                )
-            )
+            reservations = reservations_of(plan.key, _buckets(plan.bounds), decision.now_ms, estimate)
+            parts = tuple((one, _bounds_of(one, plan.bounds)) for one in reservations)
+            self.open.append(Admission(parts, now))
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
             most = model.most(refusing, now)
@@ -367,17 +370,18 @@ class Machine(RuleBasedStateMachine):
         """`doubled`: the new numbers stand in their batch twice, as when a replay finds a record twice."""
         batch = []
         for admission, actual, given_back in ended:
-            self.numbers[incarnation] += 1
-            one = (
-                admission,
-                Settlement(
-                    reservation=admission.reservation,
-                    number=self.numbers[incarnation],
-                    actual_tokens=actual,
-                    given_back=given_back,
-                ),
-            )
-            batch += [one, one] if doubled else [one]
+            for reservation, _ in admission.parts:
+                self.numbers[incarnation] += 1
+                one = (
+                    admission,
+                    Settlement(
+                        reservation=reservation,
+                        number=self.numbers[incarnation],
+                        actual_tokens=actual,
+                        given_back=given_back,
+                    ),
+                )
+                batch += [one, one] if doubled else [one]
         key = ended[0][0].reservation.key
         self.sent.append((key, incarnation, batch))
         self._apply(key, incarnation, batch)
@@ -391,10 +395,16 @@ class Machine(RuleBasedStateMachine):
         if reply:
             model.resume({name for one in settlements for name, _ in one.reservation.buckets}, now)
         for admission, settlement in batch:
-            model.settled(admission.bounds, incarnation, settlement, admission.moment, now)
+            bounds = dict(admission.parts)[settlement.reservation]
+            model.settled(bounds, incarnation, settlement, admission.moment, now)
 
 
-def _parts(bounds: tuple[Bound, ...]) -> tuple[tuple[str, int], ...]:
+def _bounds_of(reservation: Reservation, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    types = {reservation.type} | ({LimitType.REQUEST} if reservation.type is LimitType.TOKEN else set())
+    return tuple(bound for bound in bounds if bound.limit.type in types)
+
+
+def _buckets(bounds: tuple[Bound, ...]) -> tuple[tuple[str, int], ...]:
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
     return tuple((name, kind_mask(b.limit for b in bounds if b.counting_group == name)) for name in groups)
 

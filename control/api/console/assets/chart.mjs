@@ -118,7 +118,7 @@ function asTable(title, labels, series, format, key) {
 
 /** How much of a limit is used, as a bar: `usageBar("REQUEST per MINUTE of acme/chat", 12, 60)`. */
 export function usageBar(label, used, threshold) {
-  const share = Math.min(1, used / threshold);
+  const share = threshold > 0 ? Math.min(1, used / threshold) : 1;
   const tone = share >= 1 ? "full" : share >= 0.8 ? "near" : "free";
   const filled = h(`span.filled.${tone}`);
   filled.style.width = `${(share * 100).toFixed(1)}%`;
