@@ -81,6 +81,7 @@ from control.resources.cursors import CursorSigner
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
+from control.resources.policy_feed import OlderProxies
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
@@ -177,6 +178,7 @@ def build(settings: Settings) -> web.Application:
         usage_links=UsageLinkSealer(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         policy_pages=internal_snapshot.shared_pages(store),
+        older_proxies=OlderProxies(store),
         counters=UsageCounters(redis) if redis is not None else None,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )

@@ -21,7 +21,7 @@ from control.resources.cursors import CursorSigner
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
-from control.resources.policy_feed import FeedReader
+from control.resources.policy_feed import FeedReader, OlderProxies
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
 from control.settings import Settings
@@ -59,6 +59,7 @@ class Dependencies:
     usage_links: UsageLinkSealer
     checkpoint_store: CheckpointStore
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]
+    older_proxies: OlderProxies
     counters: UsageCounters | None = None
     inference: InferenceClient | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)

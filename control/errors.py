@@ -118,6 +118,16 @@ class ConflictError(DomainError):
     """The request conflicts with what exists."""
 
 
+class OlderProxiesError(ConflictError):
+    """A proxy of an older version does not know a kind of limit. The message names the kind and the remedy."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"A proxy of an older version has asked for policy within a day, and does not know limits of {kind}. Update"
+            " all proxies, and try again a day after the last older one was stopped."
+        )
+
+
 class SlugTakenError(ConflictError):
     """the slug is taken"""
 

@@ -3,6 +3,7 @@
 A snapshot is a set of rows, (kind, id) → body. Each row carries the revision of the transaction that wrote it; a body
 of None is a tombstone. Rows are compiled one at a time on look-up; no process holds them all.
 Unknown fields are ignored and rows with unknown enum values are skipped, so an older proxy survives a newer control.
+Not those of groups: calls of a group that this version cannot read are refused, because it may have a limit there.
 """
 
 from collections.abc import Mapping
@@ -279,7 +280,8 @@ def group_node_from_wire(id: str, body: Wire) -> GroupNode:
 
 
 def group_members_from_wire(id: str, body: Wire) -> tuple[str, str, str | None, str, Enforcement]:
-    """The members of a `GroupNode`."""
+    """The members of a `GroupNode`. Raises ValueError for what a newer version added."""
+    _check_members(body, _GROUP_MEMBERS)
     return id, body["workspace_id"], body["parent_id"], body["external_entity_id"], Enforcement(body["enforcement"])
 
 
@@ -297,7 +299,11 @@ def models_entry_from_wire(body: Wire) -> SlugLimits:
 
 
 def limits_from_wire(body: Wire) -> tuple[tuple[Limit, ...], tuple[Limit, ...]]:
-    """The rate limits and the usage limits of an entry of `models[]`, whose slug may be left out."""
+    """The rate limits and the usage limits of an entry of `models[]`, whose slug may be left out.
+
+    Raises for a kind or a member of a newer version: to ignore it would drop a limit.
+    """
+    _check_members(body, _ENTRY_MEMBERS)
     rates = tuple([_limit_from_wire(limit) for limit in body["rate_limits"]])
     return rates, tuple([_limit_from_wire(limit) for limit in body["usage_limits"]])
 
@@ -307,7 +313,18 @@ def _limit_to_wire(limit: Limit) -> Wire:
 
 
 def _limit_from_wire(body: Wire) -> Limit:
+    _check_members(body, _LIMIT_MEMBERS)
     return limit_of(body["type"], body["unit"], body["threshold"])
+
+
+_GROUP_MEMBERS = frozenset(("workspace_id", "parent_id", "external_entity_id", "enforcement", "models"))
+_ENTRY_MEMBERS = frozenset(("slug", "rate_limits", "usage_limits"))
+_LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
+
+
+def _check_members(body: Wire, known: frozenset[str]) -> None:
+    if not body.keys() <= known:
+        raise ValueError(f"unknown members: {', '.join(sorted(body.keys() - known))}")
 
 
 _TARGET_FIELDS = tuple(

@@ -334,6 +334,6 @@ OPERATIONS = (
     Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
     Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),
     Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404)),
+    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404, 409)),
     Operation("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1, errors=(404,)),
 )

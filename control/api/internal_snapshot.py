@@ -17,6 +17,7 @@ from control.long_work import OPERATOR, beside
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedCursor, FeedReader
 from control.shared_work import SharedWork
+from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
 
 _MAX_REVISION = 2**63 - 2
@@ -26,7 +27,9 @@ DEFAULT_ROWS = 1_000
 async def _get(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    page = await dependencies.policy_pages.of(_reader(request))
+    reader = _reader(request)
+    await dependencies.older_proxies.note(_number(request, "limit_kinds", policy_feed.FIRST_KINDS, len(KINDS)))
+    page = await dependencies.policy_pages.of(reader)
     return web.Response(body=joined(page), content_type="application/json")
 
 

@@ -31,6 +31,7 @@ from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
+from control.resources.policy_feed import check_known_to_proxies
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
     ChildExceedsParentError,
@@ -86,6 +87,7 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
     async def work(tx: WriteTx) -> GroupInTree:
         prefixes = await owned_prefixes(tx.conn, workspace_id)
         await beside(workspace_id, len(new.models), partial(_check_models, new.models, prefixes))
+        await check_known_to_proxies(tx, new.models)
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
         entries = len(new.models) * len(ancestors)
@@ -108,6 +110,7 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         if change.models is not None:
             prefixes = await owned_prefixes(tx.conn, workspace_id)
             await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
+            await check_known_to_proxies(tx, change.models)
         old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)

@@ -8,6 +8,7 @@ See docs/reference/management-api.md#internal-api.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,13 +16,20 @@ import orjson
 
 from control.edges.sql import published_rows
 from control.edges.sql.published_rows import PublishedRow, PublishedState
-from control.edges.sql.store import Connection, Store, WriteTx
+from control.edges.sql.store import Connection, Store, WriteTx, now_ms
+from control.errors import DatabaseUnavailableError, OlderProxiesError
 from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
+from policy.limits.kinds import KIND_NUMBER, KINDS
+from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
 """A page ends with the row that takes its JSON beyond this."""
+FIRST_KINDS = 6
+"""How many kinds of limits a proxy knows that does not say it."""
+NOTED_AGAIN_MS = 60_000
+ASKED_WITHIN_MS = 86_400_000
 _FIRST_ROWS = 64
 """How many rows are read before their size is known."""
 
@@ -139,3 +147,38 @@ async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[
 def _rows(shown: Sequence[PublishedRow]) -> tuple[Row, ...]:
     bodies = (None if row.body is None else orjson.loads(row.body) for row in shown)
     return tuple(Row(row.kind, row.id, row.revision, body) for row, body in zip(shown, bodies, strict=True))
+
+
+class OlderProxies:
+    """Notes when proxies ask for policy that know fewer kinds of limits than this version, at most once a minute."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._noted_ms: dict[int, int] = {}
+
+    async def note(self, limit_kinds: int) -> None:
+        """A proxy that knows so many kinds asks."""
+        at_ms = now_ms()
+        if limit_kinds >= len(KINDS) or at_ms < self._noted_ms.get(limit_kinds, 0) + NOTED_AGAIN_MS:
+            return
+        self._noted_ms[limit_kinds] = at_ms
+
+        async def work(tx: WriteTx) -> None:
+            await published_rows.note_older_proxy(tx, limit_kinds)
+
+        with suppress(DatabaseUnavailableError):  # a database that cannot be written stores no limit either
+            await self._store.transact(work)
+
+
+async def check_known_to_proxies(tx: WriteTx, models: Sequence[SlugLimits]) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day does not know a kind of limit."""
+    newest = max((limit for entry in models for limit in entry.limits), key=_number, default=None)
+    if newest is None or _number(newest) <= FIRST_KINDS:
+        return
+    fewest = await published_rows.fewest_known_kinds(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
+    if fewest is not None and fewest < _number(newest):
+        raise OlderProxiesError(f"{newest.type} per {newest.unit}")
+
+
+def _number(limit: Limit) -> int:
+    return KIND_NUMBER[limit.type, limit.unit]

@@ -20,6 +20,7 @@ from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
+from proxy.edges.policy.supervisor.group_probe import GroupProbe
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
@@ -103,6 +104,7 @@ class Supervisor:
         self._models = ModelRows()
         self._replicas = ReplicaAnswers(self._models, self._send_to_worker)
         self._models.listen(self._replicas.models_changed)
+        self._groups = GroupProbe(settings.replica_path)
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -282,6 +284,7 @@ class Supervisor:
         checks: dict[str, Check] = {
             "policy": lambda: self._refresher.policy_finding(),  # noqa: PLW0108 (it is made when the proxy starts)
             "secrets": lambda: self._secrets.finding(self._replica.version),
+            "groups": lambda: self._groups.finding(self._replica.version),
             "workers": self._workers_check,  # the next three read what the workers answer to this one
             "journal": self._journal_check,
             "capacity": self._capacity_check,

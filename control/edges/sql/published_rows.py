@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, or_, select, true, tuple_, update
+from sqlalchemy import delete, func, or_, select, text, true, tuple_, update
 
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import published, revision, revision_nonces
+from control.edges.sql.tables import older_proxies, published, revision, revision_nonces
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +78,21 @@ async def _forget_nonces(tx: WriteTx, before_ms: int) -> None:
     known = revision_nonces.c
     last = select(func.max(known.revision)).where(known.published_at_ms < before_ms).scalar_subquery()
     await tx.conn.execute(delete(revision_nonces).where(known.revision < last))
+
+
+async def note_older_proxy(tx: WriteTx, limit_kinds: int) -> None:
+    """Remember that a proxy asked for policy that knows so many kinds of limits, fewer than this version."""
+    await tx.conn.execute(_NOTE, {"limit_kinds": limit_kinds, "now_ms": tx.now_ms})
+
+
+_NOTE = text(
+    "INSERT INTO older_proxies (limit_kinds, asked_at_ms) VALUES (:limit_kinds, :now_ms)"
+    " ON CONFLICT (limit_kinds) DO UPDATE SET asked_at_ms = excluded.asked_at_ms"
+)
+
+
+async def fewest_known_kinds(conn: Connection, since_ms: int) -> int | None:
+    """How many kinds of limits the oldest proxy knows that has asked since then; None if no older one has."""
+    query = select(func.min(older_proxies.c.limit_kinds)).where(older_proxies.c.asked_at_ms >= since_ms)
+    fewest: int | None = (await conn.execute(query)).scalar()
+    return fewest

@@ -246,6 +246,13 @@ event_clock = Table(
     Column("latest_ms", BigInteger, nullable=False),  # the database's clock when a window was last served, or later
 )
 
+older_proxies = Table(  # which ask for policy and know fewer kinds of limits than this version
+    "older_proxies",
+    metadata,
+    Column("limit_kinds", Integer, primary_key=True, autoincrement=False),  # how many they know
+    Column("asked_at_ms", BigInteger, nullable=False),  # when one of them last did
+)
+
 event_metadata_progress = Table(  # how far request metadata that no message carries is deleted
     "event_metadata_progress",
     metadata,

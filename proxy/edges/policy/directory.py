@@ -292,10 +292,12 @@ class SnapshotDirectory:
         return value
 
 
-def _group(encoded: EncodedGroup) -> CallingGroup | None:
-    """The group; None if this version cannot read it."""
-    node = _decoded(_GROUP, encoded.path[0], encoded.body, group_members_from_wire)
-    return None if node is None else CallingGroup(*node, encoded.path)
+def _group(encoded: EncodedGroup) -> CallingGroup:
+    """The group. One that this version does not understand raises: it may have limits."""
+    try:
+        return CallingGroup(*group_members_from_wire(encoded.path[0], orjson.loads(encoded.body)), encoded.path)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise PolicyUnavailableError(_unreadable("a group", error)) from None
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
@@ -308,6 +310,10 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         return None
 
 
+def _unreadable(what: str, error: Exception) -> str:
+    return f"{what} that this version cannot read ({type(error).__name__}: {error}). Update this proxy"
+
+
 @lru_cache(_ENTRIES_KEPT)
 def entry_limits(body: bytes) -> LimitSet:
     """The limits of a group's entry for a slug: the same value for the same text, and contracts repeat.
@@ -317,6 +323,5 @@ def entry_limits(body: bytes) -> LimitSet:
     try:
         rates, usages = limits_from_wire(orjson.loads(body))
         return limit_set(rates + usages)
-    except (KeyError, ValueError, TypeError) as error:
-        cause = type(error).__name__
-        raise PolicyUnavailableError(f"a limit that this version cannot read ({cause}). Update this proxy") from None
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise PolicyUnavailableError(_unreadable("a limit", error)) from None

@@ -7,7 +7,14 @@ import pytest
 from commands.group_tree.tree import bar, roots_of, tree_json, tree_text
 
 DAY = {"type": "REQUEST", "unit": "DAY", "threshold": 100}
-USED = {"slug": "a/b", "type": "REQUEST", "threshold": 100, "current_usage": 42, "source_group": "grp_root"}
+USED = {
+    "slug": "a/b",
+    "type": "REQUEST",
+    "unit": "DAY",
+    "threshold": 100,
+    "current_usage": 42,
+    "source_group": "grp_root",
+}
 
 
 def group(external_id: str, parent: str | None = None, enforcement: str = "CASCADING", **more: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import redis
 
 from policy.billing import Tokens
 from policy.limits.effective import Plan
-from policy.limits.kinds import KINDS, Kind, LimitType, Unit
+from policy.limits.kinds import KINDS, Calendar, Kind, LimitType, Unit, window_number
 from policy.limits.settlement import Estimate
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
+from proxy.edges.redis.scripts import Script, kind_constants
 from tests.contracts.redis.counters_world import START_MS, World, fake_world, group, plan_of, redis_world
 from tests.redis_server import REDIS_BINARIES, private_redis
 
@@ -140,3 +141,15 @@ async def test_a_threshold_of_zero_refuses_every_call_for_a_minute(world: World,
     assert (hit.bound.limit.threshold, hit.retry_after_s) == (0, 60)
     await world.advance(70_000)
     assert isinstance(await take(world, closed), LimitHit)
+
+
+@pytest.mark.parametrize("binary", REDIS_BINARIES)
+def test_scripts_know_the_same_months_as_the_reference(binary: str) -> None:
+    days = range(0, 60_000, 13)
+    text = Script.load("log.lua", constants=kind_constants()).text.decode()
+    body = "local found = {} for at = 1, #ARGV do found[at] = month_of(tonumber(ARGV[at])) end return found"
+    with private_redis(binary=binary) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        months = [
+            m for at in range(0, len(days), 1000) for m in client.eval(text + body, 1, "k", *days[at : at + 1000])
+        ]
+    assert months == [window_number(Calendar.MONTH, day) for day in days]

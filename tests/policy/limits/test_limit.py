@@ -19,6 +19,7 @@ def entry(rate: tuple[Limit, ...] = (), usage: tuple[Limit, ...] = (), slug: str
         entry(),
         entry((Limit(REQUEST, SECOND, 1), Limit(TOKEN, MINUTE, MAX_THRESHOLD))),
         entry((Limit(REQUEST, MINUTE, 5),), (Limit(REQUEST, DAY, 5), Limit(TOKEN, DAY, 5))),
+        entry((Limit(REQUEST, SECOND, 0),), (Limit(TOKEN, DAY, 0), Limit(TOKEN, Unit.MONTH, 5))),
     ],
 )
 def test_legal_limits_pass(legal: SlugLimits) -> None:
@@ -29,13 +30,12 @@ def test_legal_limits_pass(legal: SlugLimits) -> None:
 @pytest.mark.parametrize(
     ("illegal", "says"),
     [
-        (entry((Limit(REQUEST, DAY, 1),)), "per DAY belong in usage_limits"),
+        (entry((Limit(REQUEST, DAY, 1),)), "per DAY or MONTH belong in usage_limits"),
         (entry(usage=(Limit(TOKEN, MINUTE, 1),)), "per SECOND or MINUTE belong in rate_limits"),
         (entry((Limit(REQUEST, SECOND, 1), Limit(REQUEST, MINUTE, 9))), "at most one rate limit per type"),
-        (entry(usage=(Limit(TOKEN, DAY, 1), Limit(TOKEN, DAY, 2))), "at most one usage limit per type"),
-        (entry((Limit(TOKEN, SECOND, 0),)), "from 1 to"),
-        (entry((Limit(TOKEN, SECOND, -1),)), "from 1 to"),
-        (entry(usage=(Limit(TOKEN, DAY, MAX_THRESHOLD + 1),)), "from 1 to"),
+        (entry(usage=(Limit(TOKEN, DAY, 1), Limit(TOKEN, DAY, 2))), "at most one usage limit per type and unit"),
+        (entry((Limit(TOKEN, SECOND, -1),)), "from 0 to"),
+        (entry(usage=(Limit(TOKEN, DAY, MAX_THRESHOLD + 1),)), "from 0 to"),
     ],
 )
 def test_illegal_limits_are_refused_with_the_rule_and_the_slug(illegal: SlugLimits, says: str) -> None:

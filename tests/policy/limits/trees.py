@@ -18,7 +18,11 @@ RATES = st.tuples(
     )
 )
 USAGES = st.tuples(
-    *(st.none() | st.builds(Limit, st.just(kind), st.just(Unit.DAY), st.integers(1, 9)) for kind in LimitType)
+    *(
+        st.none() | st.builds(Limit, st.just(kind), st.just(unit), st.integers(1, 9))
+        for kind in LimitType
+        for unit in (Unit.DAY, Unit.MONTH)
+    )
 )
 
 

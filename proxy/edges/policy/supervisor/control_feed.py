@@ -7,6 +7,7 @@ anything; its errors never carry the token.
 import aiohttp
 import orjson
 
+from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
@@ -27,6 +28,7 @@ class ControlFeed:
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
         query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
+        query["limit_kinds"] = str(len(KINDS))
         if after is not None:
             query["after"] = after
         if self._session is None:

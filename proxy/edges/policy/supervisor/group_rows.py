@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from policy.snapshot import RowKind, Wire
+from policy.snapshot import RowKind, Wire, group_node_from_wire, limits_from_wire
 from proxy.edges.policy.replica_rows import Name
 from proxy.edges.policy.supervisor import row_tables
 from proxy.edges.policy.supervisor.row_tables import EncodedRow
@@ -21,6 +21,9 @@ SCHEMA = """
 CREATE TABLE group_models (group_id TEXT NOT NULL, slug TEXT NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (group_id, slug)) WITHOUT ROWID;
 """
+NOWHERE = "?"
+"""No group has this id. It is the parent of each group that this version cannot read: calls of that group and of those
+below it find no way to the root, and are answered 503."""
 _ENTRIES = "SELECT slug, place, body FROM group_models WHERE group_id = ?"
 _DELETE_ALL = "DELETE FROM group_models WHERE group_id = ?"
 _DELETE = "DELETE FROM group_models WHERE group_id = ? AND slug = ?"
@@ -44,18 +47,24 @@ class GroupParts:
 
 
 def parts_of(id: str, body: Wire | None) -> GroupParts:
-    """The parts of a group that control published. One that this version cannot read counts as deleted."""
+    """The parts of a group that control published. One that this version cannot read is below `NOWHERE`."""
     entries: dict[str, tuple[int, bytes]] = {}
     if body is None:
         return GroupParts(row_tables.encode(GROUP, id, None), entries)
+    node = {name: value for name, value in body.items() if name != "models"}
     try:
+        group_node_from_wire(id, node)
         for place, entry in enumerate(body["models"]):
+            limits_from_wire(entry)
             limits = {name: value for name, value in entry.items() if name != "slug"}
             entries.setdefault(str(entry["slug"]), (place, orjson.dumps(limits)))
-    except (KeyError, TypeError) as error:
-        log.warning("Skipped a group that this version cannot read (%s). Update this proxy.", type(error).__name__)
-        return GroupParts(row_tables.encode(GROUP, id, None), {})
-    node = {name: value for name, value in body.items() if name != "models"}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        log.warning(
+            "Group %s has limits that this version cannot read (%s); its calls are answered 503. Update this proxy.",
+            id,
+            type(error).__name__,
+        )
+        return GroupParts(EncodedRow(GROUP, id, NOWHERE, b"{}"), {})
     return GroupParts(row_tables.encode(GROUP, id, node), entries)
 
 
@@ -73,6 +82,12 @@ def write_changed_entries(conn: sqlite3.Connection, group: GroupParts) -> list[N
     conn.executemany(_DELETE, gone)
     conn.executemany(_UPSERT, _values([GroupParts(group.node, changed)]))
     return gone + [(group.id, slug) for slug in changed]
+
+
+def count_unreadable(conn: sqlite3.Connection) -> int:
+    """How many groups the version that wrote them could not read."""
+    (count,) = conn.execute("SELECT count(*) FROM groups WHERE parent_id = ?", (NOWHERE,)).fetchone()
+    return int(count)
 
 
 def split_groups(conn: sqlite3.Connection) -> None:

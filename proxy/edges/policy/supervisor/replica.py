@@ -299,7 +299,9 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     os.chmod(_file_of(conn), 0o600)
     row = conn.execute("SELECT epoch, revision, nonce FROM standing").fetchone()
     conn.execute("SELECT kind FROM rows LIMIT 1").fetchone()
-    return ReplicaVersion(*row) if row else ReplicaVersion()
+    if row is None or group_rows.count_unreadable(conn):  # an older version could not read them: fetch all again
+        return ReplicaVersion()
+    return ReplicaVersion(*row)
 
 
 def upgrade(conn: sqlite3.Connection, schema: int) -> None:

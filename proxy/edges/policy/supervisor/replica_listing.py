@@ -16,6 +16,7 @@ from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.edges.policy.supervisor.group_rows import count_unreadable
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import is_locked
 
@@ -84,6 +85,10 @@ class ReplicaListing:
         sealed = (_sealed_in(kind, id, orjson.loads(body)) for kind, id, body in rows)
         opened = [_opens(keys, *one) for one in sealed if one is not None]
         return opened.count(False), len(opened)
+
+    def unreadable_groups(self) -> int:
+        """How many groups this version cannot read."""
+        return count_unreadable(self._conn)
 
     def confirmed_ago_s(self) -> float | None:
         """Seconds since control confirmed this policy; None if no proxy runs here or it has not reached control."""

@@ -1,0 +1,35 @@
+"""Tells of groups in the policy replica that this version cannot read. Used by the supervisor only."""
+
+import asyncio
+from pathlib import Path
+
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, open_replica_listing
+from proxy.supervisor.readiness import OK, Finding
+from proxy.supervisor.refresher import ReplicaVersion
+
+
+class GroupProbe:
+    """Counts them once per revision of policy, in a thread."""
+
+    def __init__(self, replica_path: Path) -> None:
+        self._replica_path = replica_path
+        self._checked_version = ReplicaVersion()
+        self._finding = OK
+
+    async def finding(self, version: ReplicaVersion) -> Finding:
+        """Degraded when there are some. `version` is the replica's current one."""
+        if version != self._checked_version:
+            self._finding = await asyncio.to_thread(self._count)
+            self._checked_version = version
+        return self._finding
+
+    def _count(self) -> Finding:
+        try:
+            with open_replica_listing(self._replica_path, ()) as listing:
+                unreadable = listing.unreadable_groups()
+        except NoReplicaFileError:  # no policy yet: the check `policy` reports that
+            return OK
+        if not unreadable:
+            return OK
+        groups = f"{unreadable} group{'s' if unreadable > 1 else ''}"
+        return Finding(degraded=f"calls of {groups} are answered 503: this version cannot read the limits. Update it")
