@@ -1,9 +1,8 @@
-"""The versioned snapshot of policy that control publishes and the proxy serves from.
+"""The versioned snapshot of policy that control publishes and the proxy serves from: rows, (kind, id) → body.
 
-A snapshot is a set of rows, (kind, id) → body. Each row carries the revision of the transaction that wrote it; a body
-of None is a tombstone. Rows are compiled one at a time on look-up; no process holds them all.
-Unknown fields are ignored and rows with unknown enum values are skipped, so an older proxy survives a newer control.
-Not those of groups: calls of a group that this version cannot read are refused, because it may have a limit there.
+Each row carries the revision of the transaction that wrote it; a body of None is a tombstone. Unknown fields are
+ignored and rows with unknown values skipped, so an older proxy survives a newer control. Not those of groups: calls of
+a group that this version cannot read are refused, because it may have a limit there.
 """
 
 from collections.abc import Mapping

@@ -8,8 +8,8 @@ import pytest
 
 from policy.snapshot import Row
 from proxy.edges.policy.supervisor.group_probe import GroupProbe
-from proxy.exchange import PolicyUnavailableError
-from proxy.supervisor.readiness import OK
+from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.findings import OK
 from tests.contracts.policy.test_replica import World, endpoint, group, key, workspace, world
 
 __all__ = ["world"]
@@ -48,7 +48,7 @@ async def test_calls_of_a_group_that_cannot_be_read_are_refused(
     with pytest.raises(PolicyUnavailableError):
         world.key("d")
     with pytest.raises(PolicyUnavailableError):
-        world.directory.slug_route("g", "acme/a")
+        world.directory.plan("g", "acme/a")
     assert world.key("e") is not None, "other groups are served"
     assert "calls of 1 group are answered 503" in (await probe.finding(world.replica.version)).degraded
     world.publish(group("g"))
@@ -59,7 +59,7 @@ async def test_calls_of_a_group_that_cannot_be_read_are_refused(
 def test_groups_below_one_that_cannot_be_read_are_refused(world: World) -> None:
     world.publish(workspace(), endpoint("acme/a"), newer(NEWER["a type"], "top"), group("below", "top"))
     with pytest.raises(PolicyUnavailableError):
-        world.directory.slug_route("below", "acme/a")
+        world.directory.plan("below", "acme/a")
 
 
 def test_a_replica_with_such_groups_is_fetched_again_when_a_proxy_starts(world: World) -> None:

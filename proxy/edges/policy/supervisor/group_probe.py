@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, open_replica_listing
-from proxy.supervisor.readiness import OK, Finding
-from proxy.supervisor.refresher import ReplicaVersion
+from proxy.records.supervisor.findings import OK, Finding
+from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 
 class GroupProbe:
