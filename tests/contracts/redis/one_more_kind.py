@@ -40,7 +40,7 @@ async def through_the_api(plane: ControlPlane) -> Plan:
     assert effective["rate_limits"] == [LIMIT | {"source_group": group["id"]}]
     limits = (await plane.get(f"/v1/gateway/groups/{group['id']}/limits")).ok()["items"]
     assert [(one["type"], one["unit"], one["threshold"]) for one in limits] == [(TYPE, UNIT, 50)]
-    shown = (await plane.get("/console/limit_kinds.json")).ok()
+    shown = (await plane.get("/console/tables.json")).ok()["limits"]
     assert {"type": TYPE, "unit": UNIT} in shown["kinds"]
     assert UNIT in shown["rate_units"]
     wire = {"workspace_id": "ws", "parent_id": None, "external_entity_id": "customer", "enforcement": "INDEPENDENT"}
