@@ -144,7 +144,8 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def build(settings: Settings) -> web.Application:
     """Build the control plane with these settings. It migrates the database when it starts."""
-    clock, metrics = EventClock(), Metrics()
+    clock = EventClock()
+    metrics = Metrics()
     tracing = _tracing(settings, metrics)
     outermost = () if tracing is None else (tracing.middleware,)
     app = web.Application(middlewares=(*outermost, *MIDDLEWARES), client_max_size=MAX_BODY_BYTES)
@@ -327,7 +328,8 @@ def _retention(settings: Settings) -> RetentionDays:
 
 
 async def _clean_up_for_ever(dependencies: Dependencies) -> None:
-    store, settings = dependencies.store, dependencies.settings
+    store = dependencies.store
+    settings = dependencies.settings
     await asyncio.sleep(_FIRST_HOUSEKEEPING_S)
     while True:
         try:

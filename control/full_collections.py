@@ -9,7 +9,8 @@ from control.workspace_turns import WorkspaceTurns
 NEVER = 2**31 - 1
 _OLDEST = 2
 """The collector's oldest generation."""
-_CHECK_EVERY_S, _COLLECT_AFTER_S = 1.0, 600.0
+_CHECK_EVERY_S = 1.0
+_COLLECT_AFTER_S = 600.0
 
 
 def defer_full_collections() -> None:
@@ -26,7 +27,8 @@ async def collect_when_idle(turns: WorkspaceTurns) -> None:
     A full collection takes 30 ms during large requests, otherwise 5 ms. After ten minutes without an idle moment it
     runs anyway.
     """
-    collected_s, due = monotonic(), gc.get_threshold()[1]
+    collected_s = monotonic()
+    due = gc.get_threshold()[1]
     while True:
         await asyncio.sleep(_CHECK_EVERY_S)
         if gc.get_count()[_OLDEST] < due:

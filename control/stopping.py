@@ -7,7 +7,8 @@ from typing import Any
 
 async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Run `work`; cancel it if `stop` is set first. Returns whether it completed. Raises what `work` raises."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not working.done():

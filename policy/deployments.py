@@ -6,11 +6,18 @@ See docs/reference/management-api.md#deployments.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BUILDING, DEPLOYING, LOADING_MODEL = "BUILDING", "DEPLOYING", "LOADING_MODEL"
-ACTIVE, UPDATING, UNHEALTHY = "ACTIVE", "UPDATING", "UNHEALTHY"
-SCALED_TO_ZERO, WAKING_UP = "SCALED_TO_ZERO", "WAKING_UP"
-FAILED, DEPLOY_FAILED = "FAILED", "DEPLOY_FAILED"
-DEACTIVATING, INACTIVE = "DEACTIVATING", "INACTIVE"
+BUILDING = "BUILDING"
+DEPLOYING = "DEPLOYING"
+LOADING_MODEL = "LOADING_MODEL"
+ACTIVE = "ACTIVE"
+UPDATING = "UPDATING"
+UNHEALTHY = "UNHEALTHY"
+SCALED_TO_ZERO = "SCALED_TO_ZERO"
+WAKING_UP = "WAKING_UP"
+FAILED = "FAILED"
+DEPLOY_FAILED = "DEPLOY_FAILED"
+DEACTIVATING = "DEACTIVATING"
+INACTIVE = "INACTIVE"
 
 PARKING = frozenset((SCALED_TO_ZERO, WAKING_UP, DEPLOYING, LOADING_MODEL))
 """Calls wait until a replica is ready."""
@@ -26,7 +33,8 @@ MOVES_FROM_OUTSIDE: Mapping[str, frozenset[str]] = {
 }
 """Which statuses whoever launches replicas may set, by the present status. `ACTIVE` comes from replicas alone."""
 
-DEFAULT_ENVIRONMENT, DEVELOPMENT = "production", "development"
+DEFAULT_ENVIRONMENT = "production"
+DEVELOPMENT = "development"
 DEFAULT_MAX_QUEUED = 100
 
 

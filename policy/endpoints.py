@@ -106,7 +106,9 @@ ALLOWED_VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """The optional fields of every target, and their values, the default first. `dialects` is a list, without a default."""
 _OPENAI = (CHAT_COMPLETIONS, RESPONSES)
-_HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
+_HOSTED = "platform-hosted"
+_THIRD_PARTY = "third party"
+_CUSTOM = "custom"
 _VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
 
 PLATFORM = "PLATFORM"

@@ -69,7 +69,10 @@ def _is_sound(numbers: rsa.RSAPrivateNumbers) -> bool:
 
     It detects a damaged key. A key with forged primes harms only the account's owner.
     """
-    p, q, d, public = numbers.p, numbers.q, numbers.d, numbers.public_numbers
+    p = numbers.p
+    q = numbers.q
+    d = numbers.d
+    public = numbers.public_numbers
     return (
         min(p, q) > 1 << (MIN_KEY_BITS // 4)
         and p * q == public.n

@@ -14,7 +14,8 @@ MINUTE_MS = 60_000
 SUMS = ("calls", "errors", "refusals", "uncached_input_tokens", "cached_input_tokens", "output_tokens")
 """The figures besides the buckets, in the order in which they are written."""
 MAX_COUNT = 2**40
-CLIENT_CLOSED, OVERLOADED = 499, 529
+CLIENT_CLOSED = 499
+OVERLOADED = 529
 
 
 def is_refusal(status: int) -> bool:

@@ -12,7 +12,8 @@ MESSAGES_PATH = "/v1/messages"
 def begin(context: RequestContext, answered: Answered, whole: bytes | None = None) -> bool:
     """Set the head of an answer. It leaves with the first bytes, or at once with the `whole` body: `Outgoing.start`."""
     context.first_byte_s = perf_counter() - context.incoming.received_at
-    request_id, facts = context.request_id, context.facts
+    request_id = context.request_id
+    facts = context.facts
     lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{facts.cors_lines}{context.notice}"
     if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in answered.headers):
         lines += f"request-id: {request_id}\r\n"

@@ -50,7 +50,8 @@ class KeyHolder:
     """None without a workspace."""
 
     def __post_init__(self) -> None:
-        workspace, turn = self.workspace, self.key.group_id or self.key.digest
+        workspace = self.workspace
+        turn = self.key.group_id or self.key.digest
         identified = None if workspace is None else Identified(self.key, workspace, self.group, turn)
         object.__setattr__(self, "identified", identified)
 

@@ -62,7 +62,8 @@ class HeldAnswer:
         self._upstream.close()
 
     def _take(self) -> bytes:
-        body, self._body = self._body, b""
+        body = self._body
+        self._body = b""
         self.ended = self.whole is not None
         return body
 

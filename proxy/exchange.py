@@ -123,4 +123,5 @@ class RequestContext:
 
     def use_attempt(self, attempt: Attempt) -> None:
         """Put the call to its target by this attempt from now on."""
-        self.attempt, self.notice = attempt, attempt.notice
+        self.attempt = attempt
+        self.notice = attempt.notice

@@ -31,7 +31,9 @@ from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
 
-_COUNT, _INVOKE, _LIST = Purpose.COUNT, Purpose.INVOKE, Purpose.LIST  # a global is ten times as fast as a member
+_COUNT = Purpose.COUNT
+_INVOKE = Purpose.INVOKE
+_LIST = Purpose.LIST  # a global is ten times as fast as a member
 
 
 class Pipeline:
@@ -164,7 +166,8 @@ class Pipeline:
 
     async def _async_steps(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
         """A call about asynchronous requests. Other processes run them, and tell their results to webhooks."""
-        requests, is_get = self._async_requests, context.incoming.method in ("GET", "HEAD")
+        requests = self._async_requests
+        is_get = context.incoming.method in ("GET", "HEAD")
         requests.check_set_up()  # 503
         if path.action is Action.ASYNC_REQUEST:
             return await (requests.state if is_get else requests.cancel)(context, identified, path)  # 404 429 503
@@ -224,7 +227,8 @@ async def _written(record: UnwrittenRecord) -> None:
 
 def _mark(context: RequestContext, error: Exception) -> None:
     row = row_of(error)
-    context.status, context.cause = row.status, row.cause
+    context.status = row.status
+    context.cause = row.cause
 
 
 def _call_ended(context: RequestContext) -> CallEnded:

@@ -56,7 +56,8 @@ class ProgressClock:
 
     def _look(self) -> None:
         self._latest = (self._latest + 1) % LOOKS
-        now_ms, records = time_ns() // 1_000_000, []
+        now_ms = time_ns() // 1_000_000
+        records = []
         for stream in list(self._parts[self._latest]):
             try:
                 record = stream.progress(now_ms)

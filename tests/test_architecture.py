@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
 
 MAX_MODULES_PER_FOLDER = 15
-MAX_MODULE_LINES = 400
+MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 LONG_FUNCTION_LINES = 30
 SHORT_FUNCTION_LINES = 15
@@ -891,7 +891,7 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
     (no_private_names_of_libraries, {"proxy/a.py": "from lib import _x"}, "lib._x is private"),
     (no_private_names_of_libraries, {"proxy/a.py": "import _thread"}, "_thread is private"),
     (no_private_names_of_libraries, {"proxy/a.py": "x._b", "proxy/b.py": "class B:\n    _b = 1"}, "proxy/a.py:1"),
-    (modules_are_short, {"policy/a.py": "x = 1\n" * 401}, "401 lines"),
+    (modules_are_short, {"policy/a.py": "x = 1\n" * 501}, "501 lines"),
     (no_function_is_huge, {"policy/a.py": LONG}, "f has 62 lines"),
     (most_functions_are_short, {"policy/a.py": LONG}, "policy/a.py:1"),
     (parameters_are_few, {"policy/a.py": "def f(a, b, c, *, d, e, f): ..."}, "6 parameters"),

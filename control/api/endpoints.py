@@ -186,7 +186,8 @@ def _response(record: EndpointRecord) -> GatewayEndpointV1:
 
 _PATH = "/v1/gateway/endpoints"
 _ONE = f"{_PATH}/{{endpoint_id}}"
-_CREATE, _UPDATE = CreateGatewayEndpointRequestV1, UpdateGatewayEndpointRequestV1
+_CREATE = CreateGatewayEndpointRequestV1
+_UPDATE = UpdateGatewayEndpointRequestV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Create an endpoint", GatewayEndpointV1, body=_CREATE, errors=(400, 409)),
     Operation("GET", _PATH, _list, "List endpoints", GatewayEndpointsResponseV1, query=PageQueryV1, errors=(400,)),

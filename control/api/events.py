@@ -88,7 +88,8 @@ class GatewayEventsResponseV1(ResponseV1):
 
 
 async def _list(request: ApiRequest) -> Encoded:
-    query, parts = request.query_as(EventsQueryV1), request.dependencies
+    query = request.query_as(EventsQueryV1)
+    parts = request.dependencies
     workspace_id = request.workspace_id
     if query.cursor is not None:
         pinned = parts.cursors.open(workspace_id, _CURSOR_KIND, query.cursor)

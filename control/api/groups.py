@@ -278,9 +278,11 @@ def _entries(path: Sequence[Group]) -> int:
 
 
 async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
-    parts, workspace_id = request.dependencies, request.workspace_id
+    parts = request.dependencies
+    workspace_id = request.workspace_id
     removed = await groups.remove_group(parts.store, parts.counters, workspace_id, request.path["group_id"])
-    record, deleted_at = removed.record, time_text(removed.removed_at_ms)
+    record = removed.record
+    deleted_at = time_text(removed.removed_at_ms)
     return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
 
 
@@ -313,7 +315,8 @@ def _effective(found: tuple[str, Sequence[Bound]]) -> Pieces:
 
 def _effective_limit(bound: Bound) -> dict[str, Any]:
     """An `EffectiveLimitV1`."""
-    limit, source = bound.limit, bound.source_group
+    limit = bound.limit
+    source = bound.source_group
     return {"type": limit.type, "unit": limit.unit, "threshold": limit.threshold, "source_group": source}
 
 
@@ -329,7 +332,8 @@ def _limit(sent: RateLimitV1 | UsageLimitV1) -> Limit:
 
 _PATH = "/v1/gateway/groups"
 _ONE = f"{_PATH}/{{group_id}}"
-_CREATE, _UPDATE = CreateGatewayGroupRequestV1, UpdateGatewayGroupRequestV1
+_CREATE = CreateGatewayGroupRequestV1
+_UPDATE = UpdateGatewayGroupRequestV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
     Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),

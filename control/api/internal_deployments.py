@@ -36,7 +36,8 @@ async def _post_loads(request: web.Request) -> web.Response:
 async def _post_wake(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
     try:
-        model_id, deployment_id = _text(body, "model_id"), _text(body, "deployment_id")
+        model_id = _text(body, "model_id")
+        deployment_id = _text(body, "deployment_id")
     except ValueError as error:
         raise bad_request(str(error)) from None
     if not await dependencies.load_reports.wake(model_id, deployment_id):
@@ -70,7 +71,8 @@ def _check(load: DeploymentLoad) -> None:
 
 
 def _line(wire: Json) -> tuple[str, LogLine]:
-    timestamp, level = wire.get("timestamp"), wire.get("level")
+    timestamp = wire.get("timestamp")
+    level = wire.get("level")
     if not isinstance(timestamp, str) or not _TIMESTAMP.fullmatch(timestamp):
         raise ValueError("timestamp must be nanoseconds since the epoch, as text")
     if level not in LEVELS:

@@ -49,7 +49,8 @@ def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
     """The events, and `after`. The error names the first malformed event."""
     try:
         batch = orjson.loads(body)
-        wires, after = batch["events"], batch.get("after")
+        wires = batch["events"]
+        after = batch.get("after")
     except (ValueError, KeyError, TypeError):
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:

@@ -54,7 +54,8 @@ async def _post_output(request: web.Request) -> web.Response:
 
 async def _post_checkpoints(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    job_id, attempt = request.match_info["job_id"], attempt_in(body)
+    job_id = request.match_info["job_id"]
+    attempt = attempt_in(body)
     reports = await checkpoint_reports(job_id, body)
     taken = await checkpoints.take_reports(dependencies.store, job_id, attempt, reports)
     dependencies.metrics.training_checkpoints_entered(taken.entered)

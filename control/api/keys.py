@@ -148,11 +148,17 @@ def _workspace(record: KeyRecord) -> WorkspaceKeyV1:
     return WorkspaceKeyV1(**shown_key(record))
 
 
-_OWN, _FEDERATED = "/v1/api_keys", "/v1/gateway/groups/{group_id}/api_keys"
-_ONE_OWN, _ONE_FEDERATED = f"{_OWN}/{{prefix}}", f"{_FEDERATED}/{{prefix}}"
-_MINT, _CREATE, _PAGE = CreateFederatedKeyRequestV1, CreateWorkspaceKeyRequestV1, PageQueryV1
-_MADE, _SEVERAL = CreatedFederatedKeyV1, FederatedKeysResponseV1
-_MADE_OWN, _SEVERAL_OWN = CreatedWorkspaceKeyV1, WorkspaceKeysResponseV1
+_OWN = "/v1/api_keys"
+_FEDERATED = "/v1/gateway/groups/{group_id}/api_keys"
+_ONE_OWN = f"{_OWN}/{{prefix}}"
+_ONE_FEDERATED = f"{_FEDERATED}/{{prefix}}"
+_MINT = CreateFederatedKeyRequestV1
+_CREATE = CreateWorkspaceKeyRequestV1
+_PAGE = PageQueryV1
+_MADE = CreatedFederatedKeyV1
+_SEVERAL = FederatedKeysResponseV1
+_MADE_OWN = CreatedWorkspaceKeyV1
+_SEVERAL_OWN = WorkspaceKeysResponseV1
 OPERATIONS = (
     Operation("POST", _FEDERATED, _post_federated, "Mint a federated key", _MADE, body=_MINT, errors=(400, 404)),
     Operation("GET", _FEDERATED, _list_federated, "List a group's keys", _SEVERAL, query=_PAGE, errors=(400, 404)),

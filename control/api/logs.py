@@ -63,7 +63,8 @@ class LogLineV1(ResponseV1):
 
 
 def log_filter(body: LogsRequestV1) -> LogFilter:
-    start_ms, end_ms = body.start_epoch_millis, body.end_epoch_millis
+    start_ms = body.start_epoch_millis
+    end_ms = body.end_epoch_millis
     if start_ms is not None and end_ms is not None and start_ms > end_ms:
         raise InvalidFieldError("start_epoch_millis", "start_epoch_millis must not be after end_epoch_millis")
     return LogFilter(

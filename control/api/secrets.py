@@ -72,13 +72,15 @@ class DeletedSecretV1(ResponseV1):
 
 async def _post(request: ApiRequest) -> SecretV1:
     body = request.body_as(PutSecretRequestV1)
-    parts, new = request.dependencies, NewSecret(body.name, body.value, body.owner_change())
+    parts = request.dependencies
+    new = NewSecret(body.name, body.value, body.owner_change())
     return _response(await secrets.put_secret(parts.store, parts.settings.secret_keys, request.workspace_id, new))
 
 
 async def _post_compare(request: ApiRequest) -> ComparedSecretV1:
     body = request.body_as(CompareSecretRequestV1)
-    keys, asked = request.dependencies.settings.secret_keys, NewSecret(body.name, body.value)
+    keys = request.dependencies.settings.secret_keys
+    asked = NewSecret(body.name, body.value)
     equal = await secrets.compare_secret(request.store, keys, request.workspace_id, asked)
     return ComparedSecretV1(name=body.name, exists=equal is not None, equal=equal is True)
 
@@ -100,7 +102,9 @@ def _response(record: SecretRecord) -> SecretV1:
     return SecretV1(**shown_secret(record))
 
 
-_PATH, _PUT, _PAGE = "/v1/secrets", PutSecretRequestV1, PageQueryV1
+_PATH = "/v1/secrets"
+_PUT = PutSecretRequestV1
+_PAGE = PageQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Store or rotate a secret", SecretV1, body=_PUT, errors=(400, 409), tag="Secrets"),
     Operation("GET", _PATH, _list, "List secrets", SecretsResponseV1, query=_PAGE, errors=(400,), tag="Secrets"),

@@ -73,7 +73,8 @@ class GroupLimitsResponseV1(ResponseV1):
 
 
 async def _get_usage(request: ApiRequest) -> Encoded:
-    parts, group_id = request.dependencies, request.path["group_id"]
+    parts = request.dependencies
+    group_id = request.path["group_id"]
     found = await read_group(parts.store, request.workspace_id, group_id)
     (entries,) = await read_usage(parts.counters, [found.path])
     ends = await window_ends(parts.counters)
@@ -114,19 +115,22 @@ def shown_usage(entry: LimitUse, ends: Mapping[Unit, str]) -> dict[str, Any]:
 
 
 async def _get_limits(request: ApiRequest) -> Encoded:
-    parts, group_id = request.dependencies, request.path["group_id"]
+    parts = request.dependencies
+    group_id = request.path["group_id"]
     found = await read_group(parts.store, request.workspace_id, group_id)
     limits = await GroupLimits.of(found.path)
 
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
         return await limits.read(parts.counters, None if at.after is None else LimitPlace(*at.after), at.limit)
 
-    kind, encode = f"limits of {group_id}", encoder(shown_limit)
+    kind = f"limits of {group_id}"
+    encode = encoder(shown_limit)
     return await list_page(request, Listing(kind, fetch, lambda use: list(use.place), encode))
 
 
 def shown_limit(use: LimitUse) -> GroupLimitV1:
-    limit, used = use.bound.limit, use.used
+    limit = use.bound.limit
+    used = use.used
     return GroupLimitV1(
         slug=use.slug,
         type=limit.type.value,

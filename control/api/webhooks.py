@@ -26,7 +26,8 @@ from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.hosts import MAX_URL_CHARS
 
-DEFAULT_OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
+DEFAULT_OVERLAP_S = 86_400
+MAX_OVERLAP_S = 7 * 86_400
 _Url = Annotated[
     str,
     Field(
@@ -139,9 +140,11 @@ class DeliveriesQueryV1(PageQueryV1):
 
 
 async def _post(request: ApiRequest) -> WebhookV1:
-    body, parts = request.body_as(CreateWebhookRequestV1), request.dependencies
+    body = request.body_as(CreateWebhookRequestV1)
+    parts = request.dependencies
     await webhooks.check_webhook_url(body.url, parts.names)
-    keys, workspace_id = parts.settings.secret_keys, request.workspace_id
+    keys = parts.settings.secret_keys
+    workspace_id = request.workspace_id
     new = NewWebhook(body.url, body.description, body.owner_change())
     record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, new)
     return _response(record, secret)
@@ -159,14 +162,17 @@ async def _get(request: ApiRequest) -> WebhookV1:
 
 
 async def _patch(request: ApiRequest) -> WebhookV1:
-    body, parts = request.body_as(UpdateWebhookRequestV1), request.dependencies
+    body = request.body_as(UpdateWebhookRequestV1)
+    parts = request.dependencies
     if body.url is not None:
         await webhooks.check_webhook_url(body.url, parts.names)
     overlap_s = DEFAULT_OVERLAP_S if body.secret_overlap_seconds is None else body.secret_overlap_seconds
     overlap_ms = overlap_s * 1000 if body.rotate_secret else None
     describes = "description" in body.model_fields_set
     change = WebhookChange(body.url, body.description, describes, body.enabled, overlap_ms, body.owner_change())
-    keys, workspace_id, webhook_id = parts.settings.secret_keys, request.workspace_id, request.path["webhook_id"]
+    keys = parts.settings.secret_keys
+    workspace_id = request.workspace_id
+    webhook_id = request.path["webhook_id"]
     return _response(*await webhooks.change_webhook(parts.store, keys, workspace_id, webhook_id, change))
 
 
@@ -182,7 +188,8 @@ async def _list_deliveries(request: ApiRequest) -> Encoded:
         store = request.store
         return await webhooks.read_deliveries(store, record.id, at.filters["status"], at.after, at.limit)
 
-    kind, encode = f"deliveries of {record.id}", encoder(_delivery_response)
+    kind = f"deliveries of {record.id}"
+    encode = encoder(_delivery_response)
     return await list_page(request, Listing(kind, fetch, lambda delivery: delivery.id, encode, ("status",), 16))
 
 
@@ -216,7 +223,8 @@ _ALL = "/v1/gateway/webhooks"
 _ONE = f"{_ALL}/{{webhook_id}}"
 _LIST = f"{_ONE}/deliveries"
 _AGAIN = f"{_LIST}/{{delivery_id}}/redeliver"
-_NEW, _CHANGE = CreateWebhookRequestV1, UpdateWebhookRequestV1
+_NEW = CreateWebhookRequestV1
+_CHANGE = UpdateWebhookRequestV1
 OPERATIONS = (
     Operation("POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 409)),
     Operation("GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),

@@ -16,7 +16,8 @@ SLOW_S = 1.0
 
 async def result_delivered(scene: Scene) -> list[str]:
     """submit a slow prediction: accepted in a moment, its signed result reaches the customer's webhook"""
-    receiver, operator = scene.receiver, scene.operator
+    receiver = scene.receiver
+    operator = scene.operator
     await receiver.start()
     try:
         secret = (await operator.call("GET", "/v1/async/webhook_secret"))["secrets"][0]

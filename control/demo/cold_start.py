@@ -36,7 +36,8 @@ async def launcher_started(scene: Scene) -> list[str]:
 
 async def cold_start(scene: Scene) -> list[str]:
     """call it: the call is parked, the launcher is woken, the model server loads, the call is answered"""
-    operator, began = scene.operator, time.monotonic()
+    operator = scene.operator
+    began = time.monotonic()
     wanted = {"metadata": {"external_entity_id": "acme-night"}, "models": [{"slug": SLUG}]}
     group = (await operator.call("POST", "/v1/gateway/groups", wanted))["id"]
     key = (await operator.call("POST", f"/v1/gateway/groups/{group}/api_keys", {}))["api_key"]

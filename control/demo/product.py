@@ -52,7 +52,9 @@ class Product:
         if not line.startswith("ready "):
             raise ProductError("`tollgate up` did not become ready")
         urls = dict(word.split("=", 1) for word in line.split()[1:])
-        self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
+        self.proxy = urls["proxy"]
+        self.control = urls["control"]
+        self.admin = urls["admin"]
         return line
 
     async def launch(self, api_key: str, *arguments: str) -> str:

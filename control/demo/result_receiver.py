@@ -84,7 +84,8 @@ class ResultReceiver:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, issuer_key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
-    is_ca, now = subject == issuer, datetime.datetime.now(datetime.UTC)
+    is_ca = subject == issuer
+    now = datetime.datetime.now(datetime.UTC)
     usage = {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage |= dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)

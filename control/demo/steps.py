@@ -17,7 +17,8 @@ from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
 from policy.endpoints import PLATFORM
 
 SLUG = "acme/assistant"
-PARENT_LIMIT, CHILD_LIMIT = 5, 4
+PARENT_LIMIT = 5
+CHILD_LIMIT = 4
 """Requests per minute of the company, and of each of its two teams. The teams' sum exceeds the company's limit."""
 
 
@@ -91,7 +92,8 @@ async def answered(scene: Scene) -> list[str]:
     """call the slug with a stock HTTP client, as the OpenAI SDK does"""
     answer = await _ask(scene, "blue")
     text = _text(answer)
-    alpha, asked = scene.upstreams[0], scene.upstreams[0].requests[-1]
+    alpha = scene.upstreams[0]
+    asked = scene.upstreams[0].requests[-1]
     expect(text == "".join(alpha.words), f"the answer was {text!r}")
     expect(answer["model"] == SLUG, f"the answer's model was {answer['model']!r}")
     expect(asked["body"]["model"] == "alpha-7b", f"upstream was asked for {asked['body']['model']!r}")
@@ -103,7 +105,9 @@ async def answered(scene: Scene) -> list[str]:
 
 async def streamed(scene: Scene) -> list[str]:
     """stream an answer at the upstream's pace"""
-    began, pieces, arrived = time.monotonic(), [], []
+    began = time.monotonic()
+    pieces = []
+    arrived = []
     async for chunk in ask_streamed(scene.product.proxy, scene.key("blue"), SLUG, "Slowly, please."):
         expect("usage" not in chunk and bool(chunk["choices"]), f"a chunk that was not asked for: {chunk}")
         expect(chunk["model"] == SLUG, f"a chunk's model was {chunk['model']!r}")
@@ -128,7 +132,8 @@ async def refused_by_parent(scene: Scene) -> list[str]:
         await _ask(scene, "green")
     except RefusedError as refusal:
         expect(refusal.status == 429, f"the sixth call in a minute {refusal}")
-        body, after = refusal.body, refusal.retry_after
+        body = refusal.body
+        after = refusal.retry_after
     else:
         raise StepFailedError("the sixth call in a minute was answered")
     expect(

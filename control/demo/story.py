@@ -63,7 +63,8 @@ async def _stay(scene: Scene, out: Print) -> None:
     """Keep the product running, to be looked at, until Ctrl-C."""
     out(f"\nconsole: {scene.product.control}/console   log in with: {scene.operator.api_key}")
     out("Ctrl-C goes on.")
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stopped.set)
     try:
         await stopped.wait()

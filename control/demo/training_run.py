@@ -39,7 +39,8 @@ async def job_submitted(scene: Scene) -> list[str]:
 
 async def job_trained(scene: Scene) -> list[str]:
     """read what the training job did: log, loss and a checkpoint"""
-    operator, path = scene.operator, scene.job
+    operator = scene.operator
+    path = scene.job
     ended = await until(lambda: _ended(scene, path), "the job did not end")
     expect(ended["current_status"] == COMPLETED, f"the job is {ended}")
     log = (await operator.call("POST", f"{path}/logs", {"direction": "asc"}))["logs"]

@@ -13,7 +13,9 @@ from typing import Any
 from aiohttp import web
 
 LOADING_S = 1.0
-INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS = 20, 5, 10
+INPUT_TOKENS = 20
+CACHED_TOKENS = 5
+OUTPUT_TOKENS = 10
 USAGE = {
     "prompt_tokens": INPUT_TOKENS,
     "completion_tokens": OUTPUT_TOKENS,

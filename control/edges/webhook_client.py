@@ -24,7 +24,8 @@ class WebhookClient:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt:
         """Make one attempt. Never raises; takes at most `timeout_s`."""
-        started_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        started_s = time.monotonic()
+        at_ms = time.time_ns() // 1_000_000
         posted = await self._client.post(url, headers, body)
         duration_ms = int((time.monotonic() - started_s) * 1000)
         retry_after_ms = _retry_after_s(posted.headers) * 1000

@@ -12,7 +12,8 @@ from runtime.child_process import Child, Launch
 
 START_TIMEOUT_S = 60.0
 _POLL_S = 0.05
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 10.0
 _STEADY_S = 30.0
 """A part that ran this long restarts with the first delay again."""
 PYTHON_MODULE = (sys.executable, "-P", "-m")
@@ -63,7 +64,9 @@ class PartRunner:
 
         What it needs may have been ready only a moment ago.
         """
-        name, child, waits_from = self._part.name, self.child, time.monotonic()
+        name = self._part.name
+        child = self.child
+        waits_from = time.monotonic()
         assert child is not None, "not begun"
         died = asyncio.create_task(child.wait())
         while not await self._part.is_ready():
@@ -83,7 +86,8 @@ class PartRunner:
         """Ask the part to stop, wait for at most its grace period, then kill it."""
         self.stop_restarting()
         async with self._spawning:
-            child, part = self.child, self._part
+            child = self.child
+            part = self._part
         if child is None:
             return
         self._say(f"stopping {part.name}")

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
+PENDING = "PENDING"
+DELIVERED = "DELIVERED"
+DEAD = "DEAD"
 """The statuses of a delivery."""
 
 

@@ -36,7 +36,8 @@ class CursorSigner:
             raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise _invalid() from None
-        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        mac = raw[:_MAC_BYTES]
+        body = raw[_MAC_BYTES:]
         if not any(hmac.compare_digest(mac, _mac(key, workspace_id, kind, body)) for key in self._keys):
             raise _invalid()
         payload: dict[str, Any] = json.loads(body)

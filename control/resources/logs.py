@@ -28,7 +28,8 @@ LINES_PER_MS = 500
 MAX_NS = 9 * 10**18 - 1
 """The latest time that a line may say. A column holds later ones, which lines may get that find no room."""
 _DAY_NS = 86_400_000 * NS_PER_MS
-_WRITTEN_AT_ONCE, _DELETED_AT_ONCE = 200, 500
+_WRITTEN_AT_ONCE = 200
+_DELETED_AT_ONCE = 500
 """Lines in one transaction: SQLite has one writer, and others wait for it."""
 _GROWTH = 10
 """A log is cut back after it grew by this fraction of a bound."""
@@ -119,7 +120,8 @@ class Logs:
 
     async def prune(self) -> int:
         """Cut back every log; delete those of deleted owners. Returns the number of deleted lines."""
-        deleted, id = 0, ""
+        deleted = 0
+        id = ""
         while True:
             async with self._store.read() as conn:
                 found = await rows.logged_after(conn, self._table, id)

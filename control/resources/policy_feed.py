@@ -119,7 +119,8 @@ async def _page_from(
     following = None
     if more:
         last = shown[-1]
-        place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
+        place = (last.revision, last.kind, last.id)
+        seen = (now.revision, now.nonce)
         following = FeedCursor(now.epoch, place, cursor.tombstones_from, seen).encode()
     chars = sum(len(row.body or "") for row in shown)
     rows = await beside(OPERATOR, len(shown) + chars // CHARS_PER_ITEM, partial(_rows, shown))
@@ -129,7 +130,9 @@ async def _page_from(
 async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[list[PublishedRow], bool]:
     """The rows of a page, at most `limit` and little more than `PAGE_CHARS`; and whether more follow."""
     rows: list[PublishedRow] = []
-    after, chars, batch = cursor.after, 0, _FIRST_ROWS
+    after = cursor.after
+    chars = 0
+    batch = _FIRST_ROWS
     while True:
         wanted = min(batch, limit + 1 - len(rows))
         found = await published_rows.changes(conn, after, cursor.tombstones_from, wanted)

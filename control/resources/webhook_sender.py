@@ -159,7 +159,8 @@ class WebhookSender:
         return await self._transactions.run(self._store.transact(work))
 
     async def _send(self, message: _Message) -> None:
-        webhook, delivery = message.webhook, message.delivery
+        webhook = message.webhook
+        delivery = message.delivery
         signing = valid_secrets(webhook, self._keys, message.claimed_at_ms)
         headers = signed_headers(delivery.id, message.body, message.claimed_at_ms, signing)
         attempt = await self._client.post(webhook.url, headers, message.body)

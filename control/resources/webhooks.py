@@ -71,7 +71,8 @@ async def create_webhook(
     store: Store, keys: Sequence[bytes], workspace_id: str, new: NewWebhook
 ) -> tuple[WebhookRecord, str]:
     """The webhook, and its secret, which is shown only once."""
-    id, secret = new_id("whk"), new_secret()
+    id = new_id("whk")
+    secret = new_secret()
 
     async def work(tx: WriteTx) -> WebhookRecord:
         if await webhook_rows.count_webhooks(tx, workspace_id) >= MAX_WEBHOOKS:

@@ -166,7 +166,8 @@ def _rooms(state: Mapping[str, Counts], bounds: Sequence[Bound]) -> list[int]:
 
 def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, tokens: Estimate) -> None:
     for bound in bounds:
-        counts, kind = state[bound.counting_group], _kind(bound.limit)
+        counts = state[bound.counting_group]
+        kind = _kind(bound.limit)
         now_ms = counts.last_ms
         granule = granule_ms(bound.limit.unit, is_exact(bound.limit))
         if not _has_log(kind):
@@ -187,7 +188,9 @@ def _has_log(kind: Kind) -> bool:
 
 def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long until this bound has room, if nothing else happens."""
-    counts, kind, limit = state[bound.counting_group], _kind(bound.limit), bound.limit
+    counts = state[bound.counting_group]
+    kind = _kind(bound.limit)
+    limit = bound.limit
     if not _has_log(kind):
         return moment.until_end_ms(limit.unit)
     sums = [(counts.log(kind), limit.threshold)]
@@ -218,7 +221,8 @@ def _counted_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) ->
 def _hard_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     """How long nothing can lift this refusal. A request can be returned at any moment, a usage limit's settled tokens
     cannot."""
-    kind, limit = _kind(bound.limit), bound.limit
+    kind = _kind(bound.limit)
+    limit = bound.limit
     is_settled = not limit.is_rate and limit.type.parts is not None
     if is_settled and state[bound.counting_group].count(kind) >= limit.threshold:
         return moment.until_end_ms(limit.unit)
@@ -237,7 +241,8 @@ def _tightest(
     if not bound.limit.is_rate:
         reset_ms = moment.until_end_ms(bound.limit.unit)
     else:
-        counts, window = state[bound.counting_group], window_ms(bound.limit.unit, 0)
+        counts = state[bound.counting_group]
+        window = window_ms(bound.limit.unit, 0)
         logs = counts.log(_kind(bound.limit)), counts.margin(_kind(bound.limit))
         reset_ms = max(0, *(log.empty_at_ms(window) - moment.now_ms for log in logs))
     return Tightest(index, max(0, rooms[index]), reset_ms)

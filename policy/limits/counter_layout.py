@@ -160,7 +160,8 @@ def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: 
     if header is None or at < 0:
         return 0, 0
     window = window_ms(KINDS[number - 1][1], 0)
-    edge_ms, oldest_ms = now_ms - window, _number(header, at + 8, at + 14)
+    edge_ms = now_ms - window
+    oldest_ms = _number(header, at + 8, at + 14)
     last_ms = _number(header, at + 14, at + 20)
     if last_ms < edge_ms:
         return 0, 0

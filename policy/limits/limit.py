@@ -59,7 +59,8 @@ class IllegalLimitsError(ValueError):
 
 def check_slug_limits(entry: SlugLimits) -> None:
     """Raise `IllegalLimitsError` unless the limits of `entry` have their units, are in range, and none is twice."""
-    rates, usages = " or ".join(RATE_UNITS), " or ".join(USAGE_UNITS)
+    rates = " or ".join(RATE_UNITS)
+    usages = " or ".join(USAGE_UNITS)
     if any(not limit.is_rate for limit in entry.rate_limits):
         raise IllegalLimitsError(
             f"{entry.slug}: a rate limit's unit is {rates}; limits per {usages} belong in usage_limits"

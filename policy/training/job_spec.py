@@ -10,8 +10,11 @@ from typing import Any
 from policy.training.resources import NodeResources
 from policy.training.wire import count, members, optional_members, optional_text, text, texts
 
-ON_STARTUP, ON_FAILURE, ON_DEMAND = "on_startup", "on_failure", "on_demand"
-DEDICATED, SPOT = "dedicated", "spot"
+ON_STARTUP = "on_startup"
+ON_FAILURE = "on_failure"
+ON_DEMAND = "on_demand"
+DEDICATED = "dedicated"
+SPOT = "spot"
 DEFAULT_CHECKPOINT_PATH = "checkpoints"
 
 

@@ -58,7 +58,8 @@ def unfit_field(hosts: Sequence[Host], node_count: int, resources: NodeResources
 
 def decide(hosts: Sequence[Host], placed: Iterable[Placed], waiting: Iterable[Candidate]) -> Decision:
     """What to do now. A preempted job's room is given only once it has ended: ask again then."""
-    room, held = _Room(hosts), list(placed)
+    room = _Room(hosts)
+    held = list(placed)
     for one in held:
         room.give(one, -1)
     starts: dict[str, tuple[str, ...]] = {}
@@ -117,7 +118,8 @@ class _Room:
 
     def take(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
         """Take room for every node, or none at all: the hosts by rank, or None. Spreads nodes over the emptiest."""
-        needs, got = _needs(resources), list[str]()
+        needs = _needs(resources)
+        got = list[str]()
         for _ in range(node_count):
             fitting = [name for name, left in self._left.items() if _fits(left, needs)]
             if not fitting:

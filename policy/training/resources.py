@@ -51,7 +51,8 @@ class Host:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Host":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
-        gpus, gpu_memory_mib = members(wire, "gpus"), members(wire, "gpu_memory_mib")
+        gpus = members(wire, "gpus")
+        gpu_memory_mib = members(wire, "gpu_memory_mib")
         return cls(
             name=text(wire, "name"),
             millicpu=count(wire, "millicpu"),

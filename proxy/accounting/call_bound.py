@@ -46,7 +46,9 @@ MOST_EDITS = 10
 EDITED_PICTURE_TOKENS = 16_384
 """Input tokens of a picture to edit. Vendors document at most 6821, and nothing for their newest models."""
 
-EMBEDDINGS_PATH, COMPLETIONS_PATH, EDITS_PATH = "/v1/embeddings", "/v1/completions", "/v1/images/edits"
+EMBEDDINGS_PATH = "/v1/embeddings"
+COMPLETIONS_PATH = "/v1/completions"
+EDITS_PATH = "/v1/images/edits"
 WITHOUT_OUTPUT = frozenset((EMBEDDINGS_PATH, "/v1/moderations", "/v1/rerank", "/v2/rerank"))
 """Paths whose calls generate no tokens."""
 _CONTENT = frozenset(("messages", "input", "system", "prompt", "instructions", "documents"))
@@ -140,7 +142,8 @@ def _contents(part: dict[str, Any]) -> tuple[Any, ...]:
 def _figure(part: dict[str, Any]) -> int:
     """The figure of a part that is not text, by its type and by what servers take for its type; 0 for text."""
     marks = _MARKS.intersection(part)
-    kind, source = part.get("type"), part.get("source")
+    kind = part.get("type")
+    source = part.get("source")
     is_text = kind == "document" and type(source) is dict and source.get("type") in ("text", "content")
     if type(kind) is str and kind in _MARKS and not is_text:
         marks |= {kind}

@@ -56,7 +56,9 @@ def frame_at(data: bytes, offset: int) -> Record | None:
 
 def frames(data: bytes, offset: int = 0) -> Iterator[Record]:
     """The records from `offset` on, up to the first gap."""
-    last, unpack, kinds = len(data) - HEAD_BYTES, _HEAD.unpack_from, _KINDS
+    last = len(data) - HEAD_BYTES
+    unpack = _HEAD.unpack_from
+    kinds = _KINDS
     while offset <= last:
         magic, length, checksum = unpack(data, offset)
         kind = kinds.get(magic)
@@ -80,7 +82,8 @@ def resume_at(data: bytes, offset: int) -> int | None:
 
 def count_closes(data: bytes) -> tuple[int, int, bool]:
     """Calls that end in `data`, the bytes that this covers, and whether the segment ends. Reads only heads."""
-    closes, offset = 0, 0
+    closes = 0
+    offset = 0
     while len(data) - offset >= HEAD_BYTES:
         magic, length, _ = _HEAD.unpack_from(data, offset)
         kind = _KINDS.get(magic)

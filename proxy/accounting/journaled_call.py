@@ -38,7 +38,9 @@ class JournaledCall:
 
     def tell(self, refused: Exception | None = None) -> None:
         """The record is written, or `refused`."""
-        self.is_written, self.refused = refused is None, refused
-        go_on, self.go_on = self.go_on, None  # it refers to the call, which refers to this
+        self.is_written = refused is None
+        self.refused = refused
+        go_on = self.go_on
+        self.go_on = None  # it refers to the call, which refers to this
         if go_on is not None:
             go_on(refused)

@@ -38,7 +38,8 @@ class OutputEstimates:
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None:
         """Add a settled call, with the output that its provider reported."""
-        pair, means = (group_id, slug), self._means
+        pair = (group_id, slug)
+        means = self._means
         mean = means.get(pair)
         if mean is None or len(means) >= self._pairs_kept:  # only then does it matter which was called last
             mean = self._move_to_end(pair)

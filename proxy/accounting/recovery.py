@@ -31,8 +31,13 @@ ORPHAN_NUMBERS_FROM = 1 << 40
 Halves = tuple[bytes, bytes]
 """An ended call: the payloads of its open and close records."""
 
-_OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # an enum look-up costs as much as a checksum
-_OPEN_MAGIC, _OPEN_SEED, _CLOSE_MAGIC, _CLOSE_SEED = _OPEN.magic, _OPEN.seed, _CLOSE.magic, _CLOSE.seed
+_OPEN = Kind.OPEN
+_PROGRESS = Kind.PROGRESS
+_CLOSE = Kind.CLOSE  # an enum look-up costs as much as a checksum
+_OPEN_MAGIC = _OPEN.magic
+_OPEN_SEED = _OPEN.seed
+_CLOSE_MAGIC = _CLOSE.magic
+_CLOSE_SEED = _CLOSE.seed
 _CLOSE_LINES = b"%b\n" + EVENT_END + b"\n%b"
 _WITHDRAWN = b'"status":%d,' % WITHDRAWN_STATUS
 _KEY_BYTES = 26
@@ -130,13 +135,18 @@ class Ledger:
 
         Returns how many bytes it read, and whether the journal continues in the next segment.
         """
-        first, offset, over, timed = len(ended), 0, False, None
-        calls, answered = self.open, self.answered
+        first = len(ended)
+        offset = 0
+        over = False
+        timed = None
+        calls = self.open
+        answered = self.answered
         for kind, payload, following in frames(data):
             if kind is _OPEN:
                 calls[payload[_KEY_AT:_KEY_TO]] = timed = payload
             elif kind is _CLOSE:
-                key, timed = payload[:_KEY_BYTES], payload
+                key = payload[:_KEY_BYTES]
+                timed = payload
                 answered.pop(key, None)
                 if (opened := calls.pop(key, None)) is not None:
                     ended.append((opened, payload))
@@ -172,7 +182,8 @@ class Ledger:
 
         Billed as the last progress record says, or zero if no answer had begun.
         """
-        given, ended = dict[str, int](), []
+        given = dict[str, int]()
+        ended = []
         for event_key, opened in sorted(self.open.items()):
             estimated_input, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimated_input)

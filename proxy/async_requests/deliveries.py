@@ -59,7 +59,8 @@ class ResultBody:
         if answer is None:
             self._head += b"null"
         elif is_text:
-            self._head, self._tail = self._head + b'"', b'"' + self._tail
+            self._head = self._head + b'"'
+            self._tail = b'"' + self._tail
         self._decoder = getincrementaldecoder("utf-8")("replace") if is_text else None
 
     def begin(self) -> bytes:
@@ -88,7 +89,8 @@ class SignedHeaders:
     __slots__ = ("_at_s", "_id", "_signatures", "size_bytes")
 
     def __init__(self, message_id: str, at_s: int, secrets: Sequence[str]) -> None:
-        self._id, self._at_s = message_id, at_s
+        self._id = message_id
+        self._at_s = at_s
         head = f"{message_id}.{at_s}.".encode()
         self._signatures = [hmac.new(_key(secret), head, sha256) for secret in secrets]
         self.size_bytes = 0

@@ -87,7 +87,8 @@ def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
 
 def outcome_of(fault: Fault, attempt: Attempt, now_ms: int) -> Failed | Again:
     """Decide what follows from an attempt that failed. `now_ms`: by the workspace's time."""
-    number, rules = attempt.ref.attempt, attempt.retries
+    number = attempt.ref.attempt
+    rules = attempt.retries
     if not fault.may_pass or number >= rules.max_attempts:
         return Failed(fault.error)
     pause_ms = delay_ms(rules, number)

@@ -56,9 +56,11 @@ class AnswerStore:
             await asyncio.sleep(0)
         while True:
             try:
-                stored, pause_s = await self._queue.store(self._ref, self._chunks, chunk), FULL_RETRY_S
+                stored = await self._queue.store(self._ref, self._chunks, chunk)
+                pause_s = FULL_RETRY_S
             except QueueUnavailableError:
-                stored, pause_s = False, RETRY_S
+                stored = False
+                pause_s = RETRY_S
             if stored:
                 self._chunks += 1
                 return

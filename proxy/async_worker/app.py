@@ -95,7 +95,8 @@ def _edges(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExit
 def _runner(
     settings: Settings, edges: _Edges, incarnation: str, exhaustion: Exhaustion
 ) -> tuple[Leases[AttemptRef], Runner]:
-    leases, meters = Leases(edges.queue.renew), edges.meters.async_requests
+    leases = Leases(edges.queue.renew)
+    meters = edges.meters.async_requests
     attempts = Attempts(
         AttemptParts(
             queue=edges.queue,

@@ -43,7 +43,10 @@ from runtime.exhaustion import is_exhausted
 
 PATH = "/predict"
 """At the replica, as for synchronous calls."""
-SUCCEEDED, FAILED, AGAIN, LOST = "succeeded", "failed", "again", "lost"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+AGAIN = "again"
+LOST = "lost"
 """How attempts end. LOST: another process may have taken it over."""
 CUT_OFF = 499
 """The status in the deployment's log of an attempt that this process gave up."""
@@ -112,7 +115,8 @@ class Attempts:
 
         `held_since`: before the queue was asked, by the clock of the leases.
         """
-        run, ref = _Run(attempt, call, payload), attempt.ref
+        run = _Run(attempt, call, payload)
+        ref = attempt.ref
         self._parts.meters.attempt_started(ref.deployment, attempt.queued_ms if ref.attempt == 1 else None)
         handed_back = Again(0, WORKER_LOST)
         outcome: Outcome | None = handed_back  # if this is cancelled

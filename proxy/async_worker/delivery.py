@@ -180,7 +180,8 @@ class Deliveries:
     # --- delivering ---------------------------------------------------------------------------------------------------
 
     async def _deliver(self, delivery: Delivery) -> None:
-        queue, counts = self._parts.queue, self._parts.counts
+        queue = self._parts.queue
+        counts = self._parts.counts
         began = self._parts.clock()
         try:
             trouble = await self._tell_twice(delivery)

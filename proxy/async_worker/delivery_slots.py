@@ -42,7 +42,8 @@ class DeliverySlots:
 
     def end(self, delivery: Delivery) -> None:
         """It is no longer under way."""
-        workspace_id, receiver = delivery.deployment.workspace_id, receiver_of(delivery)
+        workspace_id = delivery.deployment.workspace_id
+        receiver = receiver_of(delivery)
         self._workspaces[workspace_id] -= 1
         self._receivers[receiver] -= 1
         if not self._workspaces[workspace_id]:
@@ -73,7 +74,8 @@ class DeliverySlots:
         return [delivery for held in self._held.values() for delivery in held]
 
     def _try(self, delivery: Delivery) -> bool:
-        workspace_id, receiver = delivery.deployment.workspace_id, receiver_of(delivery)
+        workspace_id = delivery.deployment.workspace_id
+        receiver = receiver_of(delivery)
         room = self._room(workspace_id)
         if room <= 0 or self._receivers[receiver] >= max(1.0, room / _PART_OF_WORKSPACE):
             return False

@@ -112,7 +112,8 @@ class Runner:
 
     def _review(self, deployment: DeploymentRef) -> None:
         """Withdraw asks for what is not startable any more, and have others made."""
-        wanted, asks = self._wanted(deployment), self._asks[deployment]
+        wanted = self._wanted(deployment)
+        asks = self._asks[deployment]
         for ask in [ask for ask in asks if not ask.granted][: max(0, len(asks) - wanted)]:
             self._withdraw(ask)
         if len(asks) < wanted:
@@ -222,7 +223,8 @@ class Runner:
         return None if ask.place is None else await self._start(ask.deployment)
 
     async def _start(self, deployment: DeploymentRef) -> _Begun | None:
-        parts, workspace_id = self._parts, deployment.workspace_id
+        parts = self._parts
+        workspace_id = deployment.workspace_id
         of_workspace = self._starts_of.setdefault(workspace_id, asyncio.Semaphore(STARTS_OF_ONE_WORKSPACE))
         async with of_workspace, self._starts:
             if self._stopping or parts.places.holds_too_much or not self._count(deployment):

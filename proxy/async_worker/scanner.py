@@ -14,7 +14,8 @@ SCAN_INTERVAL_S = 1.0
 GAP_S = 0.01
 """Time between two rounds of sweeps. Hints that arrive within it share one."""
 SWEEPS_AT_ONCE = 8
-FIRST_RETRY_S, LAST_RETRY_S = 0.25, 2.0
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 2.0
 """Time to the next question after the queue did not answer; it doubles."""
 NOTHING = Work({}, 0, 0)
 
@@ -79,7 +80,8 @@ class Scanner:
             self._wanted |= dict.fromkeys(names)
             self._forget(self._known.difference(names, self._wanted))
         self._wanted |= {name: None for name, at in self._due_at.items() if at <= now}
-        wanted, self._wanted = self._wanted, {}
+        wanted = self._wanted
+        self._wanted = {}
         try:
             await self._sweep_all(wanted)
         except BaseException:
@@ -89,7 +91,8 @@ class Scanner:
     async def _sweep_all(self, names: Iterable[str]) -> None:
         left = list(names)
         while left:
-            some, left = left[:SWEEPS_AT_ONCE], left[SWEEPS_AT_ONCE:]
+            some = left[:SWEEPS_AT_ONCE]
+            left = left[SWEEPS_AT_ONCE:]
             results = await asyncio.gather(*map(self._sweep, some), return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):

@@ -46,7 +46,8 @@ class Standings:
             except TimeoutError:
                 self._repeat()
             self._changed.clear()
-            untold, self._untold = self._untold, {}
+            untold = self._untold
+            self._untold = {}
             for deployment in untold:
                 try:
                     await self._queue.report_standing(deployment, self._known[deployment][0])

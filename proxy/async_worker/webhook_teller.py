@@ -140,7 +140,8 @@ class WebhookTeller:
 
     async def _body(self, delivery: Delivery) -> AsyncIterator[bytes]:
         """The body piece by piece. Raises `AnswerLostError`."""
-        body, answer = ResultBody(delivery), delivery.answer
+        body = ResultBody(delivery)
+        answer = delivery.answer
         yield body.begin()
         if answer is not None:
             left_bytes = answer.size_bytes

@@ -11,9 +11,13 @@ from functools import partial
 
 from proxy.refusals import ShedError
 
-IN_FLIGHT, MEMORY, PARKED = "in_flight", "memory", "parked"
+IN_FLIGHT = "in_flight"
+MEMORY = "memory"
+PARKED = "parked"
 """The resources."""
-WORKER, WORKSPACE, GROUP = "worker", "workspace", "group"
+WORKER = "worker"
+WORKSPACE = "workspace"
+GROUP = "group"
 """Which bound refused: the worker's, the workspace's or the group's. A workspace key counts as a group of its own."""
 
 
@@ -113,7 +117,8 @@ class Capacity:
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
         """Take the number of calls shed since the last call of this method, by (resource, bound)."""
-        sheds, self._sheds = self._sheds, {}
+        sheds = self._sheds
+        self._sheds = {}
         return sheds
 
     def shed(self, what: str, whose: str) -> ShedError:
@@ -148,13 +153,16 @@ class CallLoad:
         self._group = group
 
     def expect(self, size_bytes: int) -> None:
-        books, group, own = self._books, self._group, self.held_bytes
+        books = self._books
+        group = self._group
+        own = self.held_bytes
         if books.held_bytes + size_bytes > books.ample_held_bytes:
             free = books.limits.max_held_bytes - books.held_bytes
             books.check(MEMORY, free, size_bytes, group.workspace.held_bytes, group.held_bytes, own)
 
     def hold(self, size_bytes: int) -> None:
-        books, group = self._books, self._group
+        books = self._books
+        group = self._group
         if books.held_bytes + size_bytes > books.ample_held_bytes:
             self.expect(size_bytes)
         self.held_bytes += size_bytes
@@ -163,13 +171,15 @@ class CallLoad:
         group.workspace.held_bytes += size_bytes
 
     def drop(self) -> None:
-        held_bytes, self.held_bytes = self.held_bytes, 0
+        held_bytes = self.held_bytes
+        self.held_bytes = 0
         self._books.held_bytes -= held_bytes
         self._group.held_bytes -= held_bytes
         self._group.workspace.held_bytes -= held_bytes
 
     def park(self) -> None:
-        books, group = self._books, self._group
+        books = self._books
+        group = self._group
         free = books.limits.max_parked - books.parked
         books.check(PARKED, free, 1, group.workspace.parked, group.parked, 0)
         self._count_parked(1)
@@ -178,7 +188,9 @@ class CallLoad:
         self._count_parked(-1)
 
     def leave(self) -> None:
-        books, group, held_bytes = self._books, self._group, self.held_bytes
+        books = self._books
+        group = self._group
+        held_bytes = self.held_bytes
         workspace = group.workspace
         books.held_bytes -= held_bytes
         group.held_bytes -= held_bytes

@@ -56,7 +56,8 @@ from proxy.time_slices import Uncut, at_once
 MAX_EVENT_BYTES = 4 << 20
 MAX_EVENT_OBJECTS = 5_000
 """An event is translated at once: each object takes up to 8 µs of the event loop."""
-PING, KEEP_ALIVE = "ping", b": ping\n\n"
+PING = "ping"
+KEEP_ALIVE = b": ping\n\n"
 """The event that shows that a stream is alive (Messages), and a comment that shows it in any dialect."""
 _OF_MODELS = ("choices", "content", "content_block", "output")
 """The members of an answer or an event that may hold JSON that the model wrote."""
@@ -110,7 +111,8 @@ class TranslatingStreamReader(FinishingReader):
         super().__init__()
         self._context = context
         self._framer = (sse.LineFramer if is_lines else sse.Framer)(MAX_EVENT_BYTES)
-        reader, names = spoken.new_stream_reader(), context.request.tool_names
+        reader = spoken.new_stream_reader()
+        names = context.request.tool_names
         self._reader = RenamingStreamReader(reader, names) if names else reader
         self._roles = spoken.roles
         self.streams = context.streams is not False
@@ -317,7 +319,8 @@ class TranslatingBodyReader(NothingHeld):
         except TooManyValuesError as error:
             raise UpstreamResetError(f"the answer {error}, too many to translate") from None
         except orjson.JSONDecodeError:
-            answer, outline = (yield partial(_read_leniently, raw)), None
+            answer = yield partial(_read_leniently, raw)
+            outline = None
         if isinstance(answer, list) and len(answer) == 1:
             answer = answer[0]
         if not isinstance(answer, dict):

@@ -116,7 +116,8 @@ class PassThroughReader(NothingHeld):
         self._last = b""
 
     def feed(self, data: bytes) -> bytes:
-        passing, self._last = self._last, data
+        passing = self._last
+        self._last = data
         return passing
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:

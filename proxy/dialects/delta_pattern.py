@@ -55,9 +55,11 @@ class DeltaPattern(NamedTuple):
         """
         if self is MATCHES_NOTHING:
             return None
-        prefix, suffix = self.prefix, self.suffix
+        prefix = self.prefix
+        suffix = self.suffix
         between = suffix + prefix
-        start, end = self.start - prefix.rfind(b"\n") - 1, -suffix.find(b"\n")
+        start = self.start - prefix.rfind(b"\n") - 1
+        end = -suffix.find(b"\n")
         texts = [line[start:end] for line in deltas.split(b"\n")[prefix.count(b"\n") : -1 : between.count(b"\n")]]
         return texts if prefix + between.join(texts) + suffix == deltas else None
 
@@ -77,5 +79,6 @@ def learn_from(frame: bytes, sent: bytes, known: int, known_sent: int) -> DeltaP
         return None
     start, end = match.span(1)
     shift = known_sent - known
-    prefix, suffix = frame[:start], frame[end:]
+    prefix = frame[:start]
+    suffix = frame[end:]
     return DeltaPattern(prefix, sent[: start + shift], suffix, sent[end + shift :], start, -len(suffix))

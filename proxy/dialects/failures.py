@@ -99,7 +99,8 @@ def failure_details(part: Json) -> tuple[str, str]:
     if isinstance(error, str):
         return SERVER_FAULT, error
     details = error if isinstance(error, dict) else part
-    kind, message = details.get("type"), details.get("message")
+    kind = details.get("type")
+    message = details.get("message")
     return kind if isinstance(kind, str) else SERVER_FAULT, message if isinstance(message, str) else ""
 
 

@@ -107,7 +107,8 @@ class EventRoles:
         return Role.LAST if _DONE.search(frame) else None
 
     def of_event(self, event: Json) -> Role:
-        delta, kind = event.get("delta"), event.get("type")
+        delta = event.get("delta")
+        kind = event.get("type")
         if isinstance(delta, dict) and delta.get("stop_reason"):
             return Role.FINISH
         return self._of(kind.encode(errors="replace")) if isinstance(kind, str) else Role.OTHER
@@ -210,7 +211,8 @@ class FinishingReader:
 
     def _leave_failed(self, frame: bytes, role: Role) -> bytes:
         """Let all of an answer that failed leave at once. The failure ends it unless output follows."""
-        held, self._held = self._held, b""
+        held = self._held
+        self._held = b""
         if role is not Role.OTHER or not self._is_complete:
             self._is_complete = True
             self._begin_wait()
@@ -219,7 +221,8 @@ class FinishingReader:
     def _let_go(self) -> bytes:
         """Return what was held; it no longer waits."""
         self.waits = 0
-        held, self._held = self._held, b""
+        held = self._held
+        self._held = b""
         return held
 
     def _wait_with(self, frame: bytes) -> bytes:
@@ -235,7 +238,8 @@ class FinishingReader:
         """Hold a frame, or of too many bytes only the tail. Returns what passes."""
         held = self._held + frame
         keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
-        passing, self._held = held[: len(held) - keep], held[len(held) - keep :]
+        passing = held[: len(held) - keep]
+        self._held = held[len(held) - keep :]
         return passing
 
 

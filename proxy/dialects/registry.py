@@ -180,7 +180,8 @@ class Dialects:
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it."""
-        model, outline = target.target_model, request.outline
+        model = target.target_model
+        outline = request.outline
         if request.streaming:
             attempt = self._as_known(target, attempt)
         text = request.body if outline is None or outline.key_spans else outline.text
@@ -242,7 +243,8 @@ class Dialects:
             return UnbilledCounter()
         if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
             return passed.count(request, content_type)
-        texts, asked = _TEXTS.get(request.facts.path), RequestTokens(request)
+        texts = _TEXTS.get(request.facts.path)
+        asked = RequestTokens(request)
         if texts is None or is_media(content_type):
             return NoTextCounter(asked)
         return text_counter(asked, texts, with_media(StreamCounter(asked, texts), request.json))
@@ -269,7 +271,9 @@ class _Readers:
             return self._translating(self._attempt.request, form)
         if form is Form.OTHER:
             return PassThroughReader()
-        path, slug, most = self._request.facts.path, self._request.slug, self._most
+        path = self._request.facts.path
+        slug = self._request.slug
+        most = self._most
         passed = passed_paths.PATHS.get(path)
         meter = _BODY_METERS[path](most) if passed is None else passed_paths.body_meter(passed, most)
         is_held = form is Form.JSON and (passed is None or not passed.answers_are_files)
@@ -286,7 +290,8 @@ class _Readers:
         return _DIALECTS[self._attempt.dialect].stream_reader(request, self._most)
 
     def _translating(self, call: Request, form: Form) -> AnswerReader:
-        spoken, heard = _DIALECTS[self._attempt.dialect], _DIALECTS[self._attempt.caller_dialect]
+        spoken = _DIALECTS[self._attempt.dialect]
+        heard = _DIALECTS[self._attempt.caller_dialect]
         assert self._attempt.seals is not None  # a translation has them
         streams = self._request.streaming
         context = AnswerContext(self._request.slug, call, self._created_s, self._attempt.seals, streams=streams)
@@ -318,7 +323,8 @@ def _attempt(
     for turn in call.turns:
         fill_empty_arguments(turn.parts)
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
-        dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
+        dialect = RESPONSES
+        untried = [CHAT_COMPLETIONS]
     if target.dialects is not None:
         untried = []  # nothing is left to be found out
     open_reasoning(call.turns, dialect, seals)

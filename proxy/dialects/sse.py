@@ -29,7 +29,9 @@ Piece = tuple[bytes, int]
 
 COMMENT = 0
 FRAME = 1
-HEAD, MIDDLE, TAIL = 2, 3, 4
+HEAD = 2
+MIDDLE = 3
+TAIL = 4
 """The parts of an oversized frame. The head has exactly the limit's size; the others have any size."""
 
 
@@ -80,7 +82,9 @@ class Framer:
     def flush(self) -> bytes:
         """Return what is held at the end of the stream: the bytes after the last blank line."""
         rest = b"".join(self._held)
-        self._held, self._held_bytes, self._last = [], 0, b""
+        self._held = []
+        self._held_bytes = 0
+        self._last = b""
         return rest
 
     def _pass_byte_order_mark(self, buffer: bytes, pieces: list[Piece]) -> int:
@@ -125,11 +129,14 @@ class Framer:
         rest = buffer[start:] if start else buffer
         if not self._oversized and len(rest) > self._limit + 2:
             pieces.append((rest[: self._limit], HEAD))
-            rest, self._oversized = rest[self._limit :], True
+            rest = rest[self._limit :]
+            self._oversized = True
         if self._oversized and len(rest) > 2:  # the last two bytes may be the start of the blank line
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
-        self._held, self._held_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
+        self._held = [rest] if rest else []
+        self._held_bytes = len(rest)
+        self._last = rest[-2:]
         begins = rest[:1] in _LINE_BEGINNINGS or not self._begun
         self._leads = begins and b"\n" not in rest and CR not in rest[:-1]
         self.at_boundary = not rest and not self._oversized

@@ -94,7 +94,8 @@ class StreamReader(FinishingReader):
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._passed(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        held, self._held = self._held, b""
+        held = self._held
+        self._held = b""
         return last + held
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
@@ -112,7 +113,8 @@ class StreamReader(FinishingReader):
 
     def _frame(self, received: bytes) -> bytes:
         """The frame as the caller gets it. Parses it only if it is no ordinary delta."""
-        frame, opening = received, self._opening
+        frame = received
+        opening = self._opening
         if self.waits or frame.find(failures.ERROR_KEY) >= 0 or self._shape.roles.mark.search(frame):
             return self._parsed(frame)
         at = frame.rfind(b'"usage"')
@@ -126,9 +128,11 @@ class StreamReader(FinishingReader):
             return self._learned(received, sent, len(opening)) if self._lessons else sent
         if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame, 0, HEAD_BYTES)):
             start, end = match.span(1)
-            opening, as_slug = frame[:end], frame[:start] + self._slug
+            opening = frame[:end]
+            as_slug = frame[:start] + self._slug
             if b'"usage"' not in opening:
-                self._opening, self._opening_as_slug = opening, as_slug
+                self._opening = opening
+                self._opening_as_slug = as_slug
             return as_slug + frame[end:]
         return self._parsed(frame)
 

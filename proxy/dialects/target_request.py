@@ -61,5 +61,6 @@ def adds_stream_options(request: Received, attempt: Attempt) -> bool:
 
 
 def _written(json: Json, request: Received) -> RequestBody:
-    text, outline = orjson.dumps(json), request.outline
+    text = orjson.dumps(json)
+    outline = request.outline
     return text if outline is None else outline.restored_body(text)

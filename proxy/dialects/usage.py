@@ -67,7 +67,8 @@ def usual_tokens(holder: Json, most: int) -> Tokens | None:
     """What `OpenAiMeter` reads, in one step, if the report is as nearly all of Chat Completions are; else None."""
     try:
         usage = holder["usage"]
-        given, output = usage["prompt_tokens"], usage["completion_tokens"]
+        given = usage["prompt_tokens"]
+        output = usage["completion_tokens"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         in_bounds = 0 <= cached <= given <= most and 0 <= output <= most
         if in_bounds and type(given) is type(output) is type(cached) is int:
@@ -111,7 +112,8 @@ class OpenAiMeter:
         try:
             tokens = self._validated(usage)
         except InvalidUsageError as error:
-            self.tokens, self.rejected = None, str(error)
+            self.tokens = None
+            self.rejected = str(error)
         else:
             if tokens is not None:
                 self.tokens = _without_wiping(self.tokens, tokens)
@@ -185,7 +187,8 @@ class MessagesMeter:
                 raise InvalidUsageError(f"{_OUTPUT_ALONE[0] if output is None else _SPLIT[0]} is missing")
             self._output = output or self._output or 0
         except InvalidUsageError as error:
-            self._output, self.rejected = None, str(error)
+            self._output = None
+            self.rejected = str(error)
 
     def _correct(self, split: dict[str, int]) -> None:
         """Take the figures of a later split. Its zeros count only if its other figures have taken their tokens over."""

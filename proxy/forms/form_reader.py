@@ -70,7 +70,8 @@ class FormReader:
         self._data += data
         while self._step():
             pass
-        self._data, self._at = self._data[self._at :], 0
+        self._data = self._data[self._at :]
+        self._at = 0
 
     def end(self) -> None:
         """The body has ended. Raises `MalformedRequestError` unless the form is complete."""
@@ -80,7 +81,8 @@ class FormReader:
 
     def take(self) -> list[bytes]:
         """The bytes for the upstream since the last call, in order, once `rename` was called."""
-        out, self._out = self._out, []
+        out = self._out
+        self._out = []
         return out
 
     def rename(self, model: str) -> int:
@@ -136,7 +138,8 @@ class FormReader:
         return True
 
     def _read_head(self) -> bool:
-        data, start = self._data, self._at
+        data = self._data
+        start = self._at
         end = data.find(b"\r\n\r\n", start, start + MAX_HEAD_BYTES)
         if end < 0 and len(data) - start < MAX_HEAD_BYTES:
             return False
@@ -162,7 +165,9 @@ class FormReader:
         return True
 
     def _read_content(self) -> bool:
-        data, boundary, start = self._data, self._boundary, self._at
+        data = self._data
+        boundary = self._boundary
+        start = self._at
         at = data.find(boundary, start)
         if at < 0:
             self._content(max(0, len(data) - start - len(boundary) - 1))
@@ -192,7 +197,8 @@ class FormReader:
             self._pass(size)
 
     def _end_part(self) -> None:
-        head, value = self._head, self._value
+        head = self._head
+        value = self._value
         if head.size_bytes is not None and self._content_bytes != head.size_bytes:
             raise _wrong_size(head)
         if value is None:

@@ -51,7 +51,8 @@ class FormUpload:
 
     def rename(self, model: str) -> None:
         """Give the upstream this model. Call it before `read`."""
-        grown, declared = self._reader.rename(model), self._incoming.declared_bytes
+        grown = self._reader.rename(model)
+        declared = self._incoming.declared_bytes
         if declared is not None:
             self.length = declared + grown
 

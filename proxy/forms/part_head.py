@@ -46,7 +46,8 @@ def parse_part_head(raw: bytes) -> PartHead:
             "each part of the form must have one content-disposition: form-data; name of letters, digits and _.[]-,"
             " then filename if it is a file, without backslashes"
         )
-    name, filename = match[1] or match[2], match[3] if match[3] is not None else match[4]
+    name = match[1] or match[2]
+    filename = match[3] if match[3] is not None else match[4]
     if filename is not None and (_NAME_INSIDE.search(filename) or (match[2] and _base(filename) in GUARDED)):
         raise MalformedRequestError(f"{name.decode()}: its filename looks like the name of another part")
     _check_name(name)

@@ -122,7 +122,9 @@ def forwarded_query(target: str) -> str:
 
 def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> AnswerFields:
     """Read the fields of an upstream's answer in one pass. `fields`: the names of those that go to the caller."""
-    content_type, encoded, connection = "", False, ""
+    content_type = ""
+    encoded = False
+    connection = ""
     kept: list[tuple[str, str]] = []
     codings: list[str] = []
     for field in upstream:

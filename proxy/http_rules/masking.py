@@ -145,7 +145,8 @@ class _DecodedText:
         text = self.text
         spans: list[tuple[int, int]] = []
         for form in forms:
-            done, at = 0, text.find(form)
+            done = 0
+            at = text.find(form)
             while at >= 0:
                 before = text[done:at]
                 start = done + len(before.rstrip(_ALPHABET))
@@ -156,7 +157,9 @@ class _DecodedText:
 
     def _cut(self, spans: list[tuple[int, int]]) -> bytes:
         """The original text with `[hidden]` in place of these spans of the decoded text, which are in order."""
-        kept, done, last = [], 0, 0
+        kept = []
+        done = 0
+        last = 0
         for start, end in spans:
             if start >= last:
                 kept.append(self._original[done : self._original_start(start)])

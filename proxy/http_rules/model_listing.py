@@ -43,7 +43,9 @@ def one_model_answer(incoming: Incoming, slug: str) -> Answered:
 
 def _page(ordered: list[str], query: dict[str, str]) -> tuple[list[str], bool]:
     """The page, and whether more follows in its direction. A slug that is gone still marks its place in the order."""
-    limit, after, before = _limit(query.get("limit") or str(MAX_PAGE)), query.get("after_id"), query.get("before_id")
+    limit = _limit(query.get("limit") or str(MAX_PAGE))
+    after = query.get("after_id")
+    before = query.get("before_id")
     if after and before:
         raise MalformedRequestError("after_id and before_id exclude each other")
     if before:

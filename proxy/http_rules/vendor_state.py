@@ -62,7 +62,9 @@ _ESCAPED_LETTER = re.compile(rb"\\u00(?:[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff])")
 
 def needs_a_close_look(request: Received) -> bool:
     """Whether the body might name state in the vendor's account. Costs an ordinary call about a microsecond."""
-    json, outline, path = request.json, request.outline, request.facts.path
+    json = request.json
+    outline = request.outline
+    path = request.facts.path
     members, clues = _CLUES[path] if path in _CLUES else _OTHER_CLUES  # noqa: SIM401  (no C call on the hot path)
     if not members.isdisjoint(json):
         return True

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 _ALIKE = bytes.maketrans(b"123456789.E", b"0000000000e")
-_LONG_DIGITS, _EXPONENT = b"0" * 16, b"0e"
+_LONG_DIGITS = b"0" * 16
+_EXPONENT = b"0e"
 _SUSPECT = re.compile(rb"[\s:,\[]-?(?:\d[\d.]{15}|\d[\d.]*[eE])|\A-?(?:\d[\d.]{15}|\d[\d.]*[eE])")
 """A number of at least 16 characters, or with an exponent. Every other one is written as it was read."""
 _INTEGER_CHARS = 18

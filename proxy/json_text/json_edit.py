@@ -119,7 +119,8 @@ def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: 
             return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
         found.insert(0, change)  # new members share one offset: the one added last comes first
     parts: list[bytes | memoryview] = []
-    copied_to, view = 0, memoryview(raw)
+    copied_to = 0
+    view = memoryview(raw)
     for start, end, text in sorted(found, key=itemgetter(0)):
         parts += view[copied_to:start], text
         copied_to = end

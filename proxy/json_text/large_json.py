@@ -34,7 +34,8 @@ MAX_RESTORED_PLACEHOLDERS = 10_000
 FEW_SPANS = 32
 """Segments of a body with at most this many placeholders are computed once and kept."""
 
-_HEADS, _HEAD_BYTES = b"dh", 128
+_HEADS = b"dh"
+_HEAD_BYTES = 128
 
 Span = tuple[int, int]
 """Start and end, in bytes."""
@@ -67,8 +68,10 @@ class Outline:
 
         Call it in the order of the text, and fewer than 10 ** DIGITS times.
         """
-        spans, written = self._spans, self._written
-        raw, starts = spans.text, spans.starts
+        spans = self._spans
+        written = self._written
+        raw = spans.text
+        starts = spans.starts
         if raw[start] in _HEADS:
             start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
         written.write(raw[self._copied_to : start])
@@ -95,8 +98,11 @@ class Outline:
 
         Each text comes in several segments. Only its first `most` placeholders are restored.
         """
-        spans, marker = self._spans, self._spans.marker.decode()
-        view, starts, sizes = memoryview(spans.text), spans.starts, spans.sizes
+        spans = self._spans
+        marker = self._spans.marker.decode()
+        view = memoryview(spans.text)
+        starts = spans.starts
+        sizes = spans.sizes
         for text in texts:
             head, *marked = text.split(marker, most)
             if head:
@@ -110,10 +116,12 @@ class Outline:
     def restored_body(self, text: bytes) -> SegmentedBody:
         """`text`, which was made from `self.text`, with the long strings back in their places."""
         spans = self._spans
-        starts, sizes = spans.starts, spans.sizes
+        starts = spans.starts
+        sizes = spans.sizes
         if len(starts) > FEW_SPANS:
             return RestoredBody(text, spans)
-        view, (before, *marked) = memoryview(spans.text), text.split(spans.marker)
+        view = memoryview(spans.text)
+        (before, *marked) = text.split(spans.marker)
         segments: list[Segment] = [before]
         for piece in marked:
             span = int(piece[:DIGITS])
@@ -194,7 +202,9 @@ def _only_long_string(raw: bytes) -> list[Span]:
 
 def _long_strings(raw: bytes) -> list[Span]:
     """Start and end of the inside of each long string. Relies on `raw` being JSON."""
-    found, find, at = [], raw.find, 0
+    found = []
+    find = raw.find
+    at = 0
     for _ in range(MOST_STEPS):
         start = find(_QUOTE, _PLAIN_STRINGS.match(raw, at).end())  # type: ignore[union-attr]  # matches everywhere
         end = find(_QUOTE, start + 1)
@@ -221,7 +231,8 @@ def _is_plain(raw: bytes, start: int, end: int) -> bool:
     while is_plain(inside[start:stop]):
         if stop >= end:
             return True
-        start, stop = stop, min(stop + CHECKED_BYTES, end)
+        start = stop
+        stop = min(stop + CHECKED_BYTES, end)
     return False
 
 

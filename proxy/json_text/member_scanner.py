@@ -25,7 +25,9 @@ _WHITESPACE = b" \t\r\n"
 _VALUE_ENDS = (b"}", b"]", b'"')
 """A value that is cut off behind one of these may be complete; a number or a word may go on."""
 _MODEL = "model"
-_NOTHING, _STRING, _VALUE = 0, 1, 2
+_NOTHING = 0
+_STRING = 1
+_VALUE = 2
 """What is passed over: nothing, a string up to its quote, another value up to its end."""
 
 Json = dict[str, Any]
@@ -114,7 +116,9 @@ class MemberScanner:
                 masked = masked_escapes(self._piece)
             at += len(self._piece)
             if masked.endswith(b"\\"):
-                self._backslash, self._piece, masked = b"\\", self._piece[:-1], masked[:-1]
+                self._backslash = b"\\"
+                self._piece = self._piece[:-1]
+                masked = masked[:-1]
             self._pass_over(masked, out)
         return b"".join(out)
 
@@ -184,7 +188,8 @@ class MemberScanner:
                 self._copied_to = at + 1
             return
         if self._in_string:
-            self._key, self._key_start = Capture(LONGEST_NAME_BYTES), at
+            self._key = Capture(LONGEST_NAME_BYTES)
+            self._key_start = at
         elif self._key is not None:
             self._key.add(self._piece[self._key_start : at + 1])
 
@@ -194,7 +199,9 @@ class MemberScanner:
         if self._depth == 1 and bracket == _LIST:
             self._base = 1
         elif level == 1:
-            self._members, self._key, self._in_value = {}, None, False
+            self._members = {}
+            self._key = None
+            self._in_value = False
         elif level == 2 and bracket == _OBJECT and self._in_value and self._key_name() == self._wanted.holder:
             self._holder = self._members[self._wanted.holder or ""] = {}
             self._key = None
@@ -204,7 +211,8 @@ class MemberScanner:
         if self._depth == self._watched_depth:
             self._end_value(at)
             if self._holder is not None:
-                self._holder, self._in_value = None, True  # the holder's own value ends with the next comma
+                self._holder = None
+                self._in_value = True  # the holder's own value ends with the next comma
             else:
                 self._end_object()
         self._depth = max(0, self._depth - 1)
@@ -213,14 +221,17 @@ class MemberScanner:
 
     def _end_object(self) -> None:
         self.objects += 1
-        members, self._members, self._holder = self._members, {}, None
+        members = self._members
+        self._members = {}
+        self._holder = None
         self._found(members)
 
     def _begin_value(self, masked: bytes, at: int, out: list[bytes]) -> None:
         self._in_value = True
         name = self._key_name()
         if name in self._wanted.names:
-            self._value, self._value_start = Capture(MAX_VALUE_BYTES), at
+            self._value = Capture(MAX_VALUE_BYTES)
+            self._value_start = at
         if name == _MODEL and self._wanted.model is not None:
             self._replace_value(masked, at, out)
 
@@ -244,7 +255,8 @@ class MemberScanner:
         self._in_value = False
 
     def _keep(self, value: bytes | None) -> None:
-        container, name = self._members if self._holder is None else self._holder, self._key_name()
+        container = self._members if self._holder is None else self._holder
+        name = self._key_name()
         container[name] = UNREAD if value is None else _parsed(value)
 
     def _key_name(self) -> str:

@@ -58,12 +58,15 @@ class SegmentedBody:
                 short.append(segment)
                 short_bytes += len(segment)
                 continue
-            view, start = memoryview(segment), 0
+            view = memoryview(segment)
+            start = 0
             while short_bytes + len(view) - start >= size:
                 stop = start + size - short_bytes
                 piece = view[start:stop]
                 yield b"".join((*short, piece)) if short else piece
-                short, short_bytes, start = [], 0, stop
+                short = []
+                short_bytes = 0
+                start = stop
             if start < len(view):
                 short.append(view[start:])
                 short_bytes += len(view) - start
@@ -103,7 +106,8 @@ class RestoredBody(SegmentedBody):
         return self._length
 
     def measure_in_slices(self) -> Generator[None, None, None]:
-        sizes, length = self._spans.sizes, len(self._text)
+        sizes = self._spans.sizes
+        length = len(self._text)
         for number, (start, end, span) in enumerate(self._placeholders()):
             length += sizes[span] - (end - start)
             if number % SPANS_PER_SLICE == 0:
@@ -112,7 +116,10 @@ class RestoredBody(SegmentedBody):
 
     @property
     def segments(self) -> Iterator[Segment]:
-        text, view, starts, sizes = self._text, memoryview(self._spans.text), self._spans.starts, self._spans.sizes
+        text = self._text
+        view = memoryview(self._spans.text)
+        starts = self._spans.starts
+        sizes = self._spans.sizes
         copied_to = 0
         for start, end, span in self._placeholders():
             yield text[copied_to:start]
@@ -122,7 +129,8 @@ class RestoredBody(SegmentedBody):
 
     def _placeholders(self) -> Iterator[tuple[int, int, int]]:
         """Yield each placeholder's start, its end and the number of its span."""
-        text, marker = self._text, self._spans.marker
+        text = self._text
+        marker = self._spans.marker
         at = text.find(marker)
         while at >= 0:
             number = at + len(marker)

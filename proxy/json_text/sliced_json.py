@@ -81,8 +81,11 @@ class _Scan:
         self.outline = Outline(raw)
 
     def run(self) -> Work:
-        raw, outline, between = self._raw, self.outline, self._between
-        scanned_to, at = 0, raw.find(_QUOTE)
+        raw = self._raw
+        outline = self.outline
+        between = self._between
+        scanned_to = 0
+        at = raw.find(_QUOTE)
         while at >= 0:
             if at - scanned_to > PIECE_BYTES:
                 yield from self._count_gap(scanned_to, at)
@@ -142,7 +145,9 @@ class _Scan:
 
     def _validate(self, start: int, end: int) -> Work:
         """Raise `orjson.JSONDecodeError` unless `raw[start:end]` is the inside of a valid string."""
-        raw, view, plain = self._raw, memoryview(self._raw), True
+        raw = self._raw
+        view = memoryview(self._raw)
+        plain = True
         while start < end:
             stop = end if end - start <= PIECE_BYTES else safe_cut(raw, start, start + PIECE_BYTES)
             plain = plain and is_plain(view[start:stop])
@@ -153,7 +158,9 @@ class _Scan:
 
     def _closing_quote(self, start: int) -> Generator[None, None, int]:
         """Return the offset of the quote that closes a string with escaped quotes. Validates the inside as well."""
-        raw, size, total = self._raw, PROBE_BYTES, len(self._raw)
+        raw = self._raw
+        size = PROBE_BYTES
+        total = len(self._raw)
         while start < total:
             stop = total if total - start <= size else safe_cut(raw, start, start + size)
             piece = raw[start:stop]
@@ -163,7 +170,8 @@ class _Scan:
                 if at >= 0:
                     self._checked = True
                     return start + at
-            start, size = stop, min(2 * size, PIECE_BYTES)
+            start = stop
+            size = min(2 * size, PIECE_BYTES)
             yield
         raise _unterminated_string()
 

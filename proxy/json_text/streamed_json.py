@@ -97,7 +97,8 @@ class StreamedJson:
         if len(rest) - begun > MAX_UNCUT_BYTES:
             raise ValueError("no comma for too long")
         if begun > LONG_BYTES:
-            self._before_string, rest = rest[:-begun], rest[-begun:]
+            self._before_string = rest[:-begun]
+            rest = rest[-begun:]
         self._wanted_bytes = PIECE_BYTES if self._before_string is not None else max(PIECE_BYTES, 2 * len(rest))
         return rest
 

@@ -40,7 +40,8 @@ def _trailing_backslashes(piece: bytes) -> int:
     high = 1
     while high < len(piece) and piece.endswith(_ALL_BACKSLASHES[:high]):
         high *= 2
-    low, high = 0, min(high, len(piece))
+    low = 0
+    high = min(high, len(piece))
     while low < high:
         middle = (low + high + 1) // 2
         if piece.endswith(_ALL_BACKSLASHES[:middle]):

@@ -155,7 +155,8 @@ class AsyncRequests:
         return await _answer(lambda: queue.cancel(workspace_id, request_id), again=ask_again)
 
     async def _count_canceled(self, workspace_id: str, request_id: str) -> None:
-        queueing, state = self._queueing, None
+        queueing = self._queueing
+        state = None
         with suppress(QueueUnavailableError):  # then only the metrics lack it
             state = await _once(lambda: queueing.queue.state(workspace_id, request_id))
         if state is not None:
@@ -203,7 +204,9 @@ class AsyncRequests:
 
         Without an answer nobody knows whether it was. Then try to prevent that it runs, and tell the caller its id.
         """
-        queue, workspace_id, cancellation = self._queueing.queue, request.deployment.workspace_id, None
+        queue = self._queueing.queue
+        workspace_id = request.deployment.workspace_id
+        cancellation = None
         try:
             within_s = TRY_S + len(request.submission.model_input) / QUEUED_BYTES_PER_S
             await _answer(lambda: queue.submit(request, parks), within_s)

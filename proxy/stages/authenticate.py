@@ -79,7 +79,8 @@ def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
 
 def _identified(purpose: Purpose, holder: KeyHolder) -> Identified:
     """The caller, unless it may not use this path or its workspace may not call."""
-    identified, key = holder.identified, holder.key
+    identified = holder.identified
+    key = holder.key
     if identified is None or key.kind not in purpose.users:
         raise BadCredentialError
     if not identified.workspace.onboarded:

@@ -34,7 +34,8 @@ from proxy.time_slices import Slices
 
 FEW_BYTES = 16 << 10
 """A body of this size is looked at at once."""
-FEW_CONTAINERS, MANY_CONTAINERS = 50, 500
+FEW_CONTAINERS = 50
+MANY_CONTAINERS = 500
 """A body with few objects and lists is translated at once, one with many beside the event loop: an object takes up to
 6 µs. What lies between has a turn of the loop for itself, so that many callers at once hold nobody up."""
 SUCCESS = 200
@@ -103,7 +104,9 @@ class Dispatch:
 
     async def _first_forwarding(self, context: RequestContext, admitted: Admitted) -> Forwarding:
         """Find out how the call goes upstream, and keep it for calls like it."""
-        directory, endpoint, facts = self._directory, admitted.route.endpoint, context.facts
+        directory = self._directory
+        endpoint = admitted.route.endpoint
+        facts = context.facts
         target = endpoint.target
         context.use_attempt(await self._first_attempt(context, target, context.workspace_id))
         credential = await self._credential(context, target)
@@ -132,7 +135,9 @@ class Dispatch:
 
     async def _following(self, context: RequestContext, answering: Answering) -> Attempt | None:
         """The next attempt; None if this answer stands."""
-        dialects, attempt, status = self._dialects, context.attempt, answering.upstream.status
+        dialects = self._dialects
+        attempt = context.attempt
+        status = answering.upstream.status
         if not dialects.may_ask_again(context, attempt, status):
             return None
         answering.upstream, refusal = await read_refusal(context, answering.upstream)
@@ -143,7 +148,9 @@ class Dispatch:
 
     def _forwarding(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Forwarding:
         """How the current attempt goes upstream."""
-        dialects, attempt, target = self._dialects, context.attempt, admitted.route.endpoint.target
+        dialects = self._dialects
+        attempt = context.attempt
+        target = admitted.route.endpoint.target
         request = dialects.build_request(context, target, credential, attempt)
         if not attempt.is_translated:  # only the caller's own dialect has such parameters
             request.query = forwarded_query(context.incoming.target)
@@ -221,7 +228,8 @@ class Dispatch:
         self, context: RequestContext, admitted: Admitted, request: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
         """Send to a replica of a platform model. Another attempt at the same call goes to the same replica."""
-        load, call = context.load, context.replica_call
+        load = context.load
+        call = context.replica_call
         assert load is not None  # set when the request entered
         if call is None:
             call = context.replica_call = self._replicas.begin(_wanted(admitted), load)
@@ -257,14 +265,16 @@ def _is_shared(context: RequestContext, target: Target) -> bool:
     part of this call; nor with an access token, which expires; nor where each body must be checked for options with a
     price; nor to a replica.
     """
-    facts, provider = context.facts, target.provider
+    facts = context.facts
+    provider = target.provider
     if not (facts.repeats or facts.forwarded) or context.upload is not None or provider in (PLATFORM, VENDOR_C):
         return False
     return context.attempt.is_plain and target.passes_price_options
 
 
 def _wanted(admitted: Admitted) -> Wanted:
-    endpoint, target = admitted.route.endpoint, admitted.route.endpoint.target
+    endpoint = admitted.route.endpoint
+    target = admitted.route.endpoint.target
     if target.model_id is None:
         raise NoSuchModelError
     where = Where(target.environment_name)
@@ -273,6 +283,8 @@ def _wanted(admitted: Admitted) -> Wanted:
 
 def _payer(admitted: Admitted) -> bytes:
     """Who pays, as the event says it."""
-    key, group, plan = admitted.identified.key, admitted.identified.group, admitted.route.plan
+    key = admitted.identified.key
+    group = admitted.identified.group
+    plan = admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
     return payer_members(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug)

@@ -65,7 +65,8 @@ class Invoke:
     def route(self, identified: Identified, path: ModelPath) -> DirectCall:
         """What the request asks of which model. A model of another workspace is answered like one that is not."""
         assert path.model_id is not None  # only a path to an asynchronous request names none
-        model, workspace_id = self._directory.model(path.model_id), identified.key.workspace_id
+        model = self._directory.model(path.model_id)
+        workspace_id = identified.key.workspace_id
         deployment = model.deployment_at(path.where) if model is not None else None
         if model is None or deployment is None or model.workspace_id != workspace_id:
             raise NoSuchModelError
@@ -78,7 +79,9 @@ class Invoke:
 
     async def send(self, context: RequestContext, call: DirectCall) -> UpstreamAnswer:
         """Send the call to a replica. Returns its answer when the head has arrived."""
-        settings, incoming, load = self._settings, context.incoming, context.load
+        settings = self._settings
+        incoming = context.incoming
+        load = context.load
         assert load is not None  # it has entered
         outbound = UpstreamCall(
             url="",
@@ -110,7 +113,8 @@ class Invoke:
         call.body = b""  # free the request: its answer may take minutes
         if context.load is not None:
             context.load.drop()
-        outgoing, method = context.outgoing, context.incoming.method
+        outgoing = context.outgoing
+        method = context.incoming.method
         head = Answered(upstream.status, _returned(method, upstream), b"")
         length = _declared_length(upstream.headers)
 

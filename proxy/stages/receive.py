@@ -40,7 +40,9 @@ from proxy.refusals import (
 from proxy.time_slices import Slices
 
 _COUNTING = call_bound.COUNTING
-_INFER, _COUNT, _LIST = Purpose.INFER, Purpose.COUNT, Purpose.LIST  # a global is ten times as fast as a member
+_INFER = Purpose.INFER
+_COUNT = Purpose.COUNT
+_LIST = Purpose.LIST  # a global is ten times as fast as a member
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 _PURPOSES = {
     **dict.fromkeys((*_INFERENCE_PATHS, *passed_paths.PATHS), _INFER),
@@ -107,7 +109,8 @@ class Receive:
             facts = context.facts.body = _body_facts(context)
         if facts.is_form:
             return self._form(context, facts.metadata)
-        incoming, load = context.incoming, context.load
+        incoming = context.incoming
+        load = context.load
         assert load is not None  # it has entered
         body = incoming.whole
         if body is None or (size_bytes := len(body)) > self._max_body_bytes:
@@ -141,8 +144,13 @@ class Receive:
             raise BodyTooLargeError(declared, self._max_body_bytes)
         upload = context.upload = FormUpload(context.incoming, context.load, self._max_body_bytes)
         slug = await upload.model()
-        context.body, context.json, context.outline = b"", {"model": slug}, None
-        context.slug, context.streaming, context.metadata, context.output_cap = slug, upload.streaming, metadata, None
+        context.body = b""
+        context.json = {"model": slug}
+        context.outline = None
+        context.slug = slug
+        context.streaming = upload.streaming
+        context.metadata = metadata
+        context.output_cap = None
         context.answers = upload.most_answers(call_bound.most_form_answers(context.facts.path))
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
@@ -159,7 +167,8 @@ class Receive:
         _understand(context, metadata, body, *await request_json_in_slices(body, workspace, self._slices))
 
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
-        incoming, load = context.incoming, context.load
+        incoming = context.incoming
+        load = context.load
         assert load is not None  # it has entered
         declared = incoming.declared_bytes
         if declared is not None and declared > max_bytes:
@@ -189,8 +198,12 @@ def _understand(
     context.answers = 1 if _COUNTING.isdisjoint(json) else call_bound.answers(json, context.facts.path)
     if metadata is None and "metadata" in json:
         metadata = _body_metadata(json, body, outline)
-    context.body, context.json, context.outline = body, json, outline
-    context.slug, context.streaming, context.metadata = slug, json.get("stream") is True, metadata
+    context.body = body
+    context.json = json
+    context.outline = outline
+    context.slug = slug
+    context.streaming = json.get("stream") is True
+    context.metadata = metadata
 
 
 async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -> bytes:
@@ -210,7 +223,8 @@ async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -
 
 def _body_facts(context: RequestContext) -> BodyFacts:
     """Check what the head says about the body."""
-    incoming, facts = context.incoming, context.facts
+    incoming = context.incoming
+    facts = context.facts
     if facts.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
         raise _unserved(facts.purpose)
     _check_encoding(incoming)

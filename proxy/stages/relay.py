@@ -32,7 +32,8 @@ from proxy.time_slices import Slices
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BAD_GATEWAY = 502
-EVENT_STREAM, JSON = "text/event-stream", "application/json"
+EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
 """What the caller of a translated call gets, whatever the target's label."""
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
@@ -62,8 +63,12 @@ class Relay:
         Complete is one that came whole and reports its usage, as nearly all do that are no streams. Through a passage
         it would take 62 Python calls and 1 560 bytecodes more: 22 µs of a governed call of 55.
         """
-        upstream, dialects, attempt, most = answering.upstream, self._dialects, context.attempt, self._most_reported
-        status, whole = upstream.status, upstream.whole
+        upstream = answering.upstream
+        dialects = self._dialects
+        attempt = context.attempt
+        most = self._most_reported
+        status = upstream.status
+        whole = upstream.whole
         if whole is None:  # else its connection serves other calls already
             context.upstream = upstream
         if not 200 <= status < 300:
@@ -123,7 +128,8 @@ class Relay:
         if reader.ended:
             upstream.let_end()
         if context.load is not None and context.load.held_bytes > SMALL_BYTES:
-            workspace, size_bytes = answering.admitted.route.endpoint.workspace_id, context.load.held_bytes
+            workspace = answering.admitted.route.endpoint.workspace_id
+            size_bytes = context.load.held_bytes
             await self._slices.run(workspace, reader.prepare_end_in_slices(), size_bytes, is_paid=True)
         head.final = reader.end()
         context.notice = context.attempt.notice  # only now a translated answer knows what it leaves out
@@ -159,7 +165,8 @@ class Relay:
 
     async def _error(self, context: RequestContext, answering: Answering) -> Answered:
         """The upstream's error, in the caller's form."""
-        upstream, target = answering.upstream, answering.admitted.route.endpoint.target
+        upstream = answering.upstream
+        target = answering.admitted.route.endpoint.target
         raise_target_fault(upstream.status, target)
         body = b"" if upstream.fields.encoded else _without_secrets(answering, await read_error(context, upstream))
         stand_in = self._dialects.stand_in_answer(context, target, upstream.status, body)
@@ -176,7 +183,8 @@ class Relay:
         return Answered(BAD_GATEWAY, head.headers, final)
 
     def _error_of(self, context: RequestContext, answering: Answering, status: int, body: bytes) -> Answered:
-        target, attempt = answering.admitted.route.endpoint.target, context.attempt
+        target = answering.admitted.route.endpoint.target
+        attempt = context.attempt
         dialect = attempt.caller_dialect if attempt.is_translated else None
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
         return discreet(answered, answering.credential, host_of(answering.url))
@@ -223,7 +231,8 @@ class _Passage:
         """
         if not self._flowing or len(data) > SLICE_BYTES:
             return self._take_first_or_large(data)
-        reader, outgoing = self.reader, self._outgoing
+        reader = self.reader
+        outgoing = self._outgoing
         some = reader.feed(data)
         if not reader.flows:
             return self._take_unusual(some)
@@ -237,11 +246,13 @@ class _Passage:
 
     def take_rest(self) -> bool:
         """Pass on what `take` left."""
-        rest, self.rest = self.rest, b""
+        rest = self.rest
+        self.rest = b""
         return self.take(rest)
 
     def _take_first_or_large(self, data: bytes) -> bool:
-        context, reader = self._context, self.reader
+        context = self._context
+        reader = self.reader
         if reader is self._unread:
             if not self._choose(data):
                 return self._deliver(b"")  # the head of a stream that begins with white space need not wait
@@ -263,7 +274,9 @@ class _Passage:
 
     def _deliver(self, some: bytes) -> bool:
         """Send what the reader let go."""
-        context, outgoing, reader = self._context, self._outgoing, self.reader
+        context = self._context
+        outgoing = self._outgoing
+        reader = self.reader
         if reader.failed:
             some = _without_secrets(self._answering, some)
         if some:
@@ -366,7 +379,9 @@ def _answered_here(body: bytes) -> Answered:
 
 def _free(context: RequestContext) -> None:
     """Free the request: its answer may take minutes, and its body may have 100 MB."""
-    context.body, context.json, context.outline = b"", {}, None
+    context.body = b""
+    context.json = {}
+    context.outline = None
     assert context.load is not None
     context.load.drop()
 

@@ -51,7 +51,9 @@ class Route:
 
     def models(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""
-        key, path, incoming = identified.key, context.facts.path, context.incoming
+        key = identified.key
+        path = context.facts.path
+        incoming = context.incoming
         if path != MODELS_PATH:
             slug = unquote(path.removeprefix(MODELS_PATH)).removeprefix("/")
             self._slug_route(identified, slug)

@@ -49,7 +49,8 @@ class Settle:
         if reported is None and context.reader is not None:
             reported = context.reader.reported.tokens
         context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
-        reservations, counters = admitted.taken.reservations, self._counters
+        reservations = admitted.taken.reservations
+        counters = self._counters
         total = tokens.total
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
@@ -98,7 +99,8 @@ class Settle:
         outgoing = context.outgoing
         shape = context.shape
         labels = None if shape is None else shape.labels
-        duration_s, upstream_s = perf_counter() - incoming.received_at, context.upstream_s
+        duration_s = perf_counter() - incoming.received_at
+        upstream_s = context.upstream_s
         ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
         report = RequestReport(
             labels=labels or _labels(context),
@@ -142,7 +144,9 @@ def _labels(context: RequestContext) -> CallLabels:
 
 
 def _new_labels(context: RequestContext) -> CallLabels:
-    identified, route, direct = context.identified, context.route, context.direct
+    identified = context.identified
+    route = context.route
+    direct = context.direct
     key = identified.key if identified is not None else None
     group = identified.group if identified is not None else None
     return CallLabels(
@@ -173,4 +177,5 @@ class _Rejections:
             " delivered. Fix the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if its figures are right.",
             *(slug, why, self._unlogged),
         )
-        self._unlogged, self._not_before = 0, now + LOG_INTERVAL_S
+        self._unlogged = 0
+        self._not_before = now + LOG_INTERVAL_S

@@ -122,7 +122,8 @@ class Supervisor:
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
             await self._drain(slots)
-            shipped, within_s = self._shipper.drain(FINAL_SHIPPING_S), FINAL_SHIPPING_S
+            shipped = self._shipper.drain(FINAL_SHIPPING_S)
+            within_s = FINAL_SHIPPING_S
             told = (self._deployments.finish(within_s), self._traffic.finish(within_s))
             if not (await asyncio.gather(shipped, *told))[0]:
                 log.warning(
@@ -165,8 +166,11 @@ class Supervisor:
         log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
 
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
-        environ, workers = self._environ, len(listeners)
-        confirm, damage, replicas = self._refresher.refresh_on_demand, self._check_replica, self._replicas.received
+        environ = self._environ
+        workers = len(listeners)
+        confirm = self._refresher.refresh_on_demand
+        damage = self._check_replica
+        replicas = self._replicas.received
         callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
@@ -212,7 +216,8 @@ class Supervisor:
 
         The replica may share its directory with files that are not the proxy's.
         """
-        replica, journals = self._settings.replica_path, self._settings.journal_dir
+        replica = self._settings.replica_path
+        journals = self._settings.journal_dir
         suffixes = ("", "-wal", "-shm", ".stamp", ".lock")
         opened = tighten_files(*(replica.with_name(replica.name + suffix) for suffix in suffixes))
         opened += tighten_directory(journals) if journals.exists() else []
@@ -244,7 +249,8 @@ class Supervisor:
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
 
     def _bind_admin_port(self) -> socket.socket:
-        host, port = self._bind.admin_host, self._bind.admin_port
+        host = self._bind.admin_host
+        port = self._bind.admin_port
         try:
             return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError:
@@ -351,7 +357,8 @@ class Supervisor:
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
         yield "tollgate_snapshot_age_seconds", "Time since control last confirmed the policy", age_s
-        shipper, troubled = self._shipper, sum(bool(slot.health.get("journal")) for slot in self._slots)
+        shipper = self._shipper
+        troubled = sum(bool(slot.health.get("journal")) for slot in self._slots)
         yield "tollgate_journal_pending_events", "Events that control has not confirmed yet", shipper.pending
         yield "tollgate_journal_troubled_workers", "Workers whose journal refuses calls, or soon will", troubled
         yield "tollgate_journal_damaged_places", "Damaged places found in journals since start", shipper.damaged

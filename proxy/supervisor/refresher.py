@@ -31,7 +31,8 @@ most a quarter of the time, however slow it is."""
 OUTAGE_S = 1.0
 """How long after a failed refresh unknown keys are answered without asking control again."""
 FIRST_RETRY_S = 0.5
-START_RETRY_S, LONGEST_START_RETRY_S = 0.1, 1.0
+START_RETRY_S = 0.1
+LONGEST_START_RETRY_S = 1.0
 """Until control has answered once, pauses grow by the first, up to the second: it may be starting at the same time."""
 BEHIND = "policy is behind control's until a long fetch of its changes has ended; an older one serves"
 _JITTER = 0.1
@@ -150,7 +151,8 @@ class Refresher:
     async def _refresh_once(self, started_s: float) -> None:
         """Run one refresh and answer those who asked before it began. Those who ask while it runs wait for the next."""
         self._wanted.clear()
-        waiting, self._next_refresh = self._next_refresh, None
+        waiting = self._next_refresh
+        self._next_refresh = None
         ok = False
         try:
             ok = await self._refresh(started_s)
@@ -169,14 +171,16 @@ class Refresher:
             self._failures += 1
             self._failed_at_s = time.monotonic()
             return False
-        self._failures, self._has_refreshed = 0, True
+        self._failures = 0
+        self._has_refreshed = True
         self.trouble = ""
         self._failed_at_s = float("-inf")
         return True
 
     async def _follow(self) -> None:
         """Write everything that changed since the replica's version: all pages, or nothing."""
-        fetch, self._interrupted = self._interrupted or await self._begin_fetch(), None
+        fetch = self._interrupted or await self._begin_fetch()
+        self._interrupted = None
         try:
             await self._finish(fetch)
         except BaseException as error:
@@ -218,7 +222,8 @@ class Refresher:
             if fetch.page.next is None:
                 break
             self.progress = fetch.progress.text
-            fetch.page, fetch.written = await self._page_after(fetch), False
+            fetch.page = await self._page_after(fetch)
+            fetch.written = False
         page = fetch.page
         await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
 

@@ -41,7 +41,8 @@ class WorkerTracing:
 
     def handlers(self, parts: Parts, meters: WorkerMetrics, seal_keys: SealKeys) -> tuple[Handler, Handler]:
         """The pipeline with spans. `meters` sends exemplars and what became of spans."""
-        counts, exemplars = self._tracing.counts, self._exemplars
+        counts = self._tracing.counts
+        exemplars = self._exemplars
         meters.traces = lambda: {"exemplars": exemplars.take(), "spans": counts.take()}
         return traced_pipeline(self._tracing.tracer, parts, exemplars, seal_keys)
 

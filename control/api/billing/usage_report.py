@@ -86,7 +86,8 @@ class UsageReportResponseV1(ResponseV1):
 
 
 async def _get(request: ApiRequest) -> Encoded:
-    query, parts = request.query_as(UsageReportQueryV1), request.dependencies
+    query = request.query_as(UsageReportQueryV1)
+    parts = request.dependencies
     if query.cursor is not None:
         pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
         asked = _asked_before(request.workspace_id, pinned)

@@ -59,7 +59,9 @@ async def _list(request: ApiRequest) -> Encoded:
     _check_window(request.query_as(AuditEventsQueryV1))
 
     async def fetch(at: Position[AuditEvent]) -> Sequence[AuditEvent]:
-        start_ns, end_ns, actor = at.filters["start_time"], at.filters["end_time"], at.filters["actor"]
+        start_ns = at.filters["start_time"]
+        end_ns = at.filters["end_time"]
+        actor = at.filters["actor"]
         wanted = AuditFilter(request.workspace_id, _ms(start_ns), _ms(end_ns), actor)
         before = (int(at.after[0]), str(at.after[1])) if at.after else None
         return await audit_trail.read_audit_events(request.store, wanted, before, at.limit)

@@ -35,7 +35,9 @@ class CreatedUsageLinkV1(ResponseV1):
 
 async def _post(request: ApiRequest) -> CreatedUsageLinkV1:
     body = request.body_as(CreateUsageLinkRequestV1)
-    workspace_id, group_id, prefix = request.workspace_id, request.path["group_id"], request.caller.prefix
+    workspace_id = request.workspace_id
+    group_id = request.path["group_id"]
+    prefix = request.caller.prefix
     expires_in_s = DEFAULT_EXPIRY_S if body.expires_in_s is None else body.expires_in_s
     asked = NewLink(workspace_id, group_id, prefix, expires_in_s, body.frame_origins or ())
     link = await mint_link(request.store, asked)

@@ -74,7 +74,8 @@ async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> w
     await dependencies.throttle.check_usage_page(group.id)
     # Turns of their own: customers who look at their pages must not delay the workspace's own requests.
     async with dependencies.turns.of(f"{workspace_id} usage pages"):
-        reports, counters = dependencies.usage_reports, dependencies.counters
+        reports = dependencies.usage_reports
+        counters = dependencies.counters
         page = await read_usage_page(dependencies.store, reports, counters, workspace_id, group)
     return web.json_response(_shown(group, page), headers=_HEADERS)
 

@@ -30,7 +30,8 @@ async def _post_retry(request: ApiRequest, environment: str | None = None) -> sc
 
 
 def _actions(where: str, environment: str | None) -> list[Operation]:
-    changed, retried = schemas.DeploymentChangedV1, schemas.DeploymentRetriedV1
+    changed = schemas.DeploymentChangedV1
+    retried = schemas.DeploymentRetriedV1
     what = f"the {environment} deployment" if environment else "a deployment"
     verbs = (
         ("activate", _post_activate, changed),

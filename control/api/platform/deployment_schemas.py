@@ -197,7 +197,8 @@ class DeploymentRetriedV1(ResponseV1):
 
 
 def deployment_response(summary: DeploymentSummary) -> DeploymentV1:
-    record, load = summary.record, summary.load
+    record = summary.record
+    load = summary.load
     last_ms = max(filter(None, (record.last_request_at_ms, load.last_request_at_ms)), default=None)
     return DeploymentV1.model_validate(
         {

@@ -22,7 +22,8 @@ ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)
 
 
 async def _post(request: ApiRequest) -> DeploymentV1:
-    parts, settings = request.dependencies, request.body_as(schemas.CreateDeploymentRequestV1).settings()
+    parts = request.dependencies
+    settings = request.body_as(schemas.CreateDeploymentRequestV1).settings()
     record = await deployments.create_deployment(parts.store, parts.names, deployment_ref(request), settings)
     return await shown(request, record)
 
@@ -32,7 +33,8 @@ async def _get(request: ApiRequest, environment: str | None = None) -> Deploymen
 
 
 async def _patch(request: ApiRequest, environment: str | None = None) -> DeploymentV1:
-    parts, settings = request.dependencies, request.body_as(schemas.UpdateDeploymentRequestV1).settings()
+    parts = request.dependencies
+    settings = request.body_as(schemas.UpdateDeploymentRequestV1).settings()
     ref = deployment_ref(request, environment)
     return await shown(request, await deployments.change_settings(parts.store, parts.names, ref, settings))
 
@@ -43,25 +45,29 @@ async def _delete(request: ApiRequest, environment: str | None = None) -> schema
 
 
 async def _list(request: ApiRequest) -> Encoded:
-    model_id, parts = request.path["model_id"], request.dependencies
+    model_id = request.path["model_id"]
+    parts = request.dependencies
 
     async def fetch(at: Position[DeploymentSummary]) -> Sequence[DeploymentSummary]:
         found = await deployments.read_deployments(request.store, request.workspace_id, model_id, at.after, at.limit)
         return await deployments.summarize(parts.store, parts.loads, model_id, found)
 
-    kind, encode = f"deployments {model_id}", encoder(deployment_response)
+    kind = f"deployments {model_id}"
+    encode = encoder(deployment_response)
     return await list_page(request, Listing(kind, fetch, lambda item: item.record.id, encode, first=8))
 
 
 async def _put_replicas(request: ApiRequest) -> DeploymentV1:
-    parts, sent = request.dependencies, request.body_as(schemas.SetReplicasRequestV1).replicas
+    parts = request.dependencies
+    sent = request.body_as(schemas.SetReplicasRequestV1).replicas
     replicas = await deployments.check_replicas(parts.names, sent)
     record = await deployments.replace_replicas(parts.store, parts.loads, deployment_ref(request), replicas)
     return await shown(request, record)
 
 
 async def _put_status(request: ApiRequest) -> DeploymentV1:
-    parts, body = request.dependencies, request.body_as(schemas.SetStatusRequestV1)
+    parts = request.dependencies
+    body = request.body_as(schemas.SetStatusRequestV1)
     ref = deployment_ref(request)
     record = await deployments.report_status(parts.store, parts.deployment_logs, ref, body.status, body.error_message)
     return await shown(request, record)
@@ -97,7 +103,8 @@ def _operations_on_one(where: str, environment: str | None) -> list[Operation]:
     ]
 
 
-_TAG, _PATH = "Models", "/v1/models/{model_id}/deployments"
+_TAG = "Models"
+_PATH = "/v1/models/{model_id}/deployments"
 _ONE = f"{_PATH}/{{deployment_id}}"
 OPERATIONS = (
     Operation(

@@ -64,7 +64,8 @@ async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[EnvironmentRecord]) -> Sequence[EnvironmentRecord]:
         return await environments.read_environments(request.store, request.workspace_id, model_id, at.after, at.limit)
 
-    kind, encode = f"environments {model_id}", encoder(_response)
+    kind = f"environments {model_id}"
+    encode = encoder(_response)
     return await list_page(request, Listing(kind, fetch, lambda record: record.name, encode))
 
 
@@ -83,7 +84,9 @@ def _response(record: EnvironmentRecord) -> EnvironmentV1:
 
 _PATH = "/v1/models/{model_id}/environments"
 _ONE = f"{_PATH}/{{environment_name}}"
-_TAG, _PAGE, _PAGES = "Models", PageQueryV1, EnvironmentsResponseV1
+_TAG = "Models"
+_PAGE = PageQueryV1
+_PAGES = EnvironmentsResponseV1
 OPERATIONS = (
     Operation(
         *("PUT", _ONE, _put, "Point an environment to a deployment", EnvironmentV1),

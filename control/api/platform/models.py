@@ -87,7 +87,9 @@ def _response(model: ModelSummary) -> ModelV1:
 
 _PATH = "/v1/models"
 _ONE = f"{_PATH}/{{model_id}}"
-_TAG, _CREATE, _UPDATE = "Models", CreateModelRequestV1, UpdateModelRequestV1
+_TAG = "Models"
+_CREATE = CreateModelRequestV1
+_UPDATE = UpdateModelRequestV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Register a model", ModelV1, body=_CREATE, errors=(400,), tag=_TAG),
     Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=PageQueryV1, errors=(400,), tag=_TAG),

@@ -34,7 +34,9 @@ async def _post(request: ApiRequest) -> WebhookSecretsResponseV1:
     return WebhookSecretsResponseV1(secrets=found)
 
 
-_PATH, _ANSWER, _TAG = "/v1/async/webhook_secret", WebhookSecretsResponseV1, "Asynchronous requests"
+_PATH = "/v1/async/webhook_secret"
+_ANSWER = WebhookSecretsResponseV1
+_TAG = "Asynchronous requests"
 OPERATIONS = (
     Operation("GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, tag=_TAG),
     Operation("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER, tag=_TAG),

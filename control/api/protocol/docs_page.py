@@ -62,7 +62,8 @@ def _operation(path: str, method: str, operation: Json) -> str:
 
 
 def _schema(name: str, schema: Json) -> str:
-    fields, required = schema.get("properties", {}), schema.get("required", [])
+    fields = schema.get("properties", {})
+    required = schema.get("required", [])
     rows = "".join(_field(field, rule, required) for field, rule in fields.items())
     head = f"<details id={escape(name)}><summary><code>{escape(name)}</code></summary>"
     return f"{head}<p>{escape(schema.get('description', ''))}</p><table>{rows}</table></details>"

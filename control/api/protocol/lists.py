@@ -63,7 +63,8 @@ def encoder(show: Callable[[R], BaseModel]) -> Callable[[R], Pieces]:
 async def list_page(request: ApiRequest, listing: Listing[R]) -> Encoded:
     """The page that the request asks for."""
     query = request.query_as(PageQueryV1)
-    cursors, workspace_id = request.dependencies.cursors, request.caller.workspace_id
+    cursors = request.dependencies.cursors
+    workspace_id = request.caller.workspace_id
     if query.cursor is None:
         at: Position[R] = Position(None, query.limit, {name: getattr(query, name) for name in listing.filters})
     else:

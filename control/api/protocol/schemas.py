@@ -11,7 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from policy.endpoints import SLUG_PATTERN
 
-DEFAULT_PAGE, MAX_PAGE = 100, 1000
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
 CURSOR = "From the previous page's pagination. The other parameters are then ignored."
 
 

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field
 
 from control.records.times import EPOCH, LAST_MS
 
-_NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
 _FORM = re.compile(
     r"(?P<minute>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d)(?P<second>:\d\d([.,](?P<fraction>\d{1,9}))?)?"
     r"(?P<zone>Z|z|[ +-]\d\d:\d\d)?",

@@ -64,7 +64,8 @@ async def _post(request: web.Request) -> web.Response:
     if not is_from_own_page(request):
         raise ProblemError(403, "FOREIGN_ORIGIN", "Only the page of this session may send its code")
     typed = await _typed_code(request)
-    dependencies, session_id = request.app[DEPENDENCIES], request.match_info["session_id"]
+    dependencies = request.app[DEPENDENCIES]
+    session_id = request.match_info["session_id"]
     try:
         spent = await sessions.spend_code(dependencies.store, dependencies.settings.secret_keys, session_id, typed)
     except DatabaseUnavailableError:

@@ -57,7 +57,9 @@ class Relay:
 
     def __init__(self, terminal: Terminal, is_open: Callable[[], Awaitable[bool]]) -> None:
         """`is_open`: whether the session still belongs to this browser. Asked every `LOOK_INTERVAL_S`."""
-        self._terminal, self._browser, self._is_open = terminal, terminal.browser, is_open
+        self._terminal = terminal
+        self._browser = terminal.browser
+        self._is_open = is_open
         self._typed: asyncio.Queue[bytes | str] = asyncio.Queue()
         self._typed_bytes = 0
         self._unread_bytes = 0

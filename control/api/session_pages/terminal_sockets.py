@@ -30,7 +30,8 @@ async def _browser(request: web.Request) -> web.StreamResponse:
     dependencies = request.app[DEPENDENCIES]
     if not is_from_own_page(request):
         raise ProblemError(403, "FOREIGN_ORIGIN", "Only a page of this control plane may open a shell")
-    cookie, session_id = request.cookies.get(COOKIE, ""), request.match_info["session_id"]
+    cookie = request.cookies.get(COOKIE, "")
+    session_id = request.match_info["session_id"]
     session = await sessions.find_session(dependencies.store, session_id)
     if session is None or not sessions.is_opened_by(session, cookie):
         raise ProblemError(403, "SESSION_NOT_OPEN", "The session is over, or its code was not entered in this browser")

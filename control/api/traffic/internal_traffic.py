@@ -19,7 +19,8 @@ _MAX_TEXTS = {"workspace_id": 128, "slug": 257}
 
 async def _post(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    sender, number = body.get("sender"), body.get("number")
+    sender = body.get("sender")
+    number = body.get("number")
     if not isinstance(sender, str) or not _SENDER.fullmatch(sender):
         raise InvalidFieldError("sender", "sender must be 16 hexadecimal digits")
     if type(number) is not int or not 1 <= number < 2**53:

@@ -19,7 +19,8 @@ from policy.training.resources import NodeResources
 MAX_TEXT_BYTES = 65_536
 """Of a start command and of a variable's value. Linux passes at most twice as much in one argument."""
 MAX_PRIORITY = 1_000_000
-_MAX_PATH_BYTES, _MAX_NAME_BYTES = 1024, 255
+_MAX_PATH_BYTES = 1024
+_MAX_NAME_BYTES = 255
 _OURS = "TOLLGATE_"
 _OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
 """The nodes' own directories are in the job's."""
@@ -107,10 +108,12 @@ class TrainingComputeRequestV1(RequestV1):
     accelerator: AcceleratorRequestV1 | None = None
 
     def resources(self) -> NodeResources:
-        memory, gpu = _MEMORY.fullmatch(self.memory or "2Gi"), self.accelerator
+        memory = _MEMORY.fullmatch(self.memory or "2Gi")
+        gpu = self.accelerator
         if memory is None:
             raise AssertionError("the schema has this pattern")
-        millicpu, mib = self.cpu_count * 1000, int(memory[1]) * _MIB[memory[2]]
+        millicpu = self.cpu_count * 1000
+        mib = int(memory[1]) * _MIB[memory[2]]
         return NodeResources(millicpu, mib, gpu.count or 1, gpu.accelerator) if gpu else NodeResources(millicpu, mib)
 
 
@@ -185,7 +188,8 @@ class NewTrainingJobRequestV1(RequestV1):
         return NewJob(self._spec(), self.name, self.priority or 0, self.availability_model or DEDICATED)
 
     def _spec(self) -> JobSpec:
-        session, runtime = self.interactive_session, self.runtime
+        session = self.interactive_session
+        runtime = self.runtime
         return JobSpec(
             start_commands=tuple(runtime.start_commands or ()),
             resources=self.compute.resources(),

@@ -118,7 +118,8 @@ def job_response(job: JobSummary) -> TrainingJobV1:
 
 
 def project_response(project: ProjectSummary) -> TrainingProjectV1:
-    record, latest = project.record, project.latest_job
+    record = project.record
+    latest = project.latest_job
     return TrainingProjectV1(
         id=record.id,
         name=record.name,

@@ -48,8 +48,10 @@ def _response(job: JobSummary) -> TrainingJobResponseV1:
     return TrainingJobResponseV1(training_job=job_response(job))
 
 
-_TAG, _PATH = "Training", "/v1/training_projects/{training_project_id}/jobs"
-_ONE, _ANSWER = f"{_PATH}/{{training_job_id}}", TrainingJobResponseV1
+_TAG = "Training"
+_PATH = "/v1/training_projects/{training_project_id}/jobs"
+_ONE = f"{_PATH}/{{training_job_id}}"
+_ANSWER = TrainingJobResponseV1
 OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Create a training job", _ANSWER),

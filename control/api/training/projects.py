@@ -65,7 +65,8 @@ def _response(project: ProjectSummary) -> TrainingProjectResponseV1:
     return TrainingProjectResponseV1(training_project=project_response(project))
 
 
-_TAG, _PATH = "Training", "/v1/training_projects"
+_TAG = "Training"
+_PATH = "/v1/training_projects"
 _ONE = f"{_PATH}/{{training_project_id}}"
 OPERATIONS = (
     Operation(

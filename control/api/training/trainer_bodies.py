@@ -15,13 +15,20 @@ from policy.training.reports import BackendReport, JobReport, MetricPoint, Outpu
 from policy.training.resources import Host
 from policy.training.wire import count, text
 
-MAX_HOSTS, MAX_JOBS, MAX_NODES = 10_000, 100_000, 10_000
+MAX_HOSTS = 10_000
+MAX_JOBS = 100_000
+MAX_NODES = 10_000
 MAX_LINES = 1_000
 """Also of metric points, in one batch."""
-_MAX_ID, _MAX_NAME, _MAX_TOKEN, _MAX_REASON = 128, 255, 512, 1_000
+_MAX_ID = 128
+_MAX_NAME = 255
+_MAX_TOKEN = 512
+_MAX_REASON = 1_000
 _MAX_TYPES = 100
 """Of GPUs, on one host."""
-_MAX_31, _MAX_53, _MAX_63 = 2**31 - 1, 2**53 - 1, 2**63 - 1
+_MAX_31 = 2**31 - 1
+_MAX_53 = 2**53 - 1
+_MAX_63 = 2**63 - 1
 
 
 async def backend_report(body: Json) -> BackendReport:

@@ -119,7 +119,8 @@ def set_stray_file_aside(data: Path) -> str | None:
 
     Redis 7 reads `appendonlydir` alone, Redis 6 `appendonly.aof` alone. What was done; None when there is one file.
     """
-    old, new = data / "appendonly.aof", data / "appendonlydir"
+    old = data / "appendonly.aof"
+    new = data / "appendonlydir"
     if (data / PIN_NAME).exists() or not (old.is_file() and new.is_dir()):
         return None
     newest = max((path.stat().st_mtime for path in new.iterdir()), default=0.0)

@@ -99,7 +99,8 @@ async def _prune_key(server: Redis, key: bytes, oldest_ms: int) -> int:
 
 def _reading(meters: Sequence[Meter]) -> Keyed:
     """One command, so all fields of a hash are of one moment."""
-    key, fields = meters[0].bucket.key, _fields(meters)
+    key = meters[0].bucket.key
+    fields = _fields(meters)
     return key, lambda server: server.hmget(key, fields)
 
 

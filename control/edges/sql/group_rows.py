@@ -20,7 +20,10 @@ from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, mode
 
 _CHARS_AT_ONCE = 32_768
 """JSON that is decoded at once: a millisecond."""
-_FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 1_000_000
+_FIRST_BATCH = 16
+_SMALLEST_BATCH = 4
+_LARGEST_BATCH = 500
+_BATCH_CHARS = 1_000_000
 
 
 async def find_group(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord | None:
@@ -82,7 +85,8 @@ async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[S
 
 
 async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Any]]:
-    after, batch = record.path, _FIRST_BATCH
+    after = record.path
+    batch = _FIRST_BATCH
     while True:
         inside = and_(groups.c.path > after, _below(record.path)[1])
         rows = (await conn.execute(select(groups).where(inside).order_by(groups.c.path).limit(batch))).all()

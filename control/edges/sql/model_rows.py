@@ -148,7 +148,8 @@ async def update_deployment(tx: WriteTx, model: ModelRecord, old: DeploymentReco
     changed = {name: value for name, value in _columns(record).items() if value != before[name]}
     if changed:
         await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**changed))
-    seen, after = _for_proxies(old), _for_proxies(record)
+    seen = _for_proxies(old)
+    after = _for_proxies(record)
     if seen != after:
         await _publish(tx, model, may_grow=replace(seen, status=after.status) == after)
 

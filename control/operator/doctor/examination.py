@@ -38,7 +38,8 @@ async def examine(installation: Installation) -> list[Finding]:
 
 
 async def _redis(installation: Installation) -> list[Finding]:
-    given, socket = installation.given, installation.own_redis_socket
+    given = installation.given
+    socket = installation.own_redis_socket
     found = list[Finding]()
     looks = list[RedisLook]()
     if socket is None:
@@ -126,7 +127,8 @@ def _origin(target: Target, environment: Mapping[str, str]) -> Origin | None:
 
 async def process_findings(installation: Installation) -> list[Finding]:
     """The parts of the `up` of the data directory, or the control that the settings name."""
-    record, url = installation.running(), installation.given.get("TOLLGATE_CONTROL_URL")
+    record = installation.running()
+    url = installation.given.get("TOLLGATE_CONTROL_URL")
     if record is not None:
         control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
         told = ready_findings(control, "control", record.control)

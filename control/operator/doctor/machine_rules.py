@@ -12,7 +12,8 @@ from control.operator.doctor.findings import Finding, fault, ok, warning
 from policy.hosts import Reach
 
 _MIB = 1 << 20
-_LITTLE_BYTES, _TOO_LITTLE_BYTES = 2048 * _MIB, 256 * _MIB
+_LITTLE_BYTES = 2048 * _MIB
+_TOO_LITTLE_BYTES = 256 * _MIB
 _JOURNAL_BYTES = 24 * _MIB
 """The most that one worker's journals in memory take."""
 _TOO_FEW_FILES = 1000

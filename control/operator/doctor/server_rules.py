@@ -10,9 +10,11 @@ from control.operator.doctor.findings import Finding, Level, fault, ok, warning
 
 OWN_REDIS = "--data"
 """In the place of a setting: the Redis that `tollgate up` runs."""
-_OLDEST, _NEWEST_TESTED = (6, 2), 8
+_OLDEST = (6, 2)
+_NEWEST_TESTED = 8
 _FULL = 0.9
-_SKEW_WARNING_S, _SKEW_FAULT_S = 1.0, 30.0
+_SKEW_WARNING_S = 1.0
+_SKEW_FAULT_S = 30.0
 _BEHIND_S = 60.0
 _EVICTION_REMEDY = "Set maxmemory-policy noeviction: any other deletes counters, and with them limits"
 
@@ -90,7 +92,8 @@ def _replicas(look: RedisLook, check: str) -> Iterator[Finding]:
 
 
 def _memory(look: RedisLook, check: str) -> Iterator[Finding]:
-    policy, most = str(look.info.get("maxmemory_policy", "noeviction")), int(look.info.get("maxmemory", 0))
+    policy = str(look.info.get("maxmemory_policy", "noeviction"))
+    most = int(look.info.get("maxmemory", 0))
     if policy != "noeviction":
         level = fault if most else warning
         yield level(check, f"its eviction policy is {policy}", _EVICTION_REMEDY)

@@ -151,7 +151,8 @@ class UsageReports:
     async def _prices(self, window: Window) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
         valid: list[Price] = []
-        digest, after = hashlib.sha256(), None
+        digest = hashlib.sha256()
+        after = None
         async with self.store.read() as conn:
             while listed := await list_prices(conn, window.workspace_id, None, after, PRICES_AT_ONCE):
                 found = [price for price in listed if price.valid_from_ms < window.end_ms]

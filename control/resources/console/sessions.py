@@ -54,7 +54,8 @@ def is_token(text: str) -> bool:
 async def begin_session(store: Store, api_key: str, replaced: str | None) -> str:
     """The token of a new session of this key. `replaced`: the token of a session that ends with it."""
     token = secrets.token_hex(_TOKEN_BYTES)
-    digest, key_digest = _digest(token), digest_of(api_key)
+    digest = _digest(token)
+    key_digest = digest_of(api_key)
     sealed = seal((_sealing_key(token),), digest, api_key, new_nonce())
 
     async def work(tx: WriteTx) -> None:

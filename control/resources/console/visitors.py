@@ -19,7 +19,8 @@ class Visitor:
 
 
 async def read_visitor(store: Store, session: ConsoleSession) -> Visitor:
-    workspace_id, group_id = session.caller.workspace_id, session.key.group_id
+    workspace_id = session.caller.workspace_id
+    group_id = session.key.group_id
     async with store.read() as conn:
         workspace = await get_workspace(conn, workspace_id)
         group = None if group_id is None else await find_named_group(conn, workspace_id, group_id)

@@ -69,7 +69,8 @@ class LoadReports:
         for one in found:
             self._note(one, known.get(one.record.id, Load()), now_ms)
         for one in found:
-            record, load = one.record, known.get(one.record.id, Load())
+            record = one.record
+            load = known.get(one.record.id, Load())
             if statuses.after_report(record, load) != record:
                 await deployments.observe_health(self._store, record.model_id, record.id, load)
 
@@ -102,7 +103,8 @@ class LoadReports:
 
     async def _find(self, deployment_ids: Sequence[str]) -> tuple[int, list[ReportedDeployment]]:
         """The database's clock, and the deployments."""
-        now_ms, found = 0, list[ReportedDeployment]()
+        now_ms = 0
+        found = list[ReportedDeployment]()
         for start in range(0, len(deployment_ids), _ROWS_AT_ONCE):
             async with self._store.read() as conn:
                 now_ms = await database_ms(conn)

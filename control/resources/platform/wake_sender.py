@@ -47,7 +47,8 @@ class WakeSender:
 
     def ask(self, request: WakeRequest) -> bool:
         """Ask the hook, unless it is being asked. False if too many others are."""
-        id, workspace_id = request.deployment.id, request.workspace_id
+        id = request.deployment.id
+        workspace_id = request.workspace_id
         if id in self._asking:
             return True
         if len(self._asking) >= AT_ONCE or self._per_workspace[workspace_id] >= AT_ONCE_PER_WORKSPACE:

@@ -18,7 +18,9 @@ from control.resources.platform.statuses import with_status
 from policy.deployments import DEPLOYING, SCALED_TO_ZERO, WAKING_UP
 
 Reason = Literal["request", "wake"]
-FIRST_REPEAT_MS, FIRST_RETRY_MS, LONGEST_PAUSE_MS = 10_000, 1_000, 60_000
+FIRST_REPEAT_MS = 10_000
+FIRST_RETRY_MS = 1_000
+LONGEST_PAUSE_MS = 60_000
 """The pause after an answer and after a failure. Each doubles, up to the longest."""
 LEASE_MS = 15_000
 """How long the process that asks may take. Longer than the client's timeout."""
@@ -75,7 +77,8 @@ def pause_after(earlier_ms: int, succeeded: bool) -> int:
 
 async def claim_wake(store: Store, request: WakeRequest) -> WakeClaim | NoClaim:
     """Whether it is this process' turn to ask."""
-    model_id, id = request.deployment.model_id, request.deployment.id
+    model_id = request.deployment.model_id
+    id = request.deployment.id
 
     async def work(tx: WriteTx) -> WakeClaim | NoClaim:
         record = await model_rows.lock_deployment(tx, model_id, id)

@@ -16,10 +16,12 @@ def percentile_ms(buckets: Sequence[int], percent: int) -> float | None:
     total = sum(buckets)
     if not total:
         return None
-    wanted, before = total * percent / 100, 0
+    wanted = total * percent / 100
+    before = 0
     for place, count in enumerate(buckets):
         if count and before + count >= wanted:
-            low_ms, high_ms = _EDGES_MS[place], _EDGES_MS[place + 1]
+            low_ms = _EDGES_MS[place]
+            high_ms = _EDGES_MS[place + 1]
             return round(low_ms + (high_ms - low_ms) * (wanted - before) / count, 1)
         before += count
     raise AssertionError("the buckets add up to their total")

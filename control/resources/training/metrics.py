@@ -16,7 +16,8 @@ from control.records.times import LAST_MS
 from control.resources.millisecond_room import MillisecondRoom
 from policy.training.reports import MetricPoint
 
-MAX_POINTS, MAX_NAMES = 100_000, 100
+MAX_POINTS = 100_000
+MAX_NAMES = 100
 """Of one job."""
 POINTS_AT_ONCE = 10_000
 """In one answer, which has more to hold whole milliseconds."""
@@ -69,7 +70,8 @@ class JobMetrics:
 
     async def prune(self) -> int:
         """Cut back the points of every job; delete those of deleted jobs. Returns the number of deleted points."""
-        deleted, id = 0, ""
+        deleted = 0
+        id = ""
         while True:
             async with self._store.read() as conn:
                 found = await rows.job_after(conn, id)

@@ -15,7 +15,8 @@ from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of, stop_with
 
-MESSAGE_PATH, DELTA_PATH = "choices.0.message", "choices.0.delta"
+MESSAGE_PATH = "choices.0.message"
+DELTA_PATH = "choices.0.delta"
 READ_MEMBERS = frozenset(
     (
         *("role", "content", "refusal", "tool_calls", "function_call", "extra_content"),
@@ -30,7 +31,8 @@ def read_answer(completion: Json) -> Answer:
     """The first choice of a whole answer."""
     choices = objects_in(completion, "choices")
     choice = next(iter(choices), {})
-    message, id = object_in(choice, "message"), text_in(completion, "id")
+    message = object_in(choice, "message")
+    id = text_in(completion, "id")
     left_out = LeftOut()
     note_unread_members(message, MESSAGE_PATH, left_out)
     note_other_members(completion, left_out)

@@ -60,7 +60,8 @@ class CallDeltas:
         """The events of one entry of `tool_calls`."""
         function = delta.get("function")
         if isinstance(function, dict) and not delta.get("id") and not function.get("name"):  # nearly all entries
-            index, text = delta.get("index"), function.get("arguments")
+            index = delta.get("index")
+            text = function.get("arguments")
             known = self._by_index.get(index) if type(index) is int else None
             if known is not None and known is self._calls[-1] and known.started and isinstance(text, str):
                 known.add(text)
@@ -76,7 +77,8 @@ class CallDeltas:
             call.add(text)
         if call.started:
             return [ToolCallDelta(call.number, text)] if text else []
-        call.name, call.custom = name, custom
+        call.name = name
+        call.custom = custom
         return self._start(call, object_in(delta, "extra_content") or None) if name else []
 
     def finish(self) -> list[Event]:
@@ -115,7 +117,9 @@ class CallDeltas:
         return None if known is not None and known.is_complete else known
 
     def _begin(self, delta: Json, answer_id: str) -> _Call:
-        number, id, index = len(self._calls), text_in(delta, "id"), integer_in(delta, "index")
+        number = len(self._calls)
+        id = text_in(delta, "id")
+        index = integer_in(delta, "index")
         self._budget.spend(len(id) + 1)
         own_id = made_call_id(answer_id, number) if not id or id in self._ids else id
         self._ids.add(own_id)

@@ -21,7 +21,8 @@ _TEXTS = ("reasoning_content", "reasoning")
 
 def read_reasoning(message: Json, field: str) -> list[Reasoning]:
     """The reasoning of a caller's assistant message. Raises `UntranslatableError` for a member of the wrong type."""
-    text, native = "", Json()
+    text = ""
+    native = Json()
     for name in _TEXTS:
         if message.get(name):
             native[name] = require_text(message[name], f"{field}.{name}")
@@ -107,7 +108,8 @@ def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
 
     Blocks of other dialects are dropped: no vendor can verify another's. Members of a wrong type are, too.
     """
-    members, extras = Json(), Json()
+    members = Json()
+    extras = Json()
     natives = [block.native for block in blocks if block.dialect == DIALECT_NAME and block.native is not None]
     for name in _TEXTS:
         if texts := [text for native in natives if (text := text_in(native, name))]:

@@ -58,7 +58,8 @@ def read_request(body: Json) -> Request:
     """Raises `UntranslatableError` for what the middle cannot hold, naming the field."""
     require_known_members(body, "", _KNOWN, _NEUTRAL)
     given = {name: value for name, value in body.items() if value is not None}
-    cap, user = _first(given, _CAPS), _first(given, _USERS)
+    cap = _first(given, _CAPS)
+    user = _first(given, _USERS)
     tools = read_tools(given)
     return Request(
         turns=read_turns(require_list(body.get("messages"), "messages")),

@@ -13,7 +13,8 @@ from proxy.dialects.middle.request import AUTO, JSON_SCHEMA, NONE, OutputFormat,
 
 """The vendor whose API this dialect is: it alone is sent members that servers of other vendors may not know."""
 MAX_USER_CHARS = 64
-_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 16384
+_LOW_BUDGET = 4096
+_MEDIUM_BUDGET = 16384
 _SETTINGS = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "top_logprobs")
 
 

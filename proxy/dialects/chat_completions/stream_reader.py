@@ -99,7 +99,8 @@ class ChatStreamReader:
         return self.done_received() if self._finish else []
 
     def _start(self, chunk: Json) -> Started:
-        self._started, self._id = True, text_in(chunk, "id")
+        self._started = True
+        self._id = text_in(chunk, "id")
         return Started(self._id, integer_in(chunk, "created") or 0)
 
     def _read_delta(self, delta: Json, choice: Json, events: list[Event]) -> None:

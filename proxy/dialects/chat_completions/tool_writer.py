@@ -40,7 +40,8 @@ def _custom_tool(tool: Tool, input_format: Json) -> Json:
 def _function_for_custom(tool: Tool, input_format: Json) -> Json:
     notes = [tool.description] if tool.description else []
     if input_format.get("type") == "grammar":
-        syntax, definition = input_format.get("syntax"), input_format.get("definition")
+        syntax = input_format.get("syntax")
+        definition = input_format.get("definition")
         notes.append(_GRAMMAR_NOTE.format(syntax=syntax, definition=definition))
     function: Json = {"name": tool.name, "parameters": _CUSTOM_SCHEMA}
     if notes:

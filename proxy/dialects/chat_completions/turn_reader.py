@@ -95,10 +95,12 @@ def _tool_call(call: Json, field: str) -> ToolCall:
     if kind not in ("function", "custom"):
         raise UntranslatableError(f"{field}.type")
     require_known_members(call, field, _CALL_MEMBERS | {kind}, {})
-    path, text = f"{field}.{kind}", "arguments" if kind == "function" else "input"
+    path = f"{field}.{kind}"
+    text = "arguments" if kind == "function" else "input"
     inner = require_object(call.get(kind), path)
     require_known_members(inner, path, frozenset(("name", text)), {})
-    extra, cache = call.get("extra_content"), call.get("cache_control")
+    extra = call.get("extra_content")
+    cache = call.get("cache_control")
     return ToolCall(
         require_text(call.get("id"), f"{field}.id"),
         require_text(inner.get("name"), f"{path}.name"),
@@ -165,7 +167,8 @@ def _document(part: Json, field: str) -> Document:
     path = f"{field}.file"
     file = require_object(part.get("file"), path)
     require_known_members(file, path, frozenset(("file_data", "filename", "format")), {})
-    data, title = require_text(file.get("file_data"), f"{path}.file_data"), file.get("filename")
+    data = require_text(file.get("file_data"), f"{path}.file_data")
+    title = file.get("filename")
     found = media_and_data(data)
     if found is None:
         raise UntranslatableError(f"{path}.file_data", "must be a data URL with base64 data")

@@ -33,7 +33,8 @@ _ENCODED = re.compile(rb"[A-Za-z0-9+/=]{32,}+")
 """Base64, of a length that no other text of an event has."""
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
 _PICTURE = re.compile(rb'"type"\s*+:\s*+"[a-z_]*+\.(partial_image|completed)"')
-_PARTIAL, _COMPLETED = ".partial_image", ".completed"
+_PARTIAL = ".partial_image"
+_COMPLETED = ".completed"
 _OF_PICTURES = "image_"
 """Occurs in the types of all events of pictures."""
 
@@ -170,7 +171,8 @@ class MixedCounter:
 
 def with_media(text: DeliveredCounter, asked: Json) -> DeliveredCounter:
     """The counter of a stream of text, and of the sound or the pictures that its request asks for."""
-    modalities, audio = asked.get("modalities"), asked.get("audio")
+    modalities = asked.get("modalities")
+    audio = asked.get("audio")
     if isinstance(modalities, list) and "audio" in modalities:
         asked_format = audio.get("format") if isinstance(audio, dict) else None
         return MixedCounter(text, SpeechCounter(_NO_INPUT, asked_format, is_encoded=True))

@@ -63,7 +63,8 @@ class RequestTokens:
             if self._json is not None:
                 self._read(self._json, None, KEPT_BYTES)
             self._tokens = self._media_tokens + tokens_of(self._sample.weight)
-            self._json, self._sample = None, _NO_TEXT
+            self._json = None
+            self._sample = _NO_TEXT
         return self._tokens
 
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:
@@ -75,7 +76,8 @@ class RequestTokens:
         texts: list[str | bytes | memoryview] = [*collected.texts]
         if outline is not None:
             texts = list(islice(outline.original_segments(collected.texts, MAX_VALUES), MAX_VALUES))
-        self._media_tokens, self._sample = collected.tokens, sample_of(texts)
+        self._media_tokens = collected.tokens
+        self._sample = sample_of(texts)
         if max(collected.values, len(texts)) >= MAX_VALUES:
             seen = sum(map(len, texts)) + collected.values * _VALUE_BYTES
             self._sample = replace(self._sample, seen=Fraction(seen, max(size_bytes, seen)))

@@ -78,7 +78,8 @@ def tells_reasoning(request: Request) -> bool:
 
 def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:
     """`refusal`: its text, if the model refused in words. `sequences`: those that the caller asked for."""
-    reason, sequence = stop.reason, None
+    reason = stop.reason
+    sequence = None
     if reason == STOP_SEQUENCE and stop.sequence not in sequences:
         reason = END
     elif reason == STOP_SEQUENCE:

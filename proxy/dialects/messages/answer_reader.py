@@ -59,7 +59,8 @@ def _part(block: Json) -> AnswerPart | None:
     if kind == "text":
         return Text(block["text"]) if text_in(block, "text") else None
     if kind == "thinking":
-        text, signature = text_in(block, "thinking"), text_in(block, "signature")
+        text = text_in(block, "thinking")
+        signature = text_in(block, "signature")
         return thinking_of(text, signature) if text or signature else None
     if kind == "redacted_thinking":
         return redacted_of(block)

@@ -79,7 +79,8 @@ def _image(block: Json, field: str) -> Image:
 
 def _document(block: Json, field: str) -> Document:
     _known(block, field, "source", "title", "context", citations=_OFF)
-    given, path = require_object(block.get("source"), f"{field}.source"), f"{field}.source"
+    given = require_object(block.get("source"), f"{field}.source")
+    path = f"{field}.source"
     if given.get("type") == "content":
         source = Source(PLAIN_TEXT, _joined(given, "content", path), "text/plain")
     elif given.get("type") == "text":

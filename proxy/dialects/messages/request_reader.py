@@ -70,7 +70,8 @@ _ROLES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 _CHOICES = {"auto": AUTO, "any": REQUIRED, "none": NONE, "tool": NAMED}
 _EFFORTS = {name: name for name in ("low", "medium", "high", "xhigh", "max")}
 _VISIBLE = {"summarized": "shown", "omitted": "hidden"}
-_LOW_BELOW, _MEDIUM_BELOW = 4096, 16384
+_LOW_BELOW = 4096
+_MEDIUM_BELOW = 16384
 """Budgets of thinking tokens."""
 _TOOL_MEMBERS = frozenset(
     (

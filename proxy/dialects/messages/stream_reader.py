@@ -116,7 +116,8 @@ class MessagesStreamReader:
         if kind == "text":
             return self._text_delta(block)
         if kind == "thinking":
-            self._thinking, self._signature = Gathered(self._budget), Gathered(self._budget)
+            self._thinking = Gathered(self._budget)
+            self._signature = Gathered(self._budget)
             self._signature.add(text_in(block, "signature"))
             return self._thinking_delta(block)
         if kind == "redacted_thinking":
@@ -126,7 +127,8 @@ class MessagesStreamReader:
     def _tool_use(self, block: Json) -> list[Event]:
         call = ToolCallStarted(self._calls, text_in(block, "id"), text_in(block, "name"))
         self._calls += 1
-        self._call, self._arguments = call, Gathered(self._budget)
+        self._call = call
+        self._arguments = Gathered(self._budget)
         self._call_is_open = True
         given = object_in(block, "input")  # some servers send the complete input here
         delta = self._arguments_delta({"partial_json": orjson.dumps(given).decode()}) if given else []
@@ -167,7 +169,8 @@ class MessagesStreamReader:
     def _block_ended(self, event: Json) -> list[Event]:
         if self._thinking is None:
             return [*self._call_ended(), PartEnded()]
-        text, self._thinking = self._thinking.text(), None
+        text = self._thinking.text()
+        self._thinking = None
         reasoning = thinking_of(text, self._signature.text())
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
 

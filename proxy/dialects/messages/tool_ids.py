@@ -29,7 +29,8 @@ class ToolIds:
 
     def of_call(self, given: str) -> str:
         name = accepted_id(given) or f"call_{len(self._used)}"
-        written, number = name, self._repeated.get(name, 1)
+        written = name
+        number = self._repeated.get(name, 1)
         while written in self._used:
             number += 1
             written = f"{name}_{number}"

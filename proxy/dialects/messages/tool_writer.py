@@ -10,9 +10,11 @@ _CHOICES = {AUTO: "auto", REQUIRED: "any", NONE: "none", NAMED: "tool"}
 
 def write_tool(tool: Tool) -> Json:
     """A function. A custom tool becomes one whose only argument is the plain input."""
-    description, schema = tool.description, _object_schema(tool.schema)
+    description = tool.description
+    schema = _object_schema(tool.schema)
     if tool.custom is not None:
-        description, schema = _described(tool), INPUT_SCHEMA
+        description = _described(tool)
+        schema = INPUT_SCHEMA
     written: Json = {"name": tool.name}
     if description is not None:
         written["description"] = description
@@ -46,7 +48,8 @@ def _described(tool: Tool) -> str | None:
 
 def write_choice(request: Request) -> Json | None:
     """The member `tool_choice`; None to leave it out."""
-    choice, single = request.tool_choice, request.parallel_tool_calls is False
+    choice = request.tool_choice
+    single = request.parallel_tool_calls is False
     if not request.tools and (choice is None or choice.kind in (AUTO, NONE)):
         return None
     if choice is None:

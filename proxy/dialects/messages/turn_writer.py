@@ -66,7 +66,8 @@ class TurnWriter:
             messages.append({"role": USER, "content": prompts.pop()})
         system = [block for blocks in prompts for block in blocks]
         for turn in turns[leading:]:
-            role, blocks = _ROLES[turn.role], self._turn(turn)
+            role = _ROLES[turn.role]
+            blocks = self._turn(turn)
             if role == SYSTEM and not self._has_system_turns:
                 system += blocks
             elif blocks:

@@ -12,16 +12,14 @@ from proxy.dialects.middle.request import AnswerPart, Reasoning
 
 Json = dict[str, Any]
 
-END, MAX_TOKENS, STOP_SEQUENCE, TOOL_CALLS, REFUSED, PAUSED, CONTEXT_FULL, BROKEN = (
-    "end",
-    "max_tokens",
-    "stop_sequence",
-    "tool_calls",
-    "refused",
-    "paused",
-    "context_full",
-    "broken",
-)
+END = "end"
+MAX_TOKENS = "max_tokens"
+STOP_SEQUENCE = "stop_sequence"
+TOOL_CALLS = "tool_calls"
+REFUSED = "refused"
+PAUSED = "paused"
+CONTEXT_FULL = "context_full"
+BROKEN = "broken"
 """Why an answer ended. `BROKEN`: its server gave up; callers get a failure. Make a `Stop` with `stops.py`: calls of
 tools outrank what the vendor says."""
 

@@ -22,7 +22,8 @@ Json = dict[str, Any]
 
 def check_bounds(request: Received) -> None:
     """Raise `UntranslatableError` for a call that holds too much to be translated."""
-    body, text = request.json, request.body if request.outline is None else request.outline.text
+    body = request.json
+    text = request.body if request.outline is None else request.outline.text
     if sum(1 for _ in _tools(body)) > MAX_TOOLS:
         raise UntranslatableError("tools", f"holds more than {MAX_TOOLS} tools, too many to be translated; offer fewer")
     if text.count(b"{") + text.count(b"[") <= MAX_CONTAINERS:  # nearly always

@@ -62,7 +62,8 @@ class ObjectProgress:
     def add(self, piece: str) -> None:
         start = 0
         if self._escaped and piece:
-            self._escaped, start = False, 1
+            self._escaped = False
+            start = 1
         while (found := _SIGNIFICANT.search(piece, start)) is not None:
             start = found.end()
             character = found.group()

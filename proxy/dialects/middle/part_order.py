@@ -52,7 +52,8 @@ class PartOrder:
 
     def _pass(self, event: Event, going: list[Event]) -> None:
         if isinstance(event, ToolCallStarted):
-            self._open, self._progress = event, ObjectProgress()
+            self._open = event
+            self._progress = ObjectProgress()
         elif isinstance(event, ToolCallDelta):
             if self._open is None:
                 return  # what follows a whole object is no part of it

@@ -11,16 +11,25 @@ from proxy.errors import UntranslatableError
 
 Json = dict[str, Any]
 
-SYSTEM, DEVELOPER, USER, ASSISTANT = "system", "developer", "user", "assistant"
+SYSTEM = "system"
+DEVELOPER = "developer"
+USER = "user"
+ASSISTANT = "assistant"
 """The roles of a turn. Only Chat Completions and Responses know `developer`; elsewhere it is `system`."""
 
-URL, BASE64, PLAIN_TEXT = "url", "base64", "text"
+URL = "url"
+BASE64 = "base64"
+PLAIN_TEXT = "text"
 """The kinds of a source."""
 
-AUTO, NONE, REQUIRED, NAMED = "auto", "none", "required", "named"
+AUTO = "auto"
+NONE = "none"
+REQUIRED = "required"
+NAMED = "named"
 """The kinds of a tool choice."""
 
-JSON_OBJECT, JSON_SCHEMA = "json_object", "json_schema"
+JSON_OBJECT = "json_object"
+JSON_SCHEMA = "json_schema"
 """The kinds of an output format. Plain text is None."""
 
 

@@ -119,7 +119,8 @@ def _tool(tool: Json) -> Json:
 
 def _output(answer: Answer, context: AnswerContext, status: str) -> list[Json]:
     """The items. The texts between two other parts are one message; only the last item can be incomplete."""
-    calls, ids = CallItems(context.request.tools), item_ids(answer.id, answer.created_s or context.created_s)
+    calls = CallItems(context.request.tools)
+    ids = item_ids(answer.id, answer.created_s or context.created_s)
     logprobs = with_bytes(answer.logprobs)
     output: list[Json] = []
     parts = [as_shown(part, context.request) if isinstance(part, Reasoning) else part for part in answer.parts]

@@ -76,7 +76,10 @@ class OpenMessage:
     )
 
     def __init__(self, frames: Frames, id: str, index: int, budget: Budget) -> None:
-        self._frames, self._id, self._index, self._budget = frames, id, index, budget
+        self._frames = frames
+        self._id = id
+        self._index = index
+        self._budget = budget
         self._content: list[Json] = []
         self._kind = ""
         """`output_text` or `refusal`: the open part; empty if none is open."""
@@ -116,15 +119,18 @@ class OpenMessage:
 
     def _open_part(self, kind: str, part: Json) -> None:
         self._close_part()
-        self._kind, self.ended = kind, False
-        self._gathered, self._logprobs = Gathered(self._budget), []
+        self._kind = kind
+        self.ended = False
+        self._gathered = Gathered(self._budget)
+        self._logprobs = []
         self._opening = delta_opening(f"response.{kind}.delta", self._place())
         self._frames.add("response.content_part.added", self._place() | {"part": part})
 
     def _close_part(self) -> None:
         if not self._kind:
             return
-        place, text = self._place(), self._gathered.text()
+        place = self._place()
+        text = self._gathered.text()
         if self._kind == "refusal":
             part = refusal_part(text)
             self._frames.add("response.refusal.done", place | {"refusal": text})
@@ -143,7 +149,9 @@ class OpenReasoning:
     __slots__ = ("_frames", "_gathered", "_id", "_index", "_opening", "ended", "sealed")
 
     def __init__(self, frames: Frames, id: str, index: int, budget: Budget) -> None:
-        self._frames, self._id, self._index = frames, id, index
+        self._frames = frames
+        self._id = id
+        self._index = index
         self._gathered = Gathered(budget)
         self._opening = b""
         self.ended = False
@@ -183,7 +191,9 @@ class OpenToolCall:
     def __init__(
         self, frames: Frames, place: tuple[str, int], call: ToolCall, calls: CallItems, budget: Budget
     ) -> None:
-        self._frames, self._call, self._calls = frames, call, calls
+        self._frames = frames
+        self._call = call
+        self._calls = calls
         self._id, self._index = place
         self._gathered = Gathered(budget)
         self._is_custom = calls.is_custom(call)

@@ -15,7 +15,9 @@ from proxy.dialects.middle.request import Reasoning, Request, Tool, ToolCall
 from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.responses.item_writer import call_id
 
-IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+IN_PROGRESS = "in_progress"
+COMPLETED = "completed"
+INCOMPLETE = "incomplete"
 CUSTOM_INPUT = "input"
 """The argument that holds the text for a custom tool, where the target has functions only."""
 
@@ -133,7 +135,8 @@ def with_bytes(logprobs: list[Json] | None) -> list[Json]:
 
 
 def _token(one: Json) -> Json:
-    token, encoded = text_in(one, "token"), one.get("bytes")
+    token = text_in(one, "token")
+    encoded = one.get("bytes")
     return {
         "token": token,
         "bytes": encoded if isinstance(encoded, list) else list(token.encode()),

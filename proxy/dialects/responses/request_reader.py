@@ -144,7 +144,8 @@ def _read_tools(body: Json, request: Request) -> None:
 
 
 def _read_numbers(body: Json, request: Request) -> None:
-    sampling, fields = request.sampling, request.fields
+    sampling = request.sampling
+    fields = request.fields
     if body.get("max_output_tokens") is not None:
         request.max_output_tokens = require_integer(body["max_output_tokens"], "max_output_tokens")
         fields["max_output_tokens"] = "max_output_tokens"

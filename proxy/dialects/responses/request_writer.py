@@ -29,7 +29,8 @@ from proxy.errors import UntranslatableError
 DEFAULT_FORMAT_NAME = "output"
 MAX_USER_CHARS = 64
 
-_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 16384
+_LOW_BUDGET = 4096
+_MEDIUM_BUDGET = 16384
 """Below these budgets, in tokens, the effort is low or medium."""
 _UNKNOWN_NUMBERS = ("top_k", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop")
 

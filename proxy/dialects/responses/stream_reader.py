@@ -37,7 +37,8 @@ from proxy.dialects.responses.answer_reader import (
 )
 
 _CALLS = frozenset(("function_call", "custom_tool_call"))
-_SUMMARY, _RAW = "summary", "raw"
+_SUMMARY = "summary"
+_RAW = "raw"
 """The two forms of reasoning that an item may show. The first one that comes is read."""
 
 Place = tuple[int, int]
@@ -140,12 +141,14 @@ class ResponsesStreamReader:
         return self._refusal(event | {"delta": text})
 
     def _reasoning_delta(self, event: Json, form: str, index: str) -> list[Event]:
-        text, item = text_in(event, "delta"), _item(event)
+        text = text_in(event, "delta")
+        item = _item(event)
         part = integer_in(event, index) or 0
         if not text:
             return []
         if item != self._summary[0]:
-            self._summary, self._reasoning = (item, part), form
+            self._summary = (item, part)
+            self._reasoning = form
         elif form != self._reasoning:
             return []
         elif part != self._summary[1]:

@@ -39,7 +39,8 @@ def allows_only_required_members(schema: Json) -> bool:
 
 
 def _is_exhaustive(schema: Json) -> bool:
-    members, required = schema.get("properties"), schema.get("required")
+    members = schema.get("properties")
+    required = schema.get("required")
     names = set(members) if isinstance(members, dict) else set()
     listed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
     return schema.get("additionalProperties") is False and names <= listed

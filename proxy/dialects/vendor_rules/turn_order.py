@@ -67,7 +67,8 @@ class _TurnOrder:
         self._calls += [part for part in turn.parts if isinstance(part, ToolCall)]
 
     def _waiting_results(self) -> list[TurnPart]:
-        calls, self._calls = self._calls, []
+        calls = self._calls
+        self._calls = []
         if calls:
             self._last_calls = len(self._turns) - 1
         return [self._results.get(id(call)) or _missing(call) for call in calls]
@@ -111,7 +112,8 @@ class _OpenCalls:
 
 def _results_of_calls(turns: list[Turn]) -> dict[int, ToolResult]:
     """The result of each call that has one, by the call's identity: mostly after it; else one before it."""
-    open_calls, early = _OpenCalls(), list[ToolResult]()
+    open_calls = _OpenCalls()
+    early = list[ToolResult]()
     results: dict[int, ToolResult] = {}
     for number, part in _calls_and_results(turns):
         if isinstance(part, ToolCall):

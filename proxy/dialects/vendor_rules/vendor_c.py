@@ -55,7 +55,8 @@ class AccessToken:
 
 def api_path(config: VendorCConfig, request_path: str) -> str:
     """The path of `/v1/chat/completions` or a sibling for this project and location."""
-    project, location = quote(config.project_id, safe=""), quote(config.location, safe="")
+    project = quote(config.project_id, safe="")
+    location = quote(config.location, safe="")
     return f"/v1/projects/{project}/locations/{location}/endpoints/openapi{request_path.removeprefix('/v1')}"
 
 
@@ -107,7 +108,8 @@ def access_token(answer: bytes) -> AccessToken:
     """Parse the token endpoint's answer. Raises `TokenAnswerError`."""
     try:
         fields: Any = orjson.loads(answer)
-        value, lifetime_s = fields["access_token"], fields.get("expires_in", ASSERTION_LIFETIME_S)
+        value = fields["access_token"]
+        lifetime_s = fields.get("expires_in", ASSERTION_LIFETIME_S)
         if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
             raise TokenAnswerError
         return AccessToken(value, max(0, int(lifetime_s)))

@@ -115,7 +115,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Close the connection if a head is late, it is idle too long, or its peer has gone or does not read."""
-        transport, limits = self.transport, self.server.limits
+        transport = self.transport
+        limits = self.server.limits
         if transport is None:
             return
         if transport.is_closing():  # once its peer has read what was written
@@ -145,7 +146,8 @@ class Connection(asyncio.BufferedProtocol):
         self.server.closed(self)
         if self._lingering is not None:
             self._lingering.cancel()
-        task, self._task = self._task, None  # break the cycle: a cancelled task refers to this connection
+        task = self._task
+        self._task = None  # break the cycle: a cancelled task refers to this connection
         if task is not None:
             task.cancel()
         self._parser.close()
@@ -158,7 +160,8 @@ class Connection(asyncio.BufferedProtocol):
             self.server.read_turns.long_read(self)
         if self._ignoring:
             return
-        parser, request_came = self._parser, self._request_came
+        parser = self._parser
+        request_came = self._request_came
         if request_came is None or parser.in_head or parser.in_body:
             self._parse(self.server.buffer[:nbytes])
             return
@@ -195,7 +198,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _parse_one(self, data: memoryview) -> None:
         """Take what begins with a request; remember its head if nothing else follows it but its body."""
-        heads, queue = self.server.heads_seen, self._queue
+        heads = self.server.heads_seen
+        queue = self._queue
         begun = heads.recall_begun(data)
         if begun is not None:
             self._begin(*begun)
@@ -232,7 +236,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_rest(self, data: memoryview) -> memoryview:
         """Take what belongs to the arriving body; returns what follows it."""
-        part, arriving = bytes(data[: self._rest_bytes]), self._arriving
+        part = bytes(data[: self._rest_bytes])
+        arriving = self._arriving
         assert arriving is not None
         self._rest_bytes -= len(part)
         self.unread_bytes += len(part)
@@ -246,12 +251,14 @@ class Connection(asyncio.BufferedProtocol):
     def _react(self) -> None:
         """After parsing: wake the task, start an unfinished head's timeout, pause reading if the bounds are reached."""
         if self._queue:
-            request_came, self._request_came = self._request_came, None
+            request_came = self._request_came
+            self._request_came = None
             if request_came is not None and not request_came.done():
                 request_came.set_result(None)
         elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
-        arriving, parser = self._arriving, self._parser
+        arriving = self._arriving
+        parser = self._parser
         if parser.in_body and arriving is not None and arriving.head.is_plain and not self._held:
             self._rest_bytes = (arriving.declared_bytes or 0) - arriving.received_bytes
             parser.skip_body()
@@ -334,7 +341,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         """Answer the requests one after the other, until the connection is lost."""
-        handle, loop, queue = self.server.handle, self._loop, self._queue
+        handle = self.server.handle
+        loop = self._loop
+        queue = self._queue
         while True:
             await self._coming
             exchange = self._exchange
@@ -365,7 +374,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.reading_paused:
             self.read_on()
         if not self._queue:
-            self._request_came, self._idle_since = self._coming, self._loop.time()
+            self._request_came = self._coming
+            self._idle_since = self._loop.time()
             if self._parser.in_head:
                 self._head_since = self._idle_since
         elif not self._coming.done():  # done: the task was cancelled
@@ -374,7 +384,8 @@ class Connection(asyncio.BufferedProtocol):
     def _close_after(self, exchange: HttpExchange) -> None:
         """Close at once if all bytes received were read. Otherwise send FIN and keep reading for `lingering_s`: closing
         with unread bytes resets the connection, and the caller could lose the answer (RFC 9112 9.6)."""
-        self._exchange, transport = None, self.transport
+        self._exchange = None
+        transport = self.transport
         if transport is None or transport.is_closing():
             return
         if exchange.complete and not self._ignoring and not self._held and not self._queue:

@@ -15,8 +15,10 @@ _HEAD_BYTES = 2_000
 """The memory of a head beside its key, with what stages keep with it."""
 SEEN_ONCE = 8192
 """How many heads that came once are known."""
-_LINE_END, _HEAD_END = b"\r\n", b"\r\n\r\n"
-_FIELD, _FIELD_END = b"\r\ncontent-length: ", b"ength: "
+_LINE_END = b"\r\n"
+_HEAD_END = b"\r\n\r\n"
+_FIELD = b"\r\ncontent-length: "
+_FIELD_END = b"ength: "
 """How the length's field begins; the end of it is searched for, as names come in either case."""
 _MOST_DIGITS = 9
 """Of the length of a body that is still to come. More is no body that we take."""

@@ -219,14 +219,16 @@ class HttpExchange:
             if self._broken:
                 raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
         if self.whole is not None:
-            whole, self.whole = self.whole, None
+            whole = self.whole
+            self.whole = None
             return whole
         parts = self._parts
         if not parts:
             return b""
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        size, connection = len(data), self._connection
+        size = len(data)
+        connection = self._connection
         self.read_bytes += size
         connection.unread_bytes -= size
         if connection.reading_paused:
@@ -249,7 +251,8 @@ class HttpExchange:
 
     def _allowed_s(self, started: float) -> float:
         """How long the next byte may take, in a wait since `started`. Raises `SlowBodyError` if it should be here."""
-        limits, now = self._connection.server.exchange_limits, perf_counter()
+        limits = self._connection.server.exchange_limits
+        now = perf_counter()
         of_all_s = limits.body_idle_s + self.received_bytes / limits.body_bytes_per_s
         allowed_s = min(self._came_at + limits.body_idle_s, started + of_all_s - self.body_wait_s) - now
         if allowed_s <= 0:
@@ -258,7 +261,8 @@ class HttpExchange:
 
     async def _wait(self, most_s: float) -> None:
         loop = self._connection.server.loop
-        self._waiter, timer = loop.create_future(), loop.call_later(most_s, self._wake)
+        self._waiter = loop.create_future()
+        timer = loop.call_later(most_s, self._wake)
         try:
             await self._waiter
         finally:
@@ -271,7 +275,8 @@ class HttpExchange:
         self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
     ) -> bool:
         connection = self._connection
-        server, transport = connection.server, connection.transport
+        server = connection.server
+        transport = connection.transport
         text = server.openings.with_reason(status, reason) if reason else server.openings[status]
         for name, value in headers:
             text += f"{name}: {value}\r\n"
@@ -294,7 +299,8 @@ class HttpExchange:
         return not connection.writing_paused
 
     def write(self, data: bytes) -> bool:
-        connection, size = self._connection, len(data)
+        connection = self._connection
+        size = len(data)
         transport = connection.transport
         if self._flows and 0 < size <= _JOINED_BYTES and transport is not None and not transport.is_closing():
             transport.write(b"%x\r\n%b\r\n" % (size, data))
@@ -327,7 +333,8 @@ class HttpExchange:
     def finish(self, data: bytes = b"") -> bool:
         if self._bodiless:
             framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # the length of GET's answer
-            parts, data = [] if self._pending is None else [self._take_head(framing)], b""
+            parts = [] if self._pending is None else [self._take_head(framing)]
+            data = b""
         elif self._pending is not None:
             parts = [self._take_head(f"content-length: {len(data)}\r\n"), data]
         elif self._chunked:
@@ -373,7 +380,9 @@ class HttpExchange:
 
     def _take_head(self, framing: str) -> bytes:
         """The pending head, completed by its framing field."""
-        head, self._pending, self.started = f"{self._pending}{framing}\r\n", None, True
+        head = f"{self._pending}{framing}\r\n"
+        self._pending = None
+        self.started = True
         return head.encode("utf-8", "surrogateescape")
 
     def _write(self, parts: list[bytes], body_bytes: int = 0) -> None:

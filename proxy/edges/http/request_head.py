@@ -71,7 +71,9 @@ class ParsedHead:
     def unreadable(cls, fault: str) -> "ParsedHead":
         """A head that stands for malformed bytes."""
         head = cls("", "")
-        head.modern, head.closes, head.fault = False, True, fault
+        head.modern = False
+        head.closes = True
+        head.fault = fault
         return head
 
     @property
@@ -106,7 +108,8 @@ class ParsedHead:
 
     def take_fields(self, raw: RawFields, names: HeaderNames) -> None:
         """Decode `raw` and apply the checks that the parser omits."""
-        self._raw, self._names = raw, names
+        self._raw = raw
+        self._names = names
         first = self.first
         for raw_name, raw_value in raw:
             name = names[raw_name]

@@ -91,7 +91,8 @@ class RequestParser:
     def skip_body(self) -> None:
         """What is missing of a body of known length will not be parsed: the next byte begins a request."""
         self._parser = None
-        self._line, self.in_body = b"", False
+        self._line = b""
+        self.in_body = False
 
     def _feed(self, data: memoryview) -> memoryview:
         """Returns the unparsed rest of `data`."""
@@ -124,7 +125,8 @@ class RequestParser:
         if len(self._fields) == self._known_fields:
             self._silent_bytes += len(data)
         else:
-            self._known_fields, self._silent_bytes = len(self._fields), 0
+            self._known_fields = len(self._fields)
+            self._silent_bytes = 0
         if (
             self._silent_bytes > limits.max_line_bytes + limits.max_field_bytes
             or self._known_fields > limits.max_headers
@@ -136,7 +138,8 @@ class RequestParser:
 
         A new parser reads that head: the old one accepts nothing more if the request also asked to close.
         """
-        framing, self._skipped_framing = self._skipped_framing, b""
+        framing = self._skipped_framing
+        self._skipped_framing = b""
         if framing:
             self._repeating = True
             self._parser = httptools.HttpRequestParser(self)
@@ -159,10 +162,13 @@ class RequestParser:
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self.in_head, self.in_body = False, True
+        self.in_head = False
+        self.in_body = True
         self._known_fields = self._silent_bytes = 0
-        url, self._url = self._url, b""
-        fields, self._fields = self._fields, []
+        url = self._url
+        self._url = b""
+        fields = self._fields
+        self._fields = []
         if self._repeating:
             self._repeating = False
             return
@@ -184,7 +190,8 @@ class RequestParser:
             return
         self.in_body = False
         if self._fields:  # trailers
-            trailers, self._fields = self._fields, []
+            trailers = self._fields
+            self._fields = []
             if self._is_large(b"", trailers):
                 self._break_off(request_head.TOO_LONG)
                 raise _StopParsingError

@@ -76,7 +76,8 @@ class HttpServer:
 
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting, let requests in flight or arriving end within `timeout_s`, abort the rest. Idempotent."""
-        accepting, limits = self.accepting, self.limits
+        accepting = self.accepting
+        limits = self.limits
         self.accepting = None
         if accepting is None:
             return

@@ -90,7 +90,8 @@ class JournalWriter:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         try:
-            self._current, self._left = self._new_segment(), self._usable
+            self._current = self._new_segment()
+            self._left = self._usable
         except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
             self._troubles.cannot_allocate(error)
 
@@ -161,7 +162,8 @@ class JournalWriter:
         if self._group or self._reserved > END_ROOM_BYTES:
             if (size := len(record)) > self._left:
                 self._rotate()
-            call.is_written, call.ends = False, True
+            call.is_written = False
+            call.ends = True
             self._join(call, record, size)
         else:
             self._append(record)
@@ -202,7 +204,8 @@ class JournalWriter:
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
-        group, records = self._group.copy(), self._records.copy()
+        group = self._group.copy()
+        records = self._records.copy()
         if not group:
             return
         self._group.clear()
@@ -267,7 +270,8 @@ class JournalWriter:
 
     def _write(self, data: bytes) -> tuple[int, OSError | None]:
         """Write after the last record. Returns how many bytes the disk took, and why not all of them."""
-        segment, taken = self._current, 0
+        segment = self._current
+        taken = 0
         try:
             while taken < len(data):  # a signal or a disk that fills up can make the kernel write only a part
                 taken += os.pwrite(segment.write_fd, data[taken:], segment.used + taken)

@@ -51,8 +51,12 @@ _CALLER_WEIGHT = 200
 _SHAPE_WEIGHT = 1000
 _FORWARDING_WEIGHT = 1200
 # Plain strings: hashing an enum member costs more than the look-up.
-_KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
-_GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
+_KEY = RowKind.KEY.value
+_ENDPOINT = RowKind.ENDPOINT.value
+_WORKSPACE = RowKind.WORKSPACE.value
+_GROUP = RowKind.GROUP.value
+_SECRET = RowKind.SECRET.value
+_MODEL = RowKind.MODEL.value
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")

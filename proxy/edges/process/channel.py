@@ -81,7 +81,8 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def _flush(self) -> None:
-        unsent, self._flushes_soon = b"".join(self._unsent), False
+        unsent = b"".join(self._unsent)
+        self._flushes_soon = False
         self._unsent.clear()
         if unsent and self._transport is not None:
             self._transport.write(unsent)

@@ -23,7 +23,8 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Render the message here, because its arguments may change later. The thread formats the rest."""
-        record.msg, record.args = record.getMessage(), None
+        record.msg = record.getMessage()
+        record.args = None
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:

@@ -162,7 +162,8 @@ class CompiledPlan:
 
     def taken(self, reply: list[int], estimates: Iterable[Estimate]) -> dict[Estimate, Taken]:
         """What a request of each of these estimates took. All get the limits' figures after the last one."""
-        lines, tightest = self._lines_of(reply), partial(self.tightest, reply)
+        lines = self._lines_of(reply)
+        tightest = partial(self.tightest, reply)
         taken: dict[Estimate, Taken] = {}
         for estimate in set(estimates):
             returnable = self._reservations(self._buckets, reply[12], estimate)

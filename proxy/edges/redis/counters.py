@@ -232,7 +232,8 @@ class RedisCounters:
         """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
-        takes, self._takes_to_send = self._takes_to_send, []
+        takes = self._takes_to_send
+        self._takes_to_send = []
         if not takes:
             return
         deadline_s = time.monotonic() + self._options.client.deadline_s
@@ -258,7 +259,8 @@ class RedisCounters:
             self._on_failure(take, reply)
             return
         self._on_answer(take, reply[0])
-        answers, admitted = take.answers, reply[1]
+        answers = take.answers
+        admitted = reply[1]
         if admitted:
             self._admit(take, reply, admitted)
         if reply[2]:
@@ -271,7 +273,9 @@ class RedisCounters:
 
     def _admit(self, take: Take, reply: list[int], admitted: int) -> None:
         """Tell the first of a take's callers that they are admitted."""
-        compiled, local, estimates = take.compiled, self._local, take.estimates[:admitted]
+        compiled = take.compiled
+        local = self._local
+        estimates = take.estimates[:admitted]
         by_estimate = compiled.taken(reply, estimates)
         for answer, estimate in zip(take.answers, estimates, strict=False):
             taken = by_estimate[estimate]

@@ -104,13 +104,15 @@ class LocalLimits:
         history = self._history(plan)
         now_ms = self._clock_ms()
         if requests is not None:
-            history.tightest, history.replied_at_ms = requests, now_ms
+            history.tightest = requests
+            history.replied_at_ms = now_ms
         history.add(now_ms, estimate, self._windows)
 
     def record_refusal(self, plan: Plan, requests: LimitStatus | None) -> None:
         """Redis has refused a call of this worker."""
         history = self._history(plan)
-        history.tightest, history.replied_at_ms = requests, self._clock_ms()
+        history.tightest = requests
+        history.replied_at_ms = self._clock_ms()
 
     def record_settlement(self, reservation: Reservation, actual_tokens: int, given_back: bool = False) -> None:
         """A call has ended, whether Redis or this worker admitted it."""
@@ -144,7 +146,8 @@ class LocalLimits:
                 self._drop_idle()
             history = self._histories[pair] = _History(plan)
         if history.plan is not plan:  # policy has changed, or the directory had dropped the plan
-            history.plan, history.tightest = plan, None
+            history.plan = plan
+            history.tightest = None
         return history
 
     def _drop_idle(self) -> None:
@@ -170,7 +173,8 @@ class LocalLimits:
         if without_share is not None:
             return LimitHit(without_share, _NO_SHARE_RETRY_MS)
         decision = admit(self._hash(plan.key, share), bounds, (estimate,), self._clock_ms())
-        requests, tokens = _status(plan, decision.requests), _status(plan, decision.tokens)
+        requests = _status(plan, decision.requests)
+        tokens = _status(plan, decision.tokens)
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
@@ -186,7 +190,8 @@ class LocalLimits:
 
     def _hash_from_histories(self, key: str, share: Share) -> CounterHash:
         """Counters charged with this worker's own last window, and with what it knows of the other workers'."""
-        counters, now_ms = CounterHash(self._lease_ms), self._clock_ms()
+        counters = CounterHash(self._lease_ms)
+        now_ms = self._clock_ms()
         own = [history for history in self._histories.values() if history.plan.key == key]
         slices = [(figures, one.plan) for one in own for figures in one.slices]
         for (at_ms, requests, tokens, output), plan in sorted(slices, key=lambda one: one[0][0]):
@@ -209,7 +214,8 @@ class LocalLimits:
     def _charge_others(self, counters: CounterHash, history: _History, tightest: LimitStatus, share: Share) -> None:
         """Charge what other workers had used, so that no more room is left than this worker's share of what Redis last
         reported as remaining. Nothing to charge once that usage has left the window."""
-        bound, now_ms = history.plan.bounds[tightest.bound], self._clock_ms()
+        bound = history.plan.bounds[tightest.bound]
+        now_ms = self._clock_ms()
         if history.replied_at_ms + tightest.reset_ms <= now_ms:
             return
         counts = counters.counts_at(bound.counting_group, now_ms)

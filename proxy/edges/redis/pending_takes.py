@@ -82,7 +82,8 @@ class PendingTakes:
         """Revoke the lost takes. To be called when a new connection stands, or a key has another server. Calling it
         more often does no harm."""
         for key, lost in self._lost.items():
-            name, through = key.encode(), lost[-1].number
+            name = key.encode()
+            through = lost[-1].number
             encoded = encode(b"EVAL", self._script.text, b"1", name, self._field, b"%d" % through)
             self._nodes.of(slot_of(name)).client.enqueue(_Revocation(encoded, key, through, self._revoked))
 

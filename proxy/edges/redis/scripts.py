@@ -150,7 +150,8 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
 _SETTLEMENT = struct.Struct("<QQQQQBB")
 _SETTLEMENT_FORMAT = b"I8I8I8I8I8BB"
 _SETTLEMENT_VALUES = 7
-WITHOUT_REDIS, GIVEN_BACK = 1, 2
+WITHOUT_REDIS = 1
+GIVEN_BACK = 2
 pack_settlement = _SETTLEMENT.pack
 """A settlement without its buckets: number, admission time (ms), reserved tokens, margin, actual tokens, flags (the sum
 of the two above that apply), number of its buckets."""

@@ -165,7 +165,8 @@ class SettlementSender:
         for key, left in by_key.items():
             while left:
                 count = batch_size([settlement.reservation.buckets for settlement in left[:BATCH_MAX]])
-                batch, left = left[:count], left[count:]
+                batch = left[:count]
+                left = left[count:]
                 await self._replay_batch(key, settle_arguments(batch, incarnation, self._lease_ms))
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
@@ -232,7 +233,8 @@ class SettlementSender:
         queue = batch.queue
         queue.in_flight = False
         if isinstance(reply, int):
-            batch.node.has_settle, self._logged_error = True, ""
+            batch.node.has_settle = True
+            self._logged_error = ""
             del queue.settlements[: batch.count], queue.buckets[: batch.count]
             if queue.settlements:  # send them with the flush, together with what this tick still adds
                 self.ready.append(queue)

@@ -75,7 +75,8 @@ class AccessLogWriter:
 
     def _drain(self) -> None:
         pending = [self._pending.popleft() for _ in range(len(self._pending))]
-        count, lines = sum(number for number, _ in pending), [lines for _, lines in pending]
+        count = sum(number for number, _ in pending)
+        lines = [lines for _, lines in pending]
         lost = self._dropped + self._not_written
         if lost > self._reported:
             lines.append(b'{"message":"access log lines lost","lines":%d}\n' % (lost - self._reported))
@@ -89,11 +90,14 @@ class AccessLogWriter:
 
 def lines_of(calls: Iterable[RequestReport]) -> bytes:
     """A flat JSON line per call, times in milliseconds, unknown fields left out. One loop, because each call costs."""
-    lines, known, text = [], -1, b""
+    lines = []
+    known = -1
+    text = b""
     for call in calls:
         second, ms = divmod(call.ended_at_ms, 1000)
         if second != known:  # calls that are written together ended in the same second or two
-            known, text = second, _timestamp(second)
+            known = second
+            text = _timestamp(second)
         more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
         if call.tokens is not None:
             more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.tokens

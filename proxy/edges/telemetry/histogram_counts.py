@@ -23,7 +23,8 @@ class HistogramCounts:
         return taken
 
     def observe(self, values: Sequence[float]) -> None:
-        counts, bounds = self.counts, self.bounds
+        counts = self.counts
+        bounds = self.bounds
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.sum += sum(values)

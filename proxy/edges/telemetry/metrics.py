@@ -152,7 +152,8 @@ class WorkerMetrics:
                 self._log_calls(ended)
 
     def _count_calls(self, ended: list[RequestReport]) -> None:
-        calls, histograms = self._calls, self._histograms
+        calls = self._calls
+        histograms = self._histograms
         for call in ended:
             found = calls.get((call.labels.counted, call.status))
             sums, first_bytes = found if found is not None else self._uncounted(call)
@@ -181,11 +182,15 @@ class WorkerMetrics:
         """Empties what it takes from: a container in its place would lie in a burst's memory, and hold it (0052)."""
         for buckets in self._first_bytes.values():
             self._histograms["first_byte"].add(buckets)
-        alone, self._decided_alone = self._decided_alone, 0
-        overrun, self._overrun_tokens = self._overrun_tokens, 0
+        alone = self._decided_alone
+        self._decided_alone = 0
+        overrun = self._overrun_tokens
+        self._overrun_tokens = 0
         clock_steps = self._clock_steps.copy()
         self._clock_steps.clear()
-        capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
+        capacity = self._capacity
+        sheds = {}
+        gauges = {"in_flight": 0, "parked": 0, "held_bytes": 0}
         if capacity is not None:
             sheds = capacity.taken_sheds()
             gauges = {

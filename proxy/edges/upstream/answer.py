@@ -153,13 +153,15 @@ class HttpAnswer:
 
     def end_pour(self, *, has_room: bool) -> None:
         """Wake the consumer. What arrives before it runs is kept."""
-        self.sink, waiter = None, self.waiter
+        self.sink = None
+        waiter = self.waiter
         if waiter is not None and not waiter.done():  # done: its task was cancelled
             waiter.set_result(has_room)
 
     def fail_pour(self, error: Exception) -> None:
         """`sink` raised `error`: raise it again in `pour`."""
-        self.sink, waiter = None, self.waiter
+        self.sink = None
+        waiter = self.waiter
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
             waiter.exception()  # mark it as retrieved, in case the waiting task is cancelled now
@@ -187,7 +189,8 @@ class HttpAnswer:
 
     def _take_received(self) -> bytes:
         """Hand over all bytes that arrived."""
-        chunks, held_bytes = self.chunks, self.held_bytes
+        chunks = self.chunks
+        held_bytes = self.held_bytes
         self.held_bytes = 0
         self.ended = self.complete
         if held_bytes > HELD_BYTES and self.exchange is not None:

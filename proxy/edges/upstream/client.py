@@ -72,7 +72,9 @@ class HttpUpstream:
         route = self._routes.get(call.url)
         if route is None or route.reach is not call.reach:
             route = self._make_route(call)
-        pool, lines, request_id = route.pool, call.lines, call.request_id
+        pool = route.pool
+        lines = call.lines
+        request_id = call.request_id
         is_last = call.upload is not None  # it cannot be sent twice, so it uses no connection that may be stale
         if lines and request_id.isprintable() and not is_last:  # nearly every call
             head = _REPEATED % (call.method.encode(), route.line, lines, request_id.encode(), len(call.body))
@@ -83,7 +85,8 @@ class HttpUpstream:
         else:
             connection = pool.take() or await pool.take_or_wait(call.deadline)
         while True:
-            answer, record = HttpAnswer(call, connection), call.record
+            answer = HttpAnswer(call, connection)
+            record = call.record
             if record is None or record.is_written:
                 connection.begin(answer, call, head)
             else:  # keep the connection until the journal has the call (docs/hot-path.md)
@@ -99,7 +102,8 @@ class HttpUpstream:
                 return answer
             if is_last or not isinstance(failure, StaleConnectionError):
                 raise failure
-            connection, is_last = await pool.replace_stale(call.deadline), True
+            connection = await pool.replace_stale(call.deadline)
+            is_last = True
 
     @property
     def is_idle(self) -> bool:
@@ -172,7 +176,10 @@ class HttpUpstream:
 
 def _head(line: bytes, call: UpstreamCall) -> bytes:
     """The head of a request that is not like an earlier one. Raises `UpstreamUnreachableError`."""
-    method, headers, upload, framing = call.method, call.headers, call.upload, b""
+    method = call.method
+    headers = call.headers
+    upload = call.upload
+    framing = b""
     if not method.isprintable():
         raise UpstreamUnreachableError("the request's method cannot be sent")
     if call.request_id:

@@ -170,12 +170,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read. Most reads are a piece of a stream that flows, or all of an answer."""
-        answer, shared = self._answer, self._shared
+        answer = self._answer
+        shared = self._shared
         if answer is None:  # bytes without a request: a 408 before an idle close, or worse
             self.drop()
             return
         self._received_at = perf_counter()
-        data, had_head, pieces = shared.buffer[:nbytes], answer.status, self._pieces
+        data = shared.buffer[:nbytes]
+        had_head = answer.status
+        pieces = self._pieces
         try:
             if not had_head and (self._unusual is not None or not shared.received.startswith(FINAL, 0, nbytes)):
                 self._check_status_lines(data)
@@ -185,7 +188,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         piece = b"".join(pieces)  # no copy if there is one
         pieces.clear()
-        sink, waiter = answer.sink, answer.waiter
+        sink = answer.sink
+        waiter = answer.waiter
         if sink is not None and piece and self._unfinished:  # flows: pass it on without a layer between
             self._non_body_bytes = 0
             try:
@@ -227,7 +231,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _receive_last(self, answer: HttpAnswer) -> None:
         """Take a read that the parser could not take to its end: no other may follow."""
-        self._received_any, self._reusable = True, False
+        self._received_any = True
+        self._reusable = False
         if self._pieces:
             answer.chunks += self._pieces
             self._pieces.clear()
@@ -281,7 +286,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     # --- the parser's callbacks ---------------------------------------------------------------------------------------
 
     def on_headers_complete(self) -> None:
-        answer, status = self._answer, self._parser.get_status_code()
+        answer = self._answer
+        status = self._parser.get_status_code()
         assert answer is not None
         if 200 <= status <= 599:
             received = self._shared.received if self._unusual is None else self._unusual.final()
@@ -340,7 +346,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._fail(UpstreamResetError(text))
 
     def _fail(self, failure: Exception) -> None:
-        answer, self._answer = self._answer, None
+        answer = self._answer
+        self._answer = None
         self.drop()
         if answer is not None:
             answer.exchange = None

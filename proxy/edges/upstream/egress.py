@@ -189,7 +189,8 @@ async def _race(places: list[tuple[str, int]]) -> socket.socket:
     """A socket connected to the first address that answers. Tries the next when one fails or is slow (RFC 8305)."""
     if len(places) == 1:
         return await dial(*places[0])
-    waiting, running = list(reversed(places)), set[asyncio.Task[socket.socket]]()
+    waiting = list(reversed(places))
+    running = set[asyncio.Task[socket.socket]]()
     won: asyncio.Task[socket.socket] | None = None
     tried: list[asyncio.Task[socket.socket]] = []
     try:

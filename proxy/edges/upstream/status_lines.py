@@ -25,11 +25,13 @@ class UnusualHead:
 
     def __init__(self, is_final: bool) -> None:
         self._line = self._received = b""
-        self._in_interim, self._is_final = False, is_final
+        self._in_interim = False
+        self._is_final = is_final
 
     def final(self) -> bytes:
         """The head, and what follows it, once the parser has found it complete. Forgets it."""
-        received, self._received = self._received.lstrip(b"\r\n"), b""
+        received = self._received.lstrip(b"\r\n")
+        self._received = b""
         return received
 
     def drop_interim(self) -> None:

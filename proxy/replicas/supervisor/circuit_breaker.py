@@ -85,11 +85,13 @@ class Breaker:
         self.state = move.to
         match move.action:
             case Action.FORGET:
-                self.failures, self.pause_s = 0, FIRST_PAUSE_S
+                self.failures = 0
+                self.pause_s = FIRST_PAUSE_S
             case Action.COUNT:
                 self.failures += 1
                 if self.failures >= FAILURES_TO_OPEN:
-                    self.state, self.retry_at = State.OPEN, now + self.pause_s
+                    self.state = State.OPEN
+                    self.retry_at = now + self.pause_s
             case Action.LENGTHEN:
                 self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
                 self.retry_at = now + self.pause_s

@@ -87,7 +87,8 @@ class DeploymentCalls:
         for url in policy.replicas:
             replica = self.replicas.setdefault(url, ReplicaState(url, good_when_listed))
             if not replica.listed or good_when_listed or policy.status in NOT_SERVING:
-                replica.listed, replica.probed_good = True, good_when_listed
+                replica.listed = True
+                replica.probed_good = good_when_listed
         for replica in [replica for url, replica in self.replicas.items() if url not in listed]:
             replica.listed = False
             self.forget_if_gone(replica)

@@ -53,7 +53,8 @@ class ReplicaHealth:
         """Record how a probe went. Returns whether the state has changed."""
         self.in_a_row = self.in_a_row + 1 if probe is self.last else 1
         self.last = probe
-        before, (state, threshold) = self.state, VERDICTS[probe]
+        before = self.state
+        (state, threshold) = VERDICTS[probe]
         if self.in_a_row >= getattr(self.check, threshold):
             self.state = state
         return self.state is not before

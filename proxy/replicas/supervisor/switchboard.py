@@ -106,7 +106,8 @@ class Switchboard:
             return
         deployment = self._known.seen(*found)
         deployment.last_request_at_ms = self._clocks.wall_ms()
-        call.avoid, call.avoid_until = avoid, self._clocks.now() + PARKED_RETRY_S
+        call.avoid = avoid
+        call.avoid_until = self._clocks.now() + PARKED_RETRY_S
         self._join(deployment, call)
         self._settle(deployment, (call,))
 
@@ -181,7 +182,8 @@ class Switchboard:
 
     def woke_up(self) -> None:
         """The time that `wake_at` named has come: breakers allow a trial, parked calls try their replica again."""
-        now, self._left = self._clocks.now(), SLICE
+        now = self._clocks.now()
+        self._left = SLICE
         for id in [id for id, at in self._wakeups.items() if at <= now]:
             if self._left <= 0:
                 break
@@ -319,16 +321,20 @@ class Switchboard:
         replica.breaker.begin()
         replica.in_flight += 1
         deployment.in_flight += 1
-        call.replica, call.outcome_known = replica, False
+        call.replica = replica
+        call.outcome_known = False
         self._answers.assigned(call.id, replica.url)
 
     def _tell_waiting(
         self, deployment: DeploymentCalls, usable: list[ReplicaState], untold: list[PlatformCall]
     ) -> None:
         """Tell calls what they wait for. All are looked at only when the deployment's standing has changed."""
-        standing, urls = deployment.standing_with(usable), tuple(replica.url for replica in usable)
-        changed, deployment.standing = standing is not deployment.standing, standing
-        others, deployment.usable_then = urls != deployment.usable_then, urls
+        standing = deployment.standing_with(usable)
+        urls = tuple(replica.url for replica in usable)
+        changed = standing is not deployment.standing
+        deployment.standing = standing
+        others = urls != deployment.usable_then
+        deployment.usable_then = urls
         retrying = deployment.retrying.values() if others else ()
         for call in (*retrying, *untold):
             if call in deployment.waiting:
@@ -368,7 +374,8 @@ class Switchboard:
         if deployment.deleted and deployment.idle:
             self._known.forget(deployment)
             self._plan_wakeup(id, None)
-        in_flight, counts = deployment.in_flight > 0, [count > 0 for count in deployment.counts.values()]
+        in_flight = deployment.in_flight > 0
+        counts = [count > 0 for count in deployment.counts.values()]
         report = (in_flight, *counts, deployment.health(now).urls)
         if report != deployment.reported:
             deployment.reported = report

@@ -23,7 +23,8 @@ async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[Sessi
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
-    record, (prefix, kind, workspace_id, name, group_id, onboarded) = row[: len(_COLUMNS)], row[len(_COLUMNS) :]
+    record = row[: len(_COLUMNS)]
+    (prefix, kind, workspace_id, name, group_id, onboarded) = row[len(_COLUMNS) :]
     presented = PresentedKey(prefix, KeyKind(kind), workspace_id, onboarded)
     return SessionRecord(*record), KeyOfSession(presented, name, group_id)
 

@@ -97,7 +97,8 @@ class Ingest:
     async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
         """Checks the deadline at the end instead of cancelling: a cancelled SQLite statement may keep its lock.
         PostgreSQL aborts a statement that hangs by itself."""
-        began_s, deadline_s = time.monotonic(), self.holdback_s / 4
+        began_s = time.monotonic()
+        deadline_s = self.holdback_s / 4
         await _find(tx.conn, after)
         if self.holdback_s < SHORTEST_HOLDBACK_S:
             return await self._insert(tx, batch)

@@ -110,7 +110,8 @@ def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Ite
     days = 1
     while start_ms < end_ms:
         until_ms = edges[days - 1] if days <= len(edges) else end_ms
-        edges, days = edges[days:], days * 2
+        edges = edges[days:]
+        days = days * 2
         if (part := part_of(partitions, start_ms, until_ms)) is not None:
             yield part
         start_ms = until_ms

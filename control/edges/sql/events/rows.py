@@ -70,7 +70,8 @@ async def queries_of(
     """The statements for the first `limit` rows of one part. Each gives its own first rows, in order."""
     values: dict[str, Any] = {"workspace": window.workspace_id, "end": part.end_ms, "limit": limit, **part.bounds}
     if after is None:
-        start, values["start"] = "e.timestamp_ms >= :start", part.start_ms
+        start = "e.timestamp_ms >= :start"
+        values["start"] = part.start_ms
     else:
         start = "(e.timestamp_ms, e.idempotency_key) > (:after_ms, :after_key)"
         values["after_ms"], values["after_key"] = after

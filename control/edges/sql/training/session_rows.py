@@ -13,7 +13,8 @@ from control.edges.sql.training.tables import training_jobs, training_sessions
 from control.records.training import SessionRecord
 from policy.training.statuses import PLACED
 
-_sessions, _jobs = training_sessions.c, training_jobs.c
+_sessions = training_sessions.c
+_jobs = training_jobs.c
 _COLUMNS = tuple(_sessions[name] for name in SessionRecord.__dataclass_fields__)
 
 

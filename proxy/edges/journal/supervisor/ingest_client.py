@@ -27,7 +27,8 @@ class HttpIngestClient:
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as answer:
-                status, text = answer.status, await answer.read()
+                status = answer.status
+                text = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise IngestUnavailableError(f"{type(error).__name__} at {self._url}") from None
         if status == _MISSING:

@@ -101,7 +101,8 @@ class JournalReader:
     def count_unread_closes(self) -> None:
         """Update `unread_closes`. Reads only what was written since the last time."""
         if self._counted_to < (self._segment, self._offset):
-            self._counted_to, self.unread_closes = (self._segment, self._offset), 0
+            self._counted_to = (self._segment, self._offset)
+            self.unread_closes = 0
         segment, offset = self._counted_to
         segment = segment or self._after(0) or 0
         while data := self._records_at(segment, offset):
@@ -109,7 +110,8 @@ class JournalReader:
             self.unread_closes += closes
             offset += end
             if ended and (following := self._after(segment)) is not None:
-                segment, offset = following, 0
+                segment = following
+                offset = 0
             elif not end:
                 break
         self._counted_to = (segment, offset)
@@ -144,7 +146,8 @@ class JournalReader:
         for fd in (self._lock_fd, self._open_fd[1]):
             if fd >= 0:
                 os.close(fd)
-        self._lock_fd, self._open_fd = -1, (-1, -1)
+        self._lock_fd = -1
+        self._open_fd = (-1, -1)
 
     def _read_chunk(self, ended: list[Halves], limit: int) -> bool:
         """Feed what one read returns to the ledger. Return False when there is nothing more for now."""
@@ -198,7 +201,8 @@ class JournalReader:
         if following is None:
             self.finished = self.dead
             return False
-        self._segment, self._offset = following, 0
+        self._segment = following
+        self._offset = 0
         return True
 
     def _segments(self) -> list[int]:

@@ -123,7 +123,9 @@ class ShippedEvents:
     def begin_resend(self) -> None:
         """Mark everything that is kept for sending again, also after a restart of the supervisor."""
         self._close_file()
-        self.last_key, self._offset, self._last = None, 0, None
+        self.last_key = None
+        self._offset = 0
+        self._last = None
         self._save_to_resend(self._names())
         log.warning(
             "Control no longer has the last events it committed: its database was restored or replaced. Sending the"
@@ -148,7 +150,8 @@ class ShippedEvents:
         """Control has committed this batch again."""
         self.last_key = key_of(batch.events[-1])
         if self._to_resend and (batch.file, batch.start) == (self._to_resend[0], self._offset):
-            self._offset, self._last = batch.end, batch
+            self._offset = batch.end
+            self._last = batch
 
     def make_room(self) -> None:
         """Delete the oldest files when the disk fills up: the journals need the room for new calls."""
@@ -184,7 +187,8 @@ class ShippedEvents:
         if self._fd < 0:
             path = self._directory / f"{time.time_ns():020d}{FILE_SUFFIX}"
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            self._size, self._began_at_s = 0, now_s
+            self._size = 0
+            self._began_at_s = now_s
         written = 0
         while written < len(record):
             written += os.write(self._fd, record[written:])
@@ -195,7 +199,8 @@ class ShippedEvents:
     def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size = -1, 0
+        self._fd = -1
+        self._size = 0
 
     def _names(self) -> list[str]:
         return names_in(self._directory)
@@ -271,7 +276,8 @@ def records_in(path: Path, offset: int = 0) -> Iterator[_Record]:
             payload = file.read(size)
             if magic != _MAGIC or len(payload) < size or zlib.crc32(payload) != checksum:
                 return
-            start, offset = offset, file.tell()
+            start = offset
+            offset = file.tell()
             yield start, offset, payload
 
 

@@ -87,7 +87,8 @@ class _Retry:
         self._not_before = time.monotonic() + wait_s
 
     def succeeded(self) -> None:
-        self.failures, self._not_before = 0, 0.0
+        self.failures = 0
+        self._not_before = 0.0
 
 
 class Shipper:
@@ -144,7 +145,8 @@ class Shipper:
 
     def start(self, live_incarnations: Callable[[], Collection[str]], settled: SettledThrough) -> None:
         """Start the loop. Journals of other incarnations than `live_incarnations` are checked for a dead worker."""
-        self._live_incarnations, self._worker_settled = live_incarnations, settled
+        self._live_incarnations = live_incarnations
+        self._worker_settled = settled
         self._task = asyncio.create_task(self._run_forever(), name="shipper")
 
     def worker_died(self, incarnation: str) -> None:
@@ -210,8 +212,10 @@ class Shipper:
     def _drop_readers(self) -> None:
         for reader in self._readers.values():
             reader.release()
-        self._readers, self._unsent = {}, []
-        self._settled, self._orphaned = set(), set()
+        self._readers = {}
+        self._unsent = []
+        self._settled = set()
+        self._orphaned = set()
 
     async def _round(self) -> bool:
         """Read, settle, post, delete. Return whether there is more to send at once.

@@ -39,7 +39,8 @@ class HintSubscriber:
         async with aclosing(subscribed(self._redis, CHANNEL, self._on_lost, _BACKOFF_S)) as texts:
             async for text in texts:
                 if text == "":
-                    self._subscribed, self._fault = True, ""
+                    self._subscribed = True
+                    self._fault = ""
                 self._on_hint(_revision(text))
 
     @property

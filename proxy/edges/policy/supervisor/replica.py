@@ -150,7 +150,8 @@ class PolicyReplica:
 
     def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
         """Called by an update after its commit: these are the live file's connection and version."""
-        self._conn, self._version = conn, version
+        self._conn = conn
+        self._version = version
         # The first reader after a commit writes a mark to the write-ahead log's index. On the event loop of a worker it
         # would wait there for a disk that stalls.
         conn.execute("SELECT epoch FROM standing").fetchall()

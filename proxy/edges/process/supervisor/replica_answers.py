@@ -62,7 +62,8 @@ class ReplicaAnswers:
             self._send(slot, {"is": "refused", "number": message["number"], "why": "bug"})
 
     def _take(self, slot: int, message: Message) -> None:
-        id, board = (slot, message["number"]), self.switchboard
+        id = (slot, message["number"])
+        board = self.switchboard
         match message["is"]:
             case "ask":
                 board.ask(id, _wanted(message), frozenset(message["avoid"]))

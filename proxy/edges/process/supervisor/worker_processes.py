@@ -23,7 +23,8 @@ BACKLOG = 1024
 ANSWER_TIMEOUT_S = 1.0
 """A worker whose event loop does not answer within this time does not count as serving."""
 _HEALTHY_AFTER_S = 10.0
-_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
+_FIRST_BACKOFF_S = 0.1
+_LAST_BACKOFF_S = 5.0
 _PR_SET_PDEATHSIG = 1
 log = logging.getLogger(__name__)
 
@@ -187,10 +188,13 @@ class WorkerSlot:
             return await self._process.wait()
         finally:
             await asyncio.sleep(0)  # read what it still sent before it counts as dead
-            self._serving, self.health, self._channel = False, {}, None
+            self._serving = False
+            self.health = {}
+            self._channel = None
             self._answered(False)
             channel.close()
-            incarnation, self.incarnation = self.incarnation, ""
+            incarnation = self.incarnation
+            self.incarnation = ""
             self._callbacks.died(self.number, incarnation)
 
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:

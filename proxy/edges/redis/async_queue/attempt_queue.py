@@ -57,7 +57,8 @@ class RedisAttemptQueue:
         return records.work_of(workspace_id, reply)
 
     async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
-        workspace_id, deployment_id = deployment.workspace_id, deployment.deployment_id
+        workspace_id = deployment.workspace_id
+        deployment_id = deployment.deployment_id
         holdings = self._client.holdings
         key = keys_of(workspace_id)
         if not await self._client.repeats.may_decide() or not holdings.may_begin(workspace_id):
@@ -82,7 +83,8 @@ class RedisAttemptQueue:
 
     async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
         """With its large input. None if the attempt is lost meanwhile, or its input is."""
-        model_input, renewed_at = BytesIO(), time.monotonic()
+        model_input = BytesIO()
+        renewed_at = time.monotonic()
         for number in range(pieces):
             if time.monotonic() - renewed_at >= RENEW_INTERVAL_S:
                 renewed_at = time.monotonic()
@@ -119,7 +121,8 @@ class RedisAttemptQueue:
         if number:  # small answers wait for nobody
             await self._client.pace.turn(len(chunk))
         arguments = *records.attempt_arguments(attempt), number, chunk
-        once, again = (*arguments, self._max_answer_bytes), (*arguments, "")
+        once = (*arguments, self._max_answer_bytes)
+        again = (*arguments, "")
         reply: int = await self._write("store", attempt, once, again)
         return reply != _NO_ROOM
 
@@ -133,7 +136,8 @@ class RedisAttemptQueue:
 
     async def fail_deployment(self, deployment: DeploymentRef) -> int:
         await self._client.repeats.quiet_is_over()
-        failed, last = 0, SWEEP_MOST
+        failed = 0
+        last = SWEEP_MOST
         while last >= SWEEP_MOST:
             last = await self._client.commands.run(
                 "fail_deployment", keys_of(deployment.workspace_id), deployment.deployment_id, SWEEP_MOST

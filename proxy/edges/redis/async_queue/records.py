@@ -26,7 +26,8 @@ Reply = Sequence[Any]
 
 def submission_arguments(request: NewRequest, pieces: int) -> list[str | bytes | int]:
     """The arguments of submit.lua up to its bounds. `pieces`: in which the input goes; 0: it is an argument."""
-    submission, deployment = request.submission, request.deployment
+    submission = request.submission
+    deployment = request.deployment
     retries = submission.retries
     return [
         *(request.id, deployment.deployment_id, deployment.model_id, request.path),

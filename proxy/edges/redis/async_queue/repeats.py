@@ -140,7 +140,8 @@ class Repeats:
             unknown = await self._send([write for write in self._remembered if write.acknowledged_at >= since])
             now = time.monotonic()
             self._remembered = deque(replace(write, acknowledged_at=now) for write in self._remembered)
-            self._quiet_until, self._lost_at = now + QUIET_S, None
+            self._quiet_until = now + QUIET_S
+            self._lost_at = None
             self._serves.set()
             await self._send_unknown(unknown)
         self._serves.set()

@@ -46,9 +46,11 @@ class RedisRequestQueue:
 
     def _submission(self, request: NewRequest, parks: bool) -> Write:
         """The submission, whose first reply is "incomplete" if the input goes in pieces."""
-        inputs, model_input = self._client.inputs, request.submission.model_input
+        inputs = self._client.inputs
+        model_input = request.submission.model_input
         workspace_id = request.deployment.workspace_id
-        key, pieces = keys_of(workspace_id), inputs.pieces_of(model_input)
+        key = keys_of(workspace_id)
+        pieces = inputs.pieces_of(model_input)
         arguments = records.submission_arguments(request, pieces)
         once = *arguments, int(parks), self._max_queued_bytes - self._coming[workspace_id]
         again = *arguments, 0, ""

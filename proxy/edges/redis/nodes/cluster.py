@@ -173,7 +173,9 @@ class ClusterNodes:
         for first, last, (primary, *_) in slot_ranges(reply, asked):
             by_slot[first : last + 1] = [self._member(primary)] * (last + 1 - first)
         has_changed = self._moved or by_slot != self._by_slot
-        self._by_slot, self._owners, self._moved = by_slot, set(by_slot), False
+        self._by_slot = by_slot
+        self._owners = set(by_slot)
+        self._moved = False
         self._retire_unnamed()
         if has_changed:
             self._on_recovered()

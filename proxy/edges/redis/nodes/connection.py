@@ -84,7 +84,8 @@ class RedisConnection(asyncio.Protocol):
             self._transport.write(b"".join(map(_encoded, commands)))
 
     def data_received(self, data: bytes) -> None:
-        reader, pending = self._reader, self.pending
+        reader = self._reader
+        pending = self.pending
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:

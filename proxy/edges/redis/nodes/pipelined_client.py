@@ -114,7 +114,8 @@ class RedisClient:
             if timer is not None:
                 timer.cancel()
         self._breaker_open = True
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         for command in queue:
             command.on_reply(command, None)
 

@@ -19,7 +19,8 @@ BUSY_INTERVAL_S = 0.5
 REFRESH_INTERVAL_S = 10.0
 """Time between two posts in which deployments that are idle are told of again: control may have lost what it knew."""
 LONGEST_PAUSE_S = 5.0
-MAX_LOADS, MAX_URL_CHARS = 1000, 4_000_000
+MAX_LOADS = 1000
+MAX_URL_CHARS = 4_000_000
 """Most deployments, and about the most characters of replicas' base URLs, in one post."""
 SLICE = 100
 """How many deployments are looked at in one turn of the event loop, which calls share."""
@@ -146,7 +147,8 @@ class LoadReports:
         """All deployments in turn: so many at a time as fit into a post."""
         if not self._to_refresh:
             self._to_refresh = list(self._loads.deployment_ids())
-        ids, self._to_refresh = self._to_refresh[:MAX_LOADS], self._to_refresh[MAX_LOADS:]
+        ids = self._to_refresh[:MAX_LOADS]
+        self._to_refresh = self._to_refresh[MAX_LOADS:]
         return dict.fromkeys(ids)
 
     def _pause_s(self) -> float:

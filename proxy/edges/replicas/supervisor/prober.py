@@ -128,7 +128,8 @@ class Prober:
         serves = deployment is not None and deployment.status not in NOT_SERVING
         check = deployment.health if deployment is not None and serves else None
         watched = self._watched.pop(id, None) or _Watched(id)
-        known, watched.probed = watched.probed, {}
+        known = watched.probed
+        watched.probed = {}
         if deployment is not None and check is not None and deployment.replicas:
             self._watched[id] = watched
             for url in dict.fromkeys(deployment.replicas):
@@ -227,7 +228,8 @@ class Prober:
 
     def _gap_s(self, watched: _Watched, probed: _Probed) -> float:
         """Time from the start of one probe to the start of the next."""
-        is_new, probed.is_new = probed.is_new, False
+        is_new = probed.is_new
+        probed.is_new = False
         interval_s = probed.health.check.interval_s
         if self._is_hurried(watched, probed):
             return min(interval_s, max(HURRIED_GAP_S, watched.unready / HURRIED_PER_S))

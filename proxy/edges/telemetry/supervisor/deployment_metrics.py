@@ -76,7 +76,8 @@ class DeploymentMetrics(Collector):
             id = self._labels.bounded(workspace, load.deployment_id)
             sums = figures[workspace, OTHER if id == OTHER else load.model_id, id]
             sums[:] = map(int.__add__, sums, (load.in_flight, load.queued, load.parked))
-        self._figures, self._probes = figures, Counter(self._probe_outcomes)
+        self._figures = figures
+        self._probes = Counter(self._probe_outcomes)
 
     def collect(self) -> Iterator[Metric]:
         for number, (name, about) in enumerate(_GAUGES):

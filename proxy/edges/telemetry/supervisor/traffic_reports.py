@@ -116,8 +116,10 @@ class TrafficReports:
         """Make the oldest figures a batch of its own, to which nothing is added any more."""
         self._number += 1
         for place in list(islice(self._kept, MAX_ROWS)):
-            (minute_ms, workspace, slug), figures = place, self._kept.pop(place)
-            sums, buckets = tuple(figures[: len(SUMS)]), tuple(figures[len(SUMS) :])
+            (minute_ms, workspace, slug) = place
+            figures = self._kept.pop(place)
+            sums = tuple(figures[: len(SUMS)])
+            buckets = tuple(figures[len(SUMS) :])
             self._unanswered.append(TrafficRow(workspace, slug, minute_ms, sums, buckets))
 
     async def _post(self) -> None:

@@ -55,13 +55,15 @@ class CallTrace(Work):
         parent = self._server
         if self.is_recorded:
             self._end_upstream()
-            asked, self._sent_at = self._asked, perf_counter()
+            asked = self._asked
+            self._sent_at = perf_counter()
             name = attributes.client_span_name(call, asked)
             described = asked | attributes.of_upstream(call)
             parent = self._upstream = self._tracer.start_span(name, self._within, SpanKind.CLIENT, described)
         fields = fields_of(parent)
         kept = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
-        call.headers, call.lines = kept | fields, b""
+        call.headers = kept | fields
+        call.lines = b""
 
     def answered(self, status: int) -> None:
         """The head of the upstream's answer has arrived."""

@@ -15,7 +15,8 @@ class Exemplars:
 
     def note(self, call: RequestReport, trace_id: str) -> None:
         """Remember a sampled call."""
-        found, at_s = self._found, call.ended_at_ms / 1000
+        found = self._found
+        at_s = call.ended_at_ms / 1000
         found["duration", bisect_left(DURATION_BOUNDS_S, call.duration_s)] = (trace_id, call.duration_s, at_s)
         found["overhead", bisect_left(OVERHEAD_BOUNDS_S, call.ours_s)] = (trace_id, call.ours_s, at_s)
         if (first_byte_s := call.first_byte_s) is not None:
@@ -23,5 +24,6 @@ class Exemplars:
 
     def take(self) -> list[list[Any]]:
         """Return and forget them, as they go over the channel: histogram, bucket, trace id, value, Unix seconds."""
-        found, self._found = self._found, {}
+        found = self._found
+        self._found = {}
         return [[*key, *value] for key, value in found.items()]

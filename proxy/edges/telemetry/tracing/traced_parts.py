@@ -150,7 +150,8 @@ class TracedReplicas:
         self.begin_background = replicas.begin_background
 
     def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
-        begun, call = self._replicas.begin(wanted, load), current_call()
+        begun = self._replicas.begin(wanted, load)
+        call = current_call()
         return begun if call is None or not call.is_recorded else _TracedReplicaCall(begun, call)
 
 
@@ -202,5 +203,6 @@ class TracedMeters:
             CURRENT.set(None)
             if trace.is_recorded:
                 self._exemplars.note(call, trace.ids.trace_id)
-            call.trace_id, call.span_id = trace.ids.trace_id, trace.ids.span_id
+            call.trace_id = trace.ids.trace_id
+            call.span_id = trace.ids.span_id
         self._finished(call)
