@@ -66,7 +66,7 @@ class Dispatch:
         deadline = 0.0
         while True:
             body = self._dialects.build_body(context, admitted.route.endpoint.target, forwarding.attempt)
-            if context.outline is not None and isinstance(body, RestoredBody) and len(context.body) > AT_ONCE_BYTES:
+            if context.outline is not None and len(context.body) > AT_ONCE_BYTES and isinstance(body, RestoredBody):
                 await self._slices.run(context.workspace_id, body.measure_in_slices(), len(context.body))
             outbound = UpstreamCall(
                 url=forwarding.url,

@@ -12,7 +12,6 @@ from typing import Any
 import hiredis
 import uvloop
 
-from policy.limits.settlement import NO_TOKENS
 from proxy.edges.redis.scripts import Script
 from proxy.edges.upstream.connection import UpstreamConnection
 from proxy.edges.upstream.egress import Origin
@@ -20,8 +19,8 @@ from proxy.edges.upstream.egress import Origin
 TakeReply = Callable[[int], bytes]
 """What take.lua replies when it admits that many calls."""
 _BEFORE_ESTIMATES = len(("EVALSHA", "script", "1", "key", "layout", "values", "incarnation"))
-_GROUPS_AT = 6
-"""Where take.lua's packed values have the number of groups."""
+_COUNTS = slice(6, 8)
+"""Where take.lua's packed values have the numbers of groups and of columns."""
 
 
 class FirstDescriptor:
@@ -156,7 +155,8 @@ class CannedRedis:
         if command[0] not in (b"EVALSHA", b"EVAL"):
             return b"+PONG\r\n"
         if command[1] in self._take:
-            admitted = (len(command) - _BEFORE_ESTIMATES - command[5][_GROUPS_AT]) // len(NO_TOKENS)
+            groups, columns = command[5][_COUNTS]
+            admitted = (len(command) - _BEFORE_ESTIMATES - groups) // (2 * columns)
             self.takes += admitted
             return self._take_reply(admitted)
         self.settlements += 1
