@@ -115,7 +115,7 @@ GOALS = (
         _part_us(lambda sample: sample.redis),
     ),
     Goal(2, "the supervisor's CPU of a governed call", 5, " µs", _part_us(lambda sample: sample.supervisor)),
-    Goal(2, "limits, metering, metrics and journal add to the call without them", 60, " %", _added_percent),
+    Goal(2, "limits, billing, metrics and journal add to the call without them", 60, " %", _added_percent),
     Goal(2, "control's CPU of a call: shipping, ingest and listing", 25, " µs", _fact("books_us")),
     Goal(
         3,

@@ -1,9 +1,9 @@
-"""A Tollgate without limits, metering, metrics and journal: what they add to a call is measured against it.
+"""A Tollgate without limits, billing, metrics and journal: what they add to a call is measured against it.
 
 `python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` assembles the production parts as `proxy/worker/app.py`
 does: server, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the same key and
-slug work. Counters admit everything, the journal writes nothing, no usage is read, nothing is billed or counted, and
-there is no supervisor. The rest is as in the product: the answer's `model` is the slug, the access log gets its line.
+slug work. Counters admit everything, the journal writes nothing, nothing is billed or counted, and there is no
+supervisor. The rest is as in the product: usage is read, the answer's `model` is the slug, the access log has its line.
 """
 
 import asyncio
@@ -17,20 +17,15 @@ from time import monotonic
 import uvloop
 
 from control.edges.process.data_directory import DataDirectory
-from policy.billing import Tokens
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.sealing import parse_keys
 from proxy.accounting.journaled_call import JournaledCall
-from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
-from proxy.answers import Headers
 from proxy.capacity.worker_capacity import Capacity
-from proxy.dialects.attempt import Attempt
-from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
@@ -44,10 +39,8 @@ from proxy.edges.telemetry.metrics import COUNT_AFTER_CALLS
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.exchange import RequestContext
-from proxy.json_text.json_edit import Json
 from proxy.parts import DispatchSettings, Parts
 from proxy.pipeline import Pipeline
-from proxy.records.messages import Received
 from proxy.stages.settle import Settle
 from proxy.worker.memory import collect_garbage_less_often, keep_room
 
@@ -117,29 +110,6 @@ class NoMeters:
         pass
 
 
-class NoMeter:
-    """Reads no usage."""
-
-    tokens: Tokens | None = None
-    input: Tokens | None = None
-    rejected = ""
-
-    def observe(self, answer: Json) -> None:
-        pass
-
-    def observe_usage(self, usage: Json) -> None:
-        pass
-
-
-class UnmeteredAnswers(Dialects):
-    """Shapes requests and renames answers as in the product, without reading usage. For answers that are no stream."""
-
-    def answer_reader(
-        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int = 0
-    ) -> AnswerReader:
-        return BodyReader(request.slug, NoMeter())
-
-
 class SettleNothing(Settle):
     """Ends calls without journal, settlement and metrics."""
 
@@ -168,7 +138,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         journal=NoJournal(),
         replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),  # never asked
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
-        dialects=UnmeteredAnswers(monotonic, SealKeys(keys, {})),
+        dialects=Dialects(monotonic, SealKeys(keys, {})),
         output_estimates=OutputEstimates(),
         meters=NoMeters(access_log),
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
