@@ -330,7 +330,7 @@ def test_groups_tree_says_whose_usage_is_not_known_while_redis_is_away(api: Fake
         return page(group_item(1), group_item(2, effective_models=daily))
 
     api.answers["GET /v1/gateway/groups"] = answer
-    assert done("groups", "tree").splitlines() == ["g1  grp_1", "g2  grp_2", "    usage of today is not known"]
+    assert done("groups", "tree").splitlines() == ["g1  grp_1", "g2  grp_2", "    usage is not known"]
 
 
 def test_export_tells_how_many_groups_it_has_read(api: FakeApi) -> None:

@@ -231,7 +231,7 @@ async def test_the_list_leaves_out_what_is_inherited_where_nobody_asks_for_it(pl
         ([{"slug": "other/x"}], "models.0.slug"),
         ([{"slug": SLUG}, {"slug": SLUG}], "models.1.slug"),
         ([{"slug": SLUG}, {"slug": "acme/y", "limits": []}], "models.1.limits"),
-        ([rate(0)], "models.0.rate_limits.0.threshold"),
+        ([rate(-1)], "models.0.rate_limits.0.threshold"),
         ([rate(2**53)], "models.0.rate_limits.0.threshold"),
         ([rate(10**400)], "models.0.rate_limits.0.threshold"),
         ([rate(1, unit="DAY")], "models.0.rate_limits.0.unit"),

@@ -67,7 +67,7 @@ def test_request_schemas_forbid_unknown_fields_and_bound_numbers(document: Json)
         if operation.body is not None:
             assert schemas[operation.body.__name__]["additionalProperties"] is False
     threshold = schemas["RateLimitV1"]["properties"]["threshold"]
-    assert (threshold["minimum"], threshold["maximum"]) == (1, 2**53 - 1)
+    assert (threshold["minimum"], threshold["maximum"]) == (0, 2**53 - 1)
 
 
 def test_every_optional_request_field_may_be_null(document: Json) -> None:
