@@ -68,7 +68,7 @@ def test_missing_peer_is_listed_with_the_reason() -> None:
 def test_supervisor_cpu_counts_as_added_cost() -> None:
     found = findings(**{GOVERNED: 0.0, BARE: 100.0})
     found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, Cost(150.0), supervisor=Cost(20.0))]
-    (line,) = [line for line in lines(found) if "metering" in line]
+    (line,) = [line for line in lines(found) if "billing" in line]
     assert line.endswith("goal ≤ 60 %, measured 70 %: NOT HELD")
 
 
@@ -87,7 +87,7 @@ def test_rounds_are_compared_with_their_neighbours() -> None:
 
 def test_negative_cost_is_never_held() -> None:
     found = findings(tollgate_governed=90.0, tollgate_bare=95.0)
-    (line,) = [line for line in lines(found) if "metering" in line]
+    (line,) = [line for line in lines(found) if "billing" in line]
     assert line.endswith("measured -5.263 %: undecided (a cost below 0 is lost in the noise)")
 
 

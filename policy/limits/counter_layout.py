@@ -30,8 +30,11 @@ COUNT = 128
 DAY_PAIR: tuple[Kind, ...] = ((LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
 """The kinds whose counts are members of every header, together with the number of the day."""
 
+HASH_EXPIRY_S = 34 * 86_400 + 3_600
+"""A hash is dropped so long after its last use, within an hour: a month's counts outlive the month, and three days
+more, the span of a stopped clock or a long outage."""
 EXPIRY_S = 3 * 86_400
-"""A hash expires after this long without use."""
+"""A marker of settlements or takes is pruned after this long without use."""
 
 _DAY_AT = 6
 _LOGS_AT = 23

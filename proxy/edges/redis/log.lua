@@ -244,22 +244,12 @@ local function catch_up(heads, first, last)
   return ahead, has_stepped
 end
 
--- Writes everything with one HSET, and renews the key's expiry once an hour: three days without use, and a month more
--- where months are counted.
-local function save(fields, last_written, now, heads, groups)
+-- Writes everything with one HSET, and renews the key's expiry once an hour.
+local function save(fields, last_written, now)
   for field, entries in pairs(changed) do
     fields[#fields + 1] = field
     fields[#fields + 1] = entries
   end
   redis.call('HSET', key, unpack(fields))
-  if last_written >= now - now % 3600000 then return end
-  local expiry = 262800
-  for g = 1, groups do
-    local h = heads[g]
-    for i = 5, #h, 6 do
-      if MONTHLY[h[i] - COUNT] then expiry = 262800 + 31 * 86400 end
-    end
-  end
-  if redis.call('TTL', key) < expiry then redis.call('EXPIRE', key, expiry) end  -- other groups may need it for longer
+  if last_written < now - now % 3600000 then redis.call('EXPIRE', key, EXPIRY_S) end
 end
-

@@ -14,7 +14,7 @@ if through > revoked then
     ran = struct.pack('<I6I6I3', time[1] * 1000 + math.floor(time[2] / 1000), 0, 0)
   end
   redis.call('HSET', key, field, struct.pack('<I6', through) .. ran)
-  redis.call('EXPIRE', key, 262800)
+  redis.call('EXPIRE', key, EXPIRY_S)
 end
 local reply = {}
 for at = 1, #ran, 15 do

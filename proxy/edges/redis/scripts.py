@@ -19,6 +19,7 @@ from policy.limits.counter_layout import (
     AHEAD,
     COUNT,
     DAY_PAIR,
+    HASH_EXPIRY_S,
     MARGIN,
     MARKER_PREFIX,
     MASK_PAGE,
@@ -63,7 +64,7 @@ class Scripts:
         return cls(
             Script.load("log.lua", "take.lua", constants=kind_constants(), clock=clock),
             Script.load("log.lua", "settle.lua", constants=kind_constants(), clock=clock),
-            Script.load("revoke.lua", clock=clock),
+            Script.load("revoke.lua", constants=f"local EXPIRY_S = {HASH_EXPIRY_S}\n", clock=clock),
         )
 
 
@@ -89,7 +90,8 @@ def kind_constants() -> str:
     }
     lines = [f"local {name} = {{{','.join(values)}}}" for name, values in tables.items()]
     numbers = (
-        f"local AHEAD, MARGIN, COUNT, MASK_PAGE, EXACT_UP_TO = {AHEAD}, {MARGIN}, {COUNT}, {MASK_PAGE}, {EXACT_UP_TO}"
+        f"local AHEAD, MARGIN, COUNT, MASK_PAGE, EXACT_UP_TO = {AHEAD}, {MARGIN}, {COUNT}, {MASK_PAGE}, {EXACT_UP_TO}\n"
+        f"local EXPIRY_S = {HASH_EXPIRY_S}"
     )
     return "\n".join((*lines, numbers, ""))
 

@@ -154,6 +154,6 @@ if fresh > 0 then
   for g = 1, groups do
     fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])
   end
-  save(fields, last_written, now, heads, groups)
+  save(fields, last_written, now)
 end
 return fresh

@@ -128,7 +128,7 @@ if admitted > 0 or has_stepped then  -- a group whose limits are full must not w
     fields[2 * groups + 1] = ARGV[3 + groups]
     fields[2 * groups + 2] = pack(TAKES, revoked, now, number, admitted) .. unanswered
   end
-  save(fields, last_written, now, heads, groups)
+  save(fields, last_written, now)
 end
 
 -- The tightest bound of REQUEST and of TOKEN. From here on the room of a bound of tokens is the lesser one of both sums.

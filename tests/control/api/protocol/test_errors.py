@@ -13,6 +13,7 @@ from control.errors import (
     IllegalStatusError,
     InvalidFieldError,
     MissingSecretsError,
+    OlderProxiesError,
     RateLimitedError,
     TooManyJobsError,
     TooManyPricesError,
@@ -39,6 +40,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind(3)
     if issubclass(kind, MissingSecretsError):
         return kind(["one"])
+    if issubclass(kind, OlderProxiesError):
+        return kind("OUTPUT_TOKEN")
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
     if issubclass(kind, CheckpointStoreUnavailableError):
