@@ -14,14 +14,14 @@ from runtime.shares.places import Places
 
 R = TypeVar("R")
 FEW = 50
-"""So many items take a millisecond or two. A call with no more of them waits for no other."""
+"""The most items that run at once on the loop, in a millisecond or two. Work on more waits its turn in a thread."""
 CHARS_PER_ITEM = 200
-"""So many characters of JSON take as long as an item."""
+"""The number of characters of JSON that take as long as an item."""
 OPERATOR = ""
 """Has the share of what proxies and trainers send and ask."""
 
 SWITCH_INTERVAL_S = 0.00005
-"""How long a computation keeps the interpreter's lock while the loop waits for it."""
+"""The longest time that a computation keeps the interpreter's lock while the loop waits for it."""
 
 _PLACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Places] = WeakKeyDictionary()
 

@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
-    """Where a provider's servers are: the setting that says so, and its default. None: the operator must set it."""
+    """The address of a provider's servers: the setting, and its default. None: the operator must set it."""
 
     setting: str
     default: str | None = None
@@ -74,15 +74,15 @@ class BaseUrl:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What the product knows of a provider. Its name is its key in `PROVIDERS`."""
+    """Properties of a provider. Its name is its key in `PROVIDERS`."""
 
     title: str
-    """In the console."""
+    """The name that people read, as in the console."""
     trace_name: str
-    """As `gen_ai.provider.name` of a span; OpenTelemetry's own name where it has one."""
+    """The `gen_ai.provider.name` of a span; OpenTelemetry's own name where it has one."""
     category: str
     dialects: tuple[str, ...]
-    """Of its servers, the best first."""
+    """The dialects of its servers, the best first."""
     required: frozenset[str]
     """The fields that a target must have."""
     optional: frozenset[str] = frozenset()

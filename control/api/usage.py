@@ -1,4 +1,4 @@
-"""How much of a group's limits is used: `GET /v1/gateway/groups/{id}/usage` of usage limits, `…/limits` of all.
+"""Usage of a group's limits: `GET /v1/gateway/groups/{id}/usage` of usage limits, `…/limits` of all.
 
 See docs/reference/management-api.md#group-usage and docs/reference/management-api.md#group-limits.
 """
@@ -90,7 +90,7 @@ async def _get_usage(request: ApiRequest) -> Encoded:
 
 
 def _place(entry: LimitUse) -> list[Any]:
-    """Where an entry stands in the list. A cursor of the last release ends before the unit."""
+    """An entry's place in the list. A cursor of the last release ends before the unit."""
     return list(entry.place[:3])
 
 

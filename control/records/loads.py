@@ -10,7 +10,7 @@ FIGURES_LAST_MS = 3_000
 
 
 HEALTH_LASTS_MS = 30_000
-"""What a machine said of replicas holds until nothing was heard of the machine for so long."""
+"""The age at which the last report of a machine no longer counts."""
 
 
 @dataclass(frozen=True, slots=True)

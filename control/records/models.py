@@ -33,7 +33,7 @@ class DeploymentRecord:
     max_queued: int = DEFAULT_MAX_QUEUED
     error_message: str | None = None
     wake_next_ms: int = 0
-    """When the wake hook may be asked again."""
+    """The earliest time at which the wake hook may be asked again."""
     wake_pause_ms: int = 0
     """The pause before `wake_next_ms`, which doubles. Negative after a failure."""
     last_request_at_ms: int | None = None

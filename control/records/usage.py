@@ -1,4 +1,4 @@
-"""What is used of limits: which bucket counts a limit, and how much of it. Values only."""
+"""Usage of limits: which bucket counts a limit, and how much of it. Values only."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Meter(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What counts against a limit now, and the ms until nothing of it does: 0 when a rolling window counts nothing.
+    """The amount that a limit counts now, and the ms until it counts nothing: 0 when a rolling window counts nothing.
 
     Of usage limits, requests admitted and tokens settled in the window; of rate limits, reserved tokens as well.
     """

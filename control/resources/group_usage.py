@@ -1,4 +1,4 @@
-"""How much of a group's limits is used now: of all limits, or of the usage limits (docs/reference/management-api.md).
+"""Usage of a group's limits now: of all limits, or of the usage limits (docs/reference/management-api.md).
 
 Knows the limits and which bucket counts each; a `UsageSource` reads the buckets.
 """
@@ -99,7 +99,7 @@ class GroupLimits:
 
 
 async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]]) -> list[list[LimitUse]]:
-    """For each path, the usage limits that bind its first group: of each slug, type, unit the one with least left.
+    """The usage limits, for each path, that bind its first group: of each slug, type, unit the one with least left.
 
     Without a source, nothing counts.
     """
@@ -113,7 +113,7 @@ async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]
 
 
 def _tightest_of_each(uses: Sequence[LimitUse]) -> Iterable[LimitUse]:
-    """Of each slug, type and unit the limit with the least left, which refuses first. Of equals the first tried."""
+    """The limit of each slug, type and unit with the least left, which refuses first. Of equals the first tried."""
     found: dict[tuple[str, str, int], LimitUse] = {}
     for use in uses:
         kind = use.place[:3]
@@ -150,7 +150,7 @@ def _usage_bounds(paths: Sequence[Sequence[Group]]) -> tuple[list[list[SlugBound
 def _binding_uses(
     paths: Sequence[Sequence[Group]], of_groups: Sequence[Sequence[SlugBounds]], used: Mapping[Meter, Used]
 ) -> list[list[LimitUse]]:
-    """For each path, the uses that bind, in the order of their places."""
+    """The uses that bind each path, in the order of their places."""
     found: list[list[LimitUse]] = []
     for path, slugs in zip(paths, of_groups, strict=True):
         uses = _uses_of(slugs, used, _levels(path))

@@ -27,7 +27,7 @@ MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
 """A page ends with the row that takes its JSON beyond this."""
 FIRST_KINDS = 6
-"""How many kinds of limits a proxy knows that does not say it."""
+"""The number of kinds of limits that a proxy knows which does not say it."""
 NOTED_AGAIN_MS = 60_000
 ASKED_WITHIN_MS = 86_400_000
 _FIRST_ROWS = 64

@@ -138,14 +138,14 @@ def settle(counters: CounterHash, incarnation: str, settlements: Sequence[Settle
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a take is decided: what the clock shows, and the time of its groups."""
+    """The moment of a take: what the clock shows, and the time of its groups."""
 
     clock_ms: int
     now_ms: int
     lease_ms: int
 
     def until_end_ms(self, unit: Unit) -> int:
-        """How long until the clock's day or month ends."""
+        """The time until the clock's day or month ends."""
         return until_end_ms(unit, self.clock_ms)
 
 
@@ -204,7 +204,7 @@ def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
 
 
 def _calendar_wait_ms(reserved: RollingLog, most: int, settled: int, end_ms: int, moment: _Moment) -> int:
-    """How long until reserved and settled tokens are below `most`. The settled ones count until the window ends."""
+    """The time until reserved and settled tokens are below `most`. The settled ones count until the window ends."""
     after_end = max(end_ms, reserved.room_at_ms(most, moment.lease_ms) - moment.now_ms)
     if settled >= most:
         return after_end
@@ -219,7 +219,7 @@ def _counted_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) ->
 
 
 def _hard_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
-    """How long nothing can lift this refusal. A request can be returned at any moment, a usage limit's settled tokens
+    """The time in which nothing lifts this refusal. A request can return at any moment, a usage limit's settled tokens
     cannot."""
     kind = _kind(bound.limit)
     limit = bound.limit

@@ -19,14 +19,14 @@ MOST_THRESHOLDS = 2
 flight can cost at most (decision 0062)."""
 
 WINDOWS_KEPT = 2
-"""How many calendar windows are kept beside the one that counts."""
+"""The number of calendar windows that are kept beside the one that counts."""
 
 CountPlace = tuple[Kind, ...]
 """The kinds whose calendar counts are stored together."""
 
 
 def place_of(kind: Kind) -> CountPlace:
-    """Where the count of a usage limit's kind is stored."""
+    """The place where the count of a usage limit's kind is stored."""
     return DAY_PAIR if kind in DAY_PAIR else (kind,)
 
 
@@ -90,7 +90,7 @@ class Counts:
         return number_of(kind, day_of(clock_ms)) == number_of(kind, self.day)
 
     def count(self, kind: Kind) -> int:
-        """What the calendar window has counted: requests, or settled tokens."""
+        """The count of the calendar window: requests, or settled tokens."""
         place = place_of(kind)
         return self.counted.get(place, _nothing(place))[place.index(kind)]
 
@@ -107,7 +107,7 @@ class Counts:
         return used + self.log(kind).total
 
     def room(self, limit: Limit) -> int:
-        """How much `limit` still admits. Of tokens, it also looks at what the calls in flight can cost at most."""
+        """The amount that `limit` still admits. For tokens, also by the most that the calls in flight can cost."""
         kind = limit.type, limit.unit
         used = self.used(kind)
         room = limit.threshold - used

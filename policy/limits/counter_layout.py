@@ -13,8 +13,8 @@ from policy.limits.limit import Limit
 from policy.limits.windows import day_of, is_exact, window_ms
 
 MASK_PAGE = 6
-"""In a mask, this many kinds share twice as many bits: one for each kind, then one for each that says that its log is
-the exact one."""
+"""The number of kinds of a mask that share twice as many bits: one for each kind, then one for each that says that its
+log is the exact one."""
 
 AHEAD = 63
 """In a header, what looks like the log of this kind says how far the group's time is ahead of Redis' clock. It comes
@@ -100,7 +100,7 @@ def fields_of(group: str) -> tuple[str, ...]:
 
 
 def calendar_usage(kind: Kind, header: bytes | None, windows: bytes | None, clock_ms: int) -> int:
-    """What the calendar window of `clock_ms` has counted of a usage limit: requests, or settled tokens.
+    """The count of a usage limit in the calendar window of `clock_ms`: requests, or settled tokens.
 
     `header` and `windows`: a group's field and its `windows_field`, read together.
     """

@@ -16,7 +16,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 class TokenParts(NamedTuple):
-    """Which of a call's tokens a type counts."""
+    """The parts of a call's tokens that a type counts."""
 
     uncached_input: bool = False
     cached_input: bool = False
@@ -38,7 +38,7 @@ class Calendar(Enum):
 
 
 class LimitType(StrEnum):
-    """What a limit counts: its name, the noun for people, and which tokens count. None: each call counts as 1."""
+    """The type of a limit: its name, the noun for people, and which tokens count. None: each call counts as 1."""
 
     noun: str
     parts: TokenParts | None
@@ -58,7 +58,7 @@ class LimitType(StrEnum):
     __hash__ = str.__hash__  # an enumeration's own takes ten times as long
 
     def amount(self, tokens: Tokens) -> int:
-        """How many of a call's tokens count."""
+        """The number of a call's tokens that count."""
         if self.parts is None:
             return 0
         cached = min(tokens.cached_input, tokens.input)
@@ -129,7 +129,7 @@ def window_number(calendar: Calendar, day: int) -> int:
 
 
 def days_left(calendar: Calendar, day: int) -> int:
-    """How many days the window has from this one on, with it."""
+    """The number of days that the window has from this one on, with it."""
     number = window_number(calendar, day)
     left = 1
     while window_number(calendar, day + left) == number:

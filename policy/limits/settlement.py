@@ -43,7 +43,7 @@ NO_TOKENS = Estimate(0)
 
 
 class Reservation(NamedTuple):
-    """What an admitted call has taken in one Redis hash: tokens of one type, and with those of TOKEN the request.
+    """The part of an admitted call in one Redis hash: tokens of one type, and with those of TOKEN the request.
 
     `local`: admitted while Redis was away; Redis has not counted the call, so its settlement charges it in full.
     `reserved_tokens` and `margin_tokens`: of the call's `Estimate`. `type`: what the tokens are.

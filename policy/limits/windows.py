@@ -20,7 +20,7 @@ LEASE_SLACK_MS = 60_000
 
 
 def window_ms(unit: Unit, lease_ms: int) -> int:
-    """How long an entry of a log counts after its last event. `lease_ms`: the answer for usage limits' reservations."""
+    """The time for which an entry of a log counts after its last event: `lease_ms` for reservations of usage limits."""
     return unit.window.window_ms if isinstance(unit.window, Rolling) else lease_ms
 
 
@@ -47,7 +47,7 @@ def day_of(now_ms: int) -> int:
 
 
 def until_end_ms(unit: Unit, now_ms: int) -> int:
-    """How long until the next window of a usage limit's unit starts."""
+    """The time until the next window of a usage limit's unit starts."""
     assert not isinstance(unit.window, Rolling)
     day = day_of(now_ms)
     return (day + days_left(unit.window, day)) * DAY_MS - now_ms

@@ -1,4 +1,4 @@
-"""What metrics and access log are told of a request that has ended."""
+"""The report of a request that has ended, for metrics and the access log."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from policy.billing import Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CallLabels:
-    """Who made the request: the same for all calls of a key to one slug and path. What did not become known is "".
+    """The caller and the route of a request: the same for all calls of a key to one slug and path. "" is unknown.
 
     Contains no secrets: only the key's prefix, and nothing about the target.
     """

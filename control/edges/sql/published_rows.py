@@ -92,7 +92,7 @@ _NOTE = text(
 
 
 async def fewest_known_kinds(conn: Connection, since_ms: int) -> int | None:
-    """How many kinds of limits the oldest proxy knows that has asked since then; None if no older one has."""
+    """The number of kinds that the oldest proxy knows which has asked since then; None if no older one has."""
     query = select(func.min(older_proxies.c.limit_kinds)).where(older_proxies.c.asked_at_ms >= since_ms)
     fewest: int | None = (await conn.execute(query)).scalar()
     return fewest

@@ -1,4 +1,4 @@
-"""How the audit trail names resources: by their path below the management API."""
+"""Names of resources in the audit trail: their paths below the management API."""
 
 from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord
 from control.records.policy import EndpointRecord, GroupRecord, KeyRecord, SecretRecord, WorkspaceRecord

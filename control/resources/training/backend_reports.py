@@ -94,7 +94,7 @@ async def _view(conn: Connection, report: BackendReport) -> _View:
 
 
 def _changes(view: _View, at_ms: int) -> dict[str, _Change]:
-    """What the reports change, by job."""
+    """The changes that the reports make, by job."""
     known = [one for one in view.reports.values() if one.job_id in view.jobs]
     changes = {one.job_id: _changed(view.jobs[one.job_id], one, at_ms) for one in known}
     return {id: change for id, change in changes.items() if change.after != change.before}

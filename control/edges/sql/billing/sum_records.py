@@ -47,7 +47,7 @@ class DaySums(NamedTuple):
 
     @property
     def items(self) -> int:
-        """How many items of long work the sums are."""
+        """The number of items of long work that the sums are."""
         return sum(map(len, self.columns)) // CHARS_PER_ITEM
 
     def slices(self) -> Iterator[SumSlice]:

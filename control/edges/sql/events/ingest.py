@@ -33,7 +33,7 @@ SHORTEST_HOLDBACK_S = 0.2
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
 _EVENTS_PER_ITEM = 10
-"""So many events are stamped in the time of one item of long work."""
+"""The number of events that are stamped in the time of one item of long work."""
 
 
 class NewEvent(NamedTuple):

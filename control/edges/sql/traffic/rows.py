@@ -18,7 +18,7 @@ from control.records.traffic import KEPT, Span, Steps
 from policy.traffic import TrafficRow
 
 _ROWS_PER_ITEM = 10
-"""So many rows are encoded in the time of one item of long work."""
+"""The number of rows that are encoded in the time of one item of long work."""
 _DELETED_STEPS = 10
 """Steps that one transaction deletes."""
 Points = str

@@ -1,4 +1,4 @@
-"""When proxies that know fewer kinds of limits last asked for policy."""
+"""The last times at which proxies that know fewer kinds of limits asked for policy."""
 
 import sqlalchemy as sa
 from alembic import op
