@@ -1,4 +1,4 @@
-"""What an answer to the caller consists of, and what the fields of an upstream's answer say."""
+"""The parts of an answer to the caller, and the facts in the fields of an upstream's answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ Headers = Sequence[tuple[str, str]]
 
 
 class AnswerFields(NamedTuple):
-    """What the fields of an upstream's answer say."""
+    """Facts in the fields of an upstream's answer."""
 
     content_type: str
     encoded: bool
     """The body is compressed, so it cannot be read, nor searched for secrets."""
     returned: Headers
-    """Those that go to the caller, without those that the upstream declares hop-by-hop."""
+    """The fields that go to the caller, without those that the upstream declares hop-by-hop."""
     codings: tuple[str, ...]
     """The transfer codings, in lower case, one for each field."""
     longest: int

@@ -36,7 +36,7 @@ from proxy.replicas.replica_calls import BackgroundCall, ReplicaCall, Wanted
 
 
 class Directory(Protocol):
-    """What policy says now: `SnapshotDirectory` reads the machine's policy replica.
+    """The policy that is in force: `SnapshotDirectory` reads the machine's policy replica.
 
     Every method raises `PolicyUnavailableError` if there is no policy, but for those that find what was kept.
     """
@@ -47,7 +47,7 @@ class Directory(Protocol):
         """The holder of the key with this digest; None if there is no such key."""
 
     def caller(self, facts: HeadFacts) -> Identified | None:
-        """Who sends requests with this head, as `keep_caller` was told; None once policy has changed. Never raises."""
+        """Find who sends requests with this head, as `keep_caller` said; None once policy has changed. Never raises."""
 
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
         """Keep who sends requests with this head, until policy changes. It was just found out."""
@@ -63,7 +63,7 @@ class Directory(Protocol):
         """None if there is no such slug, or the group may not call it."""
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
-        """What was kept of a call with this head and slug; None once policy has changed. Never raises."""
+        """Find what was kept of a call with this head and slug; None once policy has changed. Never raises."""
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """Find what was kept of a call of this slug with these `forwarded_values`, as for `shape`."""
@@ -95,7 +95,7 @@ class Directory(Protocol):
     # `snapshot show`
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
-        """What binds a call of the group to the slug; None if the group may not call it."""
+        """The plan that binds a call of the group to the slug; None if the group may not call it."""
 
 
 class Counters(Protocol):
@@ -229,7 +229,7 @@ class Dialects(Protocol):
     def following(
         self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
     ) -> Callable[[], Attempt] | None:
-        """What makes the next attempt after this answer; None if the answer stands.
+        """Return what makes the next attempt after this answer; None if the answer stands.
 
         `refusal`: the answer's body, if it may be an error. What is returned raises `UntranslatableError`.
         """
@@ -239,7 +239,7 @@ class Dialects(Protocol):
     def whole_answer(
         self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int
     ) -> tuple[bytes, Tokens] | None:
-        """What the caller gets of a success that came whole, and the reported tokens. None: it needs a reader."""
+        """Return what the caller gets of a whole success, and the reported tokens. None: it needs a reader."""
 
     def unread_answer(
         self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
@@ -331,7 +331,7 @@ class DispatchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncQueueing:
-    """What only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
+    """The parts that only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
 
     queue: RequestQueue
     webhook_urls: WebhookUrls

@@ -74,7 +74,7 @@ class Settings:
     """The cap of a call that has none."""
     limits_on_redis_loss: str
     base_urls: Mapping[str, str]
-    """Of providers that have one. The operator sets them, so they may have private addresses."""
+    """The URLs of providers that have one. The operator sets them, so they may have private addresses."""
     tiers: Mapping[str, Tier]
     egress: EgressRules
     egress_ca_file: str | None

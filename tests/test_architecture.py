@@ -382,7 +382,7 @@ def planes_keep_their_layers(sources: Sources) -> list[str]:
 
 
 def rooms_have_no_cycle(sources: Sources) -> list[str]:
-    """What two rooms exchange is in a third one below both, so each room can be read after those that it imports."""
+    """Records that two rooms exchange are in a third below both, so a room can be read after those that it imports."""
     problems: list[str] = []
     for plane in PLANES:
         arrows = {

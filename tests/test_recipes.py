@@ -1,4 +1,4 @@
-"""What the recipes of CONTRIBUTING.md promise: whoever forgets a step of one sees a test fail here.
+"""The promises of the recipes in CONTRIBUTING.md: whoever forgets a step of one sees a test fail here.
 
 Most steps have a test of their own elsewhere; the recipe's table names it.
 """

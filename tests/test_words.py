@@ -85,7 +85,7 @@ def variables_are_nouns(sources: Sources) -> list[str]:
 
 
 def statements_assign_one_thing(sources: Sources) -> list[str]:
-    """Of 100 functions at most one may assign two values in one statement: where the pair is one thing."""
+    """At most one of 100 functions may assign two values in one statement: where the pair is one thing."""
     packed: dict[str, list[str]] = {}
     count: Counter[str] = Counter()
     for module in sources.values():

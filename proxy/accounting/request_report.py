@@ -20,7 +20,7 @@ class CallLabels:
     key_prefix: str = ""
     slug: str = ""
     model_id: str = ""
-    """Of a direct call; then there is no slug."""
+    """The model's id in a direct call; then there is no slug."""
     counted: tuple[str, str, str] = field(init=False)
     """The labels of metrics: workspace, external entity, and slug or model."""
     encoded: bytes = field(init=False, default=b"")

@@ -288,7 +288,7 @@ class WholeAnswers:
     def read(
         self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int = MAX_REPORTED_TOKENS
     ) -> tuple[bytes, Tokens] | None:
-        """What the caller gets of a success, and the reported tokens. `most`: the largest plausible figure.
+        """Return what the caller gets of a success, and the reported tokens. `most`: the largest plausible figure.
 
         None for an answer that is translated, is no JSON, or has no valid report: another reader knows it. All of it
         is parsed, though only two members are wanted: to search for them is as safe only in valid JSON, and only a

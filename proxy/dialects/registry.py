@@ -144,7 +144,7 @@ class Dialects:
     def following(
         self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
     ) -> Callable[[], Attempt] | None:
-        """What makes the next attempt after this answer; None if the answer stands.
+        """Return what makes the next attempt after this answer; None if the answer stands.
 
         `refusal`: the answer's body, if it may be an error. Remembers for an hour what the target turned out to need.
         This and what is returned raise `UntranslatableError`.

@@ -26,7 +26,7 @@ class Incoming(Protocol):
     declared_bytes: int | None
     """`content-length`, which is not among the fields. None if the body is chunked or there is none."""
     kept: dict[str, Any]
-    """What stages computed from the head alone, each under its own name. Requests with the same head may share it, so
+    """Facts of the head alone that stages computed, each with a name. Requests with the same head may share it, so
     it depends on nothing else: not on `declared_bytes`, the time or policy. A server bounds how long it lasts."""
     whole: bytes | None
     """All of the body, if it came with the head: take it and set None, or `read` it."""
@@ -191,7 +191,7 @@ class UpstreamAnswer(Protocol):
 
     @property
     def fields(self) -> AnswerFields:
-        """What its head says."""
+        """The facts of its head."""
         ...
 
     @property
@@ -215,7 +215,7 @@ class UpstreamAnswer(Protocol):
         ...
 
     def let_end(self) -> None:
-        """What was read is all of the answer: discard the rest, and keep the connection if it ends within a second.
+        """End the answer with what was read: discard the rest, and keep the connection if it ends within a second.
 
         Does not wait. `close` does nothing afterwards.
         """

@@ -211,7 +211,7 @@ class SnapshotDirectory:
         return self._rows.slugs(group_id)
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
-        """What binds a call of the group to the slug; None when the group may not call it."""
+        """The plan that binds a call of the group to the slug; None when the group may not call it."""
         group = self.group(group_id)
         return None if group is None else self._plan(group, slug)
 

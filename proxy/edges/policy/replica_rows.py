@@ -68,7 +68,7 @@ class ReplicaRows:
         return _group_in(rows[0]) if rows else None
 
     def entries(self, path: Sequence[str], slug: str) -> Sequence[bytes | None]:
-        """What each of at most `MAX_DEPTH` groups has in its own models for the slug."""
+        """The entries of at most `MAX_DEPTH` groups in their own models for the slug."""
         rows: list[Sequence[bytes | None]] = self._read(_ENTRIES[len(path)], (slug, *path))
         return rows[0] if rows else [None]
 

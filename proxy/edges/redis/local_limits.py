@@ -49,7 +49,7 @@ class _Windows:
 
 @dataclass(slots=True)
 class _History:
-    """What this worker has admitted of one (group, slug): the longest rolling window in slices, and the requests of the
+    """Admitted calls of one (group, slug) in this worker: the longest rolling window in slices, and the requests of the
     calendar windows.
 
     `tightest`: the tightest REQUEST limit in Redis' last reply, to a call that was admitted or refused.
@@ -95,7 +95,7 @@ class LocalLimits:
         self._sweep_at = _PLANS_KEPT
         self._windows = _Windows()
         self._settled: dict[tuple[str, str, Kind], list[int]] = {}
-        """What was settled of a usage limit, by key, group and kind: in which window, and how many tokens."""
+        """The tokens settled of usage limits, by key, group and kind: in which window, and how many."""
         self._hashes: dict[str, CounterHash] = {}
         self._number = 0
 

@@ -118,7 +118,7 @@ class HttpAnswer:
         self.end_pour(has_room=False)
 
     def let_end(self) -> None:
-        """What was read is all of the answer: discard the rest, and keep the connection if it ends soon."""
+        """End the answer with what was read: discard the rest, and keep the connection if it ends soon."""
         exchange = self.exchange
         self.chunks = []
         self.held_bytes = 0

@@ -1,1 +1,1 @@
-"""What the supervisor and its edges exchange."""
+"""The records that the supervisor and its edges exchange."""

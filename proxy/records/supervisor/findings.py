@@ -1,4 +1,4 @@
-"""What the checks of `/readyz` found."""
+"""Findings of the checks of `/readyz`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. At most one of the first two is set; both are empty when the check passes.
+    """The finding of one check. At most one of the first two is set; both are empty when the check passes.
 
     `note`: what changes while the finding stays the same. `/readyz` shows it; it is not logged.
     """

@@ -41,7 +41,7 @@ async def test_release_with_one_dialect_is_found_and_remembered(server: ModelSer
 @CALLER
 @pytest.mark.parametrize("spoken", CALLERS)
 async def test_stated_dialect_is_asked_at_once(caller: str, spoken: str) -> None:
-    """By whatever server: none is asked for what it lacks."""
+    """Any server is asked in a stated dialect: none is asked for what it lacks."""
     server = MODEL_SERVERS[0]
     async with replica(server.speaking((spoken,)), (spoken,)) as wire:
         status, _, said = await ask(wire, caller)

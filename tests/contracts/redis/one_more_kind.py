@@ -1,4 +1,4 @@
-"""What a kind does that one more row of the table makes. `test_one_more_kind.py` runs this with such a table.
+"""Behaviour of a kind that one more row of the table makes. `test_one_more_kind.py` runs this with such a table.
 
 Arguments: the URL of a Redis, the URL of a database. Prints `ok`; any step that does not know the kind raises.
 """

@@ -189,7 +189,7 @@ async def test_server_without_the_script_gets_the_batch_again_with_it(world: Wor
 
 
 async def test_moved_batch_goes_to_its_new_server_unchanged(world: World) -> None:
-    """What was added meanwhile waits: the new server may still reply to the batch as it was."""
+    """Settlements that were added meanwhile wait: the new server may still reply to the batch as it was."""
     world.nodes.node.has_settle = True
     world.send(settlement(1))
     world.add(settlement(2))
