@@ -38,13 +38,13 @@ class Tokens(NamedTuple):
 
     @classmethod
     def from_wire(cls, counts: Sequence[int]) -> "Tokens":
-        """From the three numbers of the wire form."""
+        """Build the tokens from the three numbers of the wire form."""
         input, output, cached_input = counts
         return cls(input=input, output=output, cached_input=cached_input)
 
     @property
     def total(self) -> int:
-        """What TOKEN limits count: cached input at full weight (docs/reference/limits.md#tokens)."""
+        """The amount that TOKEN limits count: cached input at full weight (docs/reference/limits.md#tokens)."""
         return self.input + self.output
 
 
@@ -98,9 +98,9 @@ class BillingEvent(NamedTuple):
 
 
 def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
-    """What `from_wire` makes of each; None if one is malformed, or has a figure above MAX_COUNT.
+    """The events of many wire forms; None if one is malformed, or has a figure above MAX_COUNT.
 
-    Column by column, in a fifth of the time. `from_wire` says what is wrong.
+    Reads them column by column, in a fifth of the time of `from_wire`, which says what is wrong.
     """
     try:
         columns = dict(zip(BillingEvent._fields, zip(*map(_wire_members, wires), strict=True), strict=True))

@@ -24,13 +24,13 @@ class KeyKind(StrEnum):
 
 
 SLUG_CALLERS = (KeyKind.FEDERATED,)
-"""Only federated keys may call slugs (docs/reference/inference.md#credentials)."""
+"""The keys that may call slugs (docs/reference/inference.md#credentials)."""
 MODEL_CALLERS = (KeyKind.WORKSPACE_MANAGE_ALL, KeyKind.WORKSPACE_INVOKE)
-"""Only workspace keys may call `/models/…` paths."""
+"""The keys that may call `/models/…` paths."""
 
 
 def may_manage(kind: KeyKind) -> bool:
-    """Whether the key may use the management API."""
+    """Return whether the key may use the management API."""
     return kind is KeyKind.WORKSPACE_MANAGE_ALL
 
 
@@ -39,7 +39,7 @@ def may_call_slugs(kind: KeyKind) -> bool:
 
 
 def may_export_metrics(kind: KeyKind) -> bool:
-    """Whether the key may read `/metrics`."""
+    """Return whether the key may read `/metrics`."""
     return kind is KeyKind.WORKSPACE_EXPORT_METRICS
 
 
@@ -59,7 +59,7 @@ def digest_of(key: str) -> str:
 
 
 def equals_token(credential: str, token: str) -> bool:
-    """Whether a presented credential is this token of the operator's, which is empty where there is none.
+    """Return whether a credential is the operator's `token`. Nothing equals an empty token: none is set then.
 
     Takes the same time for every credential of the same length.
     """

@@ -1,4 +1,4 @@
-"""What one proxy machine carries of a deployment, as it reports it to control, and the only code that writes its JSON.
+"""The load of a deployment on one proxy machine, as it reports it to control, and the only code that writes its JSON.
 
 See docs/reference/management-api.md#load.
 """

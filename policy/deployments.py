@@ -1,4 +1,4 @@
-"""What a deployment's status means, who may change it, and which deployment a call names. Pure.
+"""The statuses of deployments and who may change them, and the deployment that a call names. Pure.
 
 See docs/reference/management-api.md#deployments.
 """
@@ -31,7 +31,7 @@ MOVES_FROM_OUTSIDE: Mapping[str, frozenset[str]] = {
     WAKING_UP: frozenset((LOADING_MODEL,)),
     LOADING_MODEL: frozenset((FAILED,)),
 }
-"""Which statuses whoever launches replicas may set, by the present status. `ACTIVE` comes from replicas alone."""
+"""The statuses that a launcher of replicas may set, by the present status. `ACTIVE` comes from replicas alone."""
 
 DEFAULT_ENVIRONMENT = "production"
 DEVELOPMENT = "development"
@@ -40,7 +40,7 @@ DEFAULT_MAX_QUEUED = 100
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """How the replicas of a deployment are probed: `GET {replica}{path}`; a 2xx within `timeout_s` is good.
+    """The probes of a deployment's replicas: `GET {replica}{path}`; a 2xx within `timeout_s` is good.
 
     A replica is healthy after `healthy_after` good probes in a row, unhealthy after `unhealthy_after` bad ones.
     """
@@ -69,7 +69,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which deployment of a model a call names: one by its id, or the one that an environment points to."""
+    """The deployment of a model that a call names: one by its id, or the one that an environment points to."""
 
     environment: str | None = None
     deployment_id: str | None = None
@@ -87,5 +87,5 @@ def deployment_of(environments: Mapping[str, str], name: str) -> str | None:
     """
     if (id := environments.get(name)) is not None:
         return id
-    wanted = comparable_name(name)
-    return next((id for spelt, id in environments.items() if comparable_name(spelt) == wanted), None)
+    key = comparable_name(name)
+    return next((id for spelt, id in environments.items() if comparable_name(spelt) == key), None)

@@ -39,7 +39,7 @@ class VendorCConfig:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a slug leads. `provider` decides which of the other fields are set."""
+    """The destination of a slug. `provider` decides which of the other fields are set."""
 
     provider: str
     model_id: str | None = None
@@ -55,12 +55,12 @@ class Target:
 
     @property
     def passes_upstream_state(self) -> bool:
-        """Whether callers may name state in the vendor's account, which all groups share. False by default."""
+        """Return whether callers may name state in the vendor's account, which all groups share. False by default."""
         return self.upstream_state == PASS
 
     @property
     def passes_price_options(self) -> bool:
-        """Whether callers may ask for what the vendor bills beside tokens. True by default."""
+        """Return whether callers may ask for what the vendor bills beside tokens. True by default."""
         return self.price_options is None or self.price_options == PASS
 
 
@@ -89,9 +89,9 @@ class Provider:
     base_url: BaseUrl | None = None
     """None: each target names its server, or has replicas."""
     may_lack_paths: bool = False
-    """Whether only the server can tell which dialects it speaks: it is asked in the caller's own first."""
+    """True if only the server can tell which dialects it speaks: it is asked in the caller's own first."""
     counts_tokens: bool = True
-    """Whether its servers may have the path that counts tokens; otherwise they are not asked."""
+    """True if its servers may have the path that counts tokens; otherwise they are not asked."""
 
 
 CHAT_COMPLETIONS = "chat_completions"
@@ -178,7 +178,7 @@ An installation may meet a provider that only a newer control plane knows, so a 
 
 
 def is_platform_hosted(provider: str) -> bool:
-    """Whether the platform hosts the provider's servers: it decides what their 500 means.
+    """Return whether the platform hosts the provider's servers: it decides what their 500 means.
 
     See docs/reference/inference.md#upstream-errors.
     """
@@ -204,12 +204,12 @@ def check_target(target: Target) -> None:
     rules = PROVIDERS.get(target.provider)
     if rules is None:
         raise EndpointRuleError("provider", f"provider must be one of {', '.join(PROVIDERS)}")
-    given = {f.name for f in fields(target) if f.name != "provider" and getattr(target, f.name) is not None}
-    for name in sorted(rules.required - given):
+    names = {f.name for f in fields(target) if f.name != "provider" and getattr(target, f.name) is not None}
+    for name in sorted(rules.required - names):
         raise EndpointRuleError(name, f"{target.provider} needs {name}")
-    for name in sorted(given - rules.required - rules.optional - ALLOWED_VALUES.keys()):
+    for name in sorted(names - rules.required - rules.optional - ALLOWED_VALUES.keys()):
         raise EndpointRuleError(name, f"{target.provider} has no field {name}")
-    for name in sorted(given):
+    for name in sorted(names):
         if isinstance(value := getattr(target, name), str) and not value.strip():
             raise EndpointRuleError(name, f"{name} must not be empty")
     _check_values(target)

@@ -65,5 +65,5 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def has_only_text(members: Mapping[str, Any]) -> bool:
-    """Whether all values are strings, as in nearly all metadata. Then no number can have lost its spelling."""
+    """Return whether all values are strings, as in nearly all metadata. No number can have lost its spelling then."""
     return all(type(value) is str for value in members.values())

@@ -15,7 +15,7 @@ MAX_MODELS = 1000
 """Entries in one group's `models`. Checked on write only: larger groups from earlier versions stay valid."""
 
 ThresholdKey = tuple[str, str, str]
-"""What a threshold applies to: slug, type, unit."""
+"""The key of a threshold: slug, type, unit."""
 
 
 class Enforcement(StrEnum):

@@ -1,4 +1,4 @@
-"""Which base URLs and addresses may be dialled (docs/reference/management-api.md#egress-rules).
+"""The base URLs and addresses that may be dialled (docs/reference/management-api.md#egress-rules).
 
 Control checks a URL when it is written; the proxy's egress connector checks each address again before it dials.
 Pure: the caller resolves names. The URL parser is strict: it refuses whatever two parsers could read differently, so no
@@ -29,7 +29,7 @@ class EgressAllowError(ValueError):
 
 
 class Reach(StrEnum):
-    """Who chose the destination of a call, which decides the addresses it may reach."""
+    """The party that chose the destination of a call. It decides which addresses the call may reach."""
 
     OPERATOR = "OPERATOR"  # a vendor base URL of the settings: any address but metadata
     REPLICA = "REPLICA"  # a platform model's replica: public, or inside a CIDR of TOLLGATE_EGRESS_ALLOW
@@ -123,7 +123,7 @@ def plain_address(address: Address) -> Address:
 
 
 def is_public(address: Address) -> bool:
-    """Whether `address` is reachable from the whole internet. Tunnels do not count: their end is unknown."""
+    """Return whether `address` is reachable from the whole internet. Tunnels do not count: their end is unknown."""
     address = plain_address(address)
     if isinstance(address, IPv4Address):
         return not _within(address, _SPECIAL_V4)
@@ -132,12 +132,12 @@ def is_public(address: Address) -> bool:
 
 
 def is_metadata(address: Address) -> bool:
-    """Whether `address`, or an address embedded in it, serves a cloud's instance credentials."""
+    """Return whether `address`, or an address embedded in it, serves a cloud's instance credentials."""
     return any(_within(inner, _METADATA) for inner in _with_embedded(address))
 
 
 def refusal(address: Address, reach: Reach, rules: EgressRules) -> str | None:
-    """Why `address` may not be dialled, or None if it may."""
+    """The reason why `address` may not be dialled, or None if it may."""
     address = plain_address(address)
     if is_metadata(address):
         return "metadata addresses are never dialled"
@@ -166,15 +166,15 @@ def _within(address: Address, networks: Iterable[Network]) -> bool:
 
 def _with_embedded(address: Address) -> list[Address]:
     """`address`, and each IPv4 address that a transition mechanism would extract from it."""
-    found: list[Address] = [address]
+    addresses: list[Address] = [address]
     if isinstance(address, IPv6Address):
         low = int(address) & 0xFFFFFFFF
         if address.ipv4_mapped is not None or address in _NAT64 or _within(address, _TUNNELLED):
-            found += [IPv4Address(low), IPv4Address(low ^ 0xFFFFFFFF)]
+            addresses += [IPv4Address(low), IPv4Address(low ^ 0xFFFFFFFF)]
         if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
-            found.append(IPv4Address(low))
-        found += filter(None, (address.sixtofour, *(address.teredo or ())))
-    return found
+            addresses.append(IPv4Address(low))
+        addresses += filter(None, (address.sixtofour, *(address.teredo or ())))
+    return addresses
 
 
 # --- URLs ------------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _check_replica_host(parsed: ParsedBase, rules: EgressRules, field: str) -> P
 
 
 def is_internal_name(host: str) -> bool:
-    """Whether `host` (lower case) is a single label, or has a suffix that is never public."""
+    """Return whether `host` (lower case) is a single label, or has a suffix that is never public."""
     labels = host.split(".")
     return len(labels) == 1 or labels[-1] in _INTERNAL_SUFFIXES
 

@@ -53,7 +53,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What calls through a slug cost from `valid_from_ms` on: per million tokens of a kind, and per call."""
+    """The price of calls through a slug from `valid_from_ms` on: per million tokens of a kind, and per call."""
 
     slug: str
     valid_from_ms: int

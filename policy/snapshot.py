@@ -27,7 +27,7 @@ Wire = dict[str, Any]
 
 
 class RowKind(StrEnum):
-    """What a row describes. The comment says what its id is."""
+    """The kind of thing that a row describes. Each comment says what the row's id is."""
 
     WORKSPACE = "workspace"  # id: workspace id
     ENDPOINT = "endpoint"  # id: slug
@@ -109,7 +109,7 @@ class WorkspaceRow:
     tier: str
     onboarded: bool
     async_max_body_bytes: int | None = None
-    """Of an asynchronous request; None: the operator's default for all workspaces."""
+    """The largest body of an asynchronous request; None: the operator's default for all workspaces."""
     signing_secrets: SigningSecrets | None = None
     """None until somebody has asked for the secret."""
 
@@ -321,9 +321,9 @@ _ENTRY_MEMBERS = frozenset(("slug", "rate_limits", "usage_limits"))
 _LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
 
 
-def _check_members(body: Wire, known: frozenset[str]) -> None:
-    if not body.keys() <= known:
-        raise ValueError(f"unknown members: {', '.join(sorted(body.keys() - known))}")
+def _check_members(body: Wire, allowed: frozenset[str]) -> None:
+    if not body.keys() <= allowed:
+        raise ValueError(f"unknown members: {', '.join(sorted(body.keys() - allowed))}")
 
 
 _TARGET_FIELDS = tuple(

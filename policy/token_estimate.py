@@ -51,7 +51,7 @@ _QUALITIES = {"standard": "medium", "hd": "high"}
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _RARE = re.compile("[\u0b00-\u0b7f\u0e80-\u0eff]")
 _RARE_WEIGHT = 110
-"""Added for each letter of Odia or Lao, which share their 256 code points with a lighter script."""
+"""The extra weight of each letter of Odia or Lao, which share their 256 code points with a lighter script."""
 
 _BY_BLOCK: Mapping[range, int] = {
     range(0x01, 0x03): 45,  # Latin letters, in addition to the runs
@@ -125,7 +125,7 @@ class Sample:
     given_size: int = 0
     """Characters, or bytes of raw parts, of all texts."""
     is_whole: bool = True
-    """Whether the parts are all of the texts."""
+    """True if the parts are all of the texts."""
     seen: Fraction | int = 1
     """The share of all texts that was given."""
 

@@ -19,18 +19,18 @@ OVERLOADED = 529
 
 
 def is_refusal(status: int) -> bool:
-    """Whether gateway or upstream refused the call: for the caller's fault, for a limit, or for want of room."""
+    """Return whether gateway or upstream refused the call: for the caller's fault, for a limit, or for want of room."""
     return (400 <= status < 500 and status != CLIENT_CLOSED) or status == OVERLOADED
 
 
 def is_error(status: int) -> bool:
-    """Whether the call failed although nothing was wrong with it."""
+    """Return whether the call failed although nothing was wrong with it."""
     return status >= 500 and status != OVERLOADED
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """What was added to one minute of one slug. `slug`: "" where a call had none, a model's id of a direct call.
+    """The amounts that are added to one minute of one slug. `slug`: "" for calls without one, a model's id if direct.
 
     `sums` is in the order of `SUMS`; `first_bytes` has a count per bucket.
     """

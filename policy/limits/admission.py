@@ -30,7 +30,7 @@ class Tightest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the requests, in order, were admitted, and the index of the bound that refused the rest.
+    """The number of requests that were admitted, in order, and the index of the bound that refused the rest.
 
     `now_ms`: the time of the groups, which is ahead of `clock_ms` once the clock has stepped back; 0 if too late.
     `retry_after_ms`: until a request would be admitted if nothing else happened. `counted_retry_after_ms`: the same,
@@ -80,8 +80,8 @@ def admit(
     if admitted or counters.steps(state):  # a group whose limits are full must not wait for the clock to catch up
         counters.groups.update(state)
     if admitted and stamp is not None:
-        known = counters.takes.get(stamp.incarnation, TakeLog())
-        counters.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
+        log = counters.takes.get(stamp.incarnation, TakeLog())
+        counters.takes[stamp.incarnation] = log.with_take(stamp, now_ms, admitted)
     rooms = _rooms(state, bounds)
     refused_by = None
     if admitted < len(estimates):
@@ -182,12 +182,12 @@ def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, to
 
 
 def _has_log(kind: Kind) -> bool:
-    """Whether a log counts it. A calendar window's requests are a number; its tokens are in a log until settled."""
+    """Return whether a log counts the kind. A calendar window counts requests in a number, and tokens once settled."""
     return kind[1].is_rolling or kind[0].parts is not None
 
 
 def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
-    """How long until this bound has room, if nothing else happens."""
+    """The time in ms until this bound has room, if nothing else happens."""
     counts = state[bound.counting_group]
     kind = _kind(bound.limit)
     limit = bound.limit
@@ -212,7 +212,7 @@ def _calendar_wait_ms(reserved: RollingLog, most: int, settled: int, end_ms: int
 
 
 def _counted_wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
-    """How long this bound has no room, token reservations not counted."""
+    """The time in ms until this bound has room, if token reservations do not count."""
     if bound.limit.type.parts is None:
         return _wait_ms(state, bound, moment)
     return _hard_wait_ms(state, bound, moment)

@@ -1,4 +1,4 @@
-"""How often a workspace may queue, look up and cancel asynchronous requests.
+"""Limits on how often a workspace may queue, look up and cancel asynchronous requests.
 
 See docs/reference/limits.md#asynchronous-requests.
 """

@@ -15,8 +15,8 @@ from policy.limits.take_numbers import TakeLog
 from policy.limits.windows import RollingLog, day_of, window_ms
 
 MOST_THRESHOLDS = 2
-"""How many thresholds the second sum of a limit that counts tokens must be below: what is used, and what the calls in
-flight can cost at most (decision 0062)."""
+"""The bound on the second sum of a limit that counts tokens, in thresholds: what is used, and what the calls in flight
+can cost at most (decision 0062)."""
 
 WINDOWS_KEPT = 2
 """The number of calendar windows that are kept beside the one that counts."""
@@ -82,11 +82,11 @@ class Counts:
         return self.with_margin(kind, self.margin(kind).refunded(count, at_ms))
 
     def counted_now(self, kind: Kind, at_ms: int) -> bool:
-        """Whether a take of this time counted in the present window. A step of the clock since then leaves it open."""
+        """Return whether a take of this time counted in the present window. False if the clock has stepped since."""
         return at_ms > self.ahead_since_ms and self.is_present(kind, at_ms - self.ahead_ms)
 
     def is_present(self, kind: Kind, clock_ms: int) -> bool:
-        """Whether the calendar window of this time is the one that counts."""
+        """Return whether the calendar window of this time is the one that counts."""
         return number_of(kind, day_of(clock_ms)) == number_of(kind, self.day)
 
     def count(self, kind: Kind) -> int:
@@ -102,23 +102,23 @@ class Counts:
         return replace(self, counted={**self.counted, place: tuple(counts)})
 
     def used(self, kind: Kind) -> int:
-        """How much of the threshold of `kind` is used, with what is expected of the calls in flight."""
-        used = 0 if kind[1].is_rolling else self.count(kind)
-        return used + self.log(kind).total
+        """The amount of the threshold of `kind` that is used, with what is expected of the calls in flight."""
+        count = 0 if kind[1].is_rolling else self.count(kind)
+        return count + self.log(kind).total
 
     def room(self, limit: Limit) -> int:
         """The amount that `limit` still admits. For tokens, also by the most that the calls in flight can cost."""
         kind = limit.type, limit.unit
-        used = self.used(kind)
-        room = limit.threshold - used
+        count = self.used(kind)
+        room = limit.threshold - count
         if limit.type.parts is None:
             return room
-        return min(room, MOST_THRESHOLDS * limit.threshold - used - self.margin(kind).total)
+        return min(room, MOST_THRESHOLDS * limit.threshold - count - self.margin(kind).total)
 
     def ahead_at(self, clock_ms: int) -> int:
-        """How far the group's time is ahead: by what Redis' clock has stepped back since the group was first used.
+        """The ms by which the group's time is ahead: what Redis' clock has stepped back since the group was first used.
 
-        So the time of a group never goes back, and its entries keep their age.
+        The time of a group never goes back, so its entries keep their age.
         """
         return max(self.ahead_ms, self.last_ms - clock_ms)
 
@@ -128,7 +128,7 @@ class Counts:
         return replace(counts._on_day(day_of(clock_ms)), last_ms=clock_ms + ahead_ms)
 
     def _with_ahead(self, clock_ms: int, ahead_ms: int) -> "Counts":
-        """Where the group's time jumps, its entries are moved along: they keep their age."""
+        """Set how far the group's time is ahead. Where that time jumps, move the entries along: they keep their age."""
         counts = replace(self, ahead_ms=ahead_ms, ahead_since_ms=self.last_ms)
         by_ms = ahead_ms - self.ahead_at(clock_ms)
         if not by_ms:
@@ -148,17 +148,17 @@ class Counts:
                 counts = counts._with_window(place, CalendarCounts(number_of(place[0], self.day), self.counted[place]))
         return counts
 
-    def _with_window(self, place: CountPlace, left: CalendarCounts) -> "Counts":
-        kept = self.other_windows.get(place, ())
-        if left not in kept:
-            others = [one for one in kept if one.number != left.number]
-            kept = tuple([left, *others] if any(left.counts) else others)
+    def _with_window(self, place: CountPlace, previous: CalendarCounts) -> "Counts":
+        windows = self.other_windows.get(place, ())
+        if previous not in windows:
+            others = [one for one in windows if one.number != previous.number]
+            windows = tuple([previous, *others] if any(previous.counts) else others)
         number = number_of(place[0], self.day)
-        counts = next((one.counts for one in kept if one.number == number), _nothing(place))
+        counts = next((one.counts for one in windows if one.number == number), _nothing(place))
         return replace(
             self,
             counted={**self.counted, place: counts},
-            other_windows={**self.other_windows, place: kept[:WINDOWS_KEPT]},
+            other_windows={**self.other_windows, place: windows[:WINDOWS_KEPT]},
         )
 
 
@@ -187,11 +187,11 @@ class CounterHash:
     takes: dict[str, TakeLog] = field(default_factory=dict)
 
     def last_ms(self, group: str) -> int:
-        """When the group's counters last changed, in its time. 0: never."""
+        """The time at which the group's counters last changed, in the group's time; 0 if never."""
         return self._of(group).last_ms
 
     def ahead_ms(self, groups: Iterable[str], clock_ms: int) -> int:
-        """How far these groups' time is ahead of the clock: of several, as far as of the one that is most ahead."""
+        """The ms by which the time of these groups is ahead of the clock: the most of any of them."""
         return max((self._of(group).ahead_at(clock_ms) for group in groups), default=0)
 
     def counts_at(self, group: str, clock_ms: int, ahead_ms: int | None = None) -> Counts:
@@ -206,7 +206,7 @@ class CounterHash:
         return replace(counts, logs=logs, margins=margins)
 
     def steps(self, state: Mapping[str, Counts]) -> bool:
-        """Whether a clock that stepped back has put a group's time further ahead than is stored."""
+        """Return whether a clock that stepped back has put a group's time further ahead than is stored."""
         return any(counts.ahead_ms != self._of(group).ahead_ms for group, counts in state.items())
 
     def _of(self, group: str) -> Counts:

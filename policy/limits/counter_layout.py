@@ -17,15 +17,15 @@ MASK_PAGE = 6
 log is the exact one."""
 
 AHEAD = 63
-"""In a header, what looks like the log of this kind says how far the group's time is ahead of Redis' clock. It comes
-first, once that clock has stepped back (docs/reference/limits.md#time)."""
+"""The number, in the place of a log's kind, of the entry that says how far the group's time is ahead of Redis' clock.
+It is the header's first, and there only once that clock has stepped back (docs/reference/limits.md#time)."""
 
 MARGIN = 64
 """The log of the margins of a limit that counts tokens has the number of its kind plus this
 (docs/reference/limits.md#tokens)."""
 
 COUNT = 128
-"""In a header, what looks like the log of a usage limit's kind plus this has as its total what the window counted."""
+"""The number that is added to a usage limit's kind, in the place of a log's kind: that total is the window's count."""
 
 DAY_PAIR: tuple[Kind, ...] = ((LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
 """The kinds whose counts are members of every header, together with the number of the day."""
@@ -106,9 +106,9 @@ def calendar_usage(kind: Kind, header: bytes | None, windows: bytes | None, cloc
     """
     calendar = kind[1].window
     assert not isinstance(calendar, Rolling)
-    wanted = window_number(calendar, day_of(clock_ms))
+    present = window_number(calendar, day_of(clock_ms))
     for number, counts in _windows_of(kind, header or b"", windows or b"", calendar):
-        if number == wanted:
+        if number == present:
             return counts
     return 0
 
@@ -154,7 +154,7 @@ def closed_field(group: str, number: int) -> str:
 
 
 def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: int) -> tuple[int, int]:
-    """What counts at `now_ms` against a rate limit of the kind `number`, and for how many ms some of it still counts.
+    """The count at `now_ms` against a rate limit of the kind `number`, and the ms for which some of it still counts.
 
     `now_ms`: in the group's time. `header` and `closed`: a group's field and its `closed_field`, read together.
     Unsettled tokens count as expected.
@@ -178,7 +178,7 @@ def rate_usage(header: bytes | None, closed: bytes | None, number: int, now_ms: 
 
 
 def _log_at(header: bytes | None, number: int) -> int:
-    """Where the header has this log: kind, total, last times of the oldest closed and the open entry. -1: nowhere."""
+    """The offset of this log in the header, or -1: kind, total, last times of the oldest closed and the open entry."""
     places = range(_LOGS_AT, len(header or b""), _LOG_BYTES)
     return next((at for at in places if header is not None and header[at] == number), -1)
 
@@ -188,5 +188,5 @@ def _number(header: bytes, start: int, end: int) -> int:
 
 
 def marker_time_ms(marker: bytes) -> int:
-    """When an incarnation last settled or took something in this hash. Both markers hold a number, then the time."""
+    """The time at which an incarnation last settled or took something in this hash. A marker has it behind a number."""
     return _number(marker, 6, 12)

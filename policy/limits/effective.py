@@ -1,4 +1,4 @@
-"""Which limits bind a call of (group, slug), and which group each comes from.
+"""The limits that bind a call of (group, slug), and the group that each comes from.
 
 Control renders `effective_models` with the same function that the proxy admits by, so the two cannot differ.
 
@@ -110,16 +110,16 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
 
 def _nearest(ids: Sequence[str], limits: Sequence[LimitSet | None], slug: str) -> Plan:
     """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
-    chosen: dict[Kind, tuple[Limit, str]] = {}
+    nearest_limits: dict[Kind, tuple[Limit, str]] = {}
     for id, own in zip(ids, limits, strict=True):
         for limit in own.limits if own is not None else ():
-            chosen.setdefault((limit.type, limit.unit), (limit, id))
+            nearest_limits.setdefault((limit.type, limit.unit), (limit, id))
     caller = ids[0]
     key = bucket_key(caller, slug)
-    if not chosen:
+    if not nearest_limits:
         return Plan(slug, caller, key, (), ())
-    nearest = limit_set(tuple(limit for limit, _ in chosen.values()))
-    sources = tuple(chosen[limit.type, limit.unit][1] for limit in nearest.limits)
+    nearest = limit_set(tuple(limit for limit, _ in nearest_limits.values()))
+    sources = tuple(nearest_limits[limit.type, limit.unit][1] for limit in nearest.limits)
     return Plan(slug, caller, key, (caller,), (nearest,), sources)
 
 

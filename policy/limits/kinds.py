@@ -131,7 +131,7 @@ def window_number(calendar: Calendar, day: int) -> int:
 def days_left(calendar: Calendar, day: int) -> int:
     """The number of days that the window has from this one on, with it."""
     number = window_number(calendar, day)
-    left = 1
-    while window_number(calendar, day + left) == number:
-        left += 1
-    return left
+    count = 1
+    while window_number(calendar, day + count) == number:
+        count += 1
+    return count

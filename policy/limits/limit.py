@@ -11,7 +11,7 @@ from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 MAX_THRESHOLD = 2**53 - 1
 """The largest threshold: the largest whole number that is exact in JSON and in Lua."""
 MIN_THRESHOLD = 0
-"""This threshold refuses every call."""
+"""The threshold that refuses every call."""
 MAX_RATE_LIMITS = len(LimitType)
 MAX_USAGE_LIMITS = len(LimitType) * len(USAGE_UNITS)
 """The most limits in a list of a slug: see `SlugLimits`."""
@@ -19,7 +19,7 @@ MAX_USAGE_LIMITS = len(LimitType) * len(USAGE_UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `threshold` of `type` in one `unit`."""
+    """A limit: at most `threshold` of `type` in one `unit`."""
 
     type: LimitType
     unit: Unit
@@ -27,7 +27,7 @@ class Limit:
 
     @property
     def is_rate(self) -> bool:
-        """Whether this is a rate limit, with a rolling window. Otherwise it is a usage limit."""
+        """Return whether this is a rate limit, with a rolling window. Otherwise it is a usage limit."""
         return self.unit.is_rolling
 
 

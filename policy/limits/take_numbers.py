@@ -13,8 +13,8 @@ NO_DEADLINE_MS = 2**53 - 1
 
 
 class TakeStamp(NamedTuple):
-    """What a take carries. `number`: rises per incarnation. `answered_through`: all takes up to this number have
-    been answered. `deadline_ms`: by Redis' clock, the last millisecond in which the take may run."""
+    """The numbers that a take carries. `number` rises per incarnation. All takes up to `answered_through` have been
+    answered. `deadline_ms` is by Redis' clock the last millisecond in which the take may run."""
 
     incarnation: str
     number: int
@@ -32,13 +32,13 @@ class TakeRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TakeLog:
-    """What a hash stores of one incarnation's takes: up to which number they are revoked, and the unanswered ones."""
+    """The takes of one incarnation in a hash: the number up to which they are revoked, and the unanswered ones."""
 
     revoked_through: int = 0
     records: tuple[TakeRecord, ...] = ()
 
     def refuses(self, stamp: TakeStamp, clock_ms: int) -> bool:
-        """Whether the take is late or revoked. `clock_ms`: Redis' clock itself, which may step back."""
+        """Return whether the take is late or revoked. `clock_ms`: Redis' clock itself, which may step back."""
         return clock_ms > stamp.deadline_ms or stamp.number <= self.revoked_through
 
     def with_take(self, stamp: TakeStamp, at_ms: int, admitted: int) -> "TakeLog":

@@ -38,9 +38,9 @@ class UnknownTierError(ValueError):
     """No tier has that name. The message lists the known ones."""
 
     def __init__(self, name: str, tiers: Mapping[str, Tier]) -> None:
-        known = ", ".join(sorted(tiers))
+        names = ", ".join(sorted(tiers))
         super().__init__(
-            f"no tier is called {name!r}; known are {known}, and {CUSTOM}=REQUESTS/TOKENS for a workspace's own "
+            f"no tier is called {name!r}; known are {names}, and {CUSTOM}=REQUESTS/TOKENS for a workspace's own "
             "figures. TOLLGATE_MODEL_API_TIERS defines further ones, here and for the proxies"
         )
 

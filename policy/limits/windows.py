@@ -32,7 +32,7 @@ def granule_ms(unit: Unit, exact: bool) -> int:
 
 
 def is_exact(limit: Limit) -> bool:
-    """Whether the log of this limit is exact."""
+    """Return whether the log of this limit is exact."""
     return limit.threshold <= EXACT_UP_TO and limit.is_rate
 
 
@@ -73,7 +73,7 @@ class RollingLog:
         return sum(entry.count for entry in self.entries)
 
     def live(self, window_ms: int, now_ms: int) -> "RollingLog":
-        """Without the entries that have left the window. An entry of exactly `window_ms` ago counts: times are
+        """Drop the entries that have left the window. An entry of exactly `window_ms` ago counts: times are
         truncated to the millisecond."""
         return RollingLog(tuple(entry for entry in self.entries if entry.last_ms + window_ms >= now_ms))
 
@@ -99,13 +99,13 @@ class RollingLog:
 
         An empty entry is removed, except the newest: it keeps the time of the last event.
         """
-        kept: list[Entry] = []
+        entries: list[Entry] = []
         for index, entry in enumerate(self.entries):
             if entry.first_ms <= at_ms <= entry.last_ms:
                 entry = replace(entry, count=max(0, entry.count - count))
             if entry.count or index == len(self.entries) - 1:
-                kept.append(entry)
-        return RollingLog(tuple(kept))
+                entries.append(entry)
+        return RollingLog(tuple(entries))
 
     def moved(self, by_ms: int) -> "RollingLog":
         """The same events, later by `by_ms`."""

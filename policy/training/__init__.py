@@ -1,1 +1,1 @@
-"""What control and the trainer say to each other about training jobs, and which jobs fit on which hosts. Pure."""
+"""The messages about training jobs between control and the trainer, and which jobs fit on which hosts. Pure."""

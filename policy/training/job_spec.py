@@ -1,4 +1,4 @@
-"""What a training job runs, as control stores it and a trainer starts it.
+"""The specification of a training job, as control stores it and a trainer starts it.
 
 See docs/reference/training.md#jobs.
 """
@@ -27,7 +27,7 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """When a shell is offered, and for how long from then on."""
+    """The moment from which a shell is offered, and for how long."""
 
     trigger: str
     timeout_minutes: int

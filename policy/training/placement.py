@@ -1,4 +1,4 @@
-"""Which waiting jobs start now, on which hosts, and which spot jobs end for them. Pure.
+"""The waiting jobs that start now, on which hosts, and the spot jobs that end for them. Pure.
 
 Dedicated jobs come before spot jobs, then the higher priority, then the older. The first job that has to wait reserves
 its room on every host that it may get: jobs behind it use only what it leaves, so they cannot keep it waiting.
@@ -56,34 +56,34 @@ def unfit_field(hosts: Sequence[Host], node_count: int, resources: NodeResources
     return "node_count" if sum(_most_nodes(host, resources) for host in hosts) < node_count else None
 
 
-def decide(hosts: Sequence[Host], placed: Iterable[Placed], waiting: Iterable[Candidate]) -> Decision:
-    """What to do now. A preempted job's room is given only once it has ended: ask again then."""
+def decide(hosts: Sequence[Host], placed: Iterable[Placed], candidates: Iterable[Candidate]) -> Decision:
+    """Decide what to do now. A preempted job's room is given only once it has ended: ask again then."""
     room = _Room(hosts)
-    held = list(placed)
-    for one in held:
+    placements = list(placed)
+    for one in placements:
         room.give(one, -1)
     starts: dict[str, tuple[str, ...]] = {}
     preempted: tuple[str, ...] = ()
     has_reserved = False
-    for job in sorted(waiting, key=lambda job: job.order):
+    for job in sorted(candidates, key=lambda job: job.order):
         got = room.take(job.node_count, job.resources)
         if got is not None:
             starts[job.job_id] = got
         elif not has_reserved:
             has_reserved = True
-            preempted = () if job.is_spot else _preempted(room, held, job)
+            preempted = () if job.is_spot else _preempted(room, placements, job)
             _reserve(room, hosts, job)
     return Decision(starts, preempted)
 
 
-def _preempted(room: "_Room", held: Sequence[Placed], job: Candidate) -> tuple[str, ...]:
+def _preempted(room: "_Room", placements: Sequence[Placed], job: Candidate) -> tuple[str, ...]:
     """The spot jobs whose end makes room, the least important first; none if their end would not be enough."""
     after = room.copy()
     ending: list[str] = []
-    for one in held:
+    for one in placements:
         if one.is_ending:
             after.give(one, 1)
-    for one in sorted((one for one in held if not one.is_ending), key=lambda one: one.job.order, reverse=True):
+    for one in sorted((one for one in placements if not one.is_ending), key=lambda one: one.job.order, reverse=True):
         if after.copy().take(job.node_count, job.resources) is not None:
             return tuple(ending)
         if one.job.is_spot:
@@ -106,14 +106,14 @@ def _reserve(room: "_Room", hosts: Sequence[Host], job: Candidate) -> None:
 
 
 class _Room:
-    """What is left of each host."""
+    """The room that is left on each host."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._left = {host.name: _has(host) for host in hosts}
 
     def copy(self) -> "_Room":
         room = _Room(())
-        room._left = {name: dict(left) for name, left in self._left.items()}
+        room._left = {name: dict(amounts) for name, amounts in self._left.items()}
         return room
 
     def take(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
@@ -121,7 +121,7 @@ class _Room:
         needs = _needs(resources)
         got = list[str]()
         for _ in range(node_count):
-            fitting = [name for name, left in self._left.items() if _fits(left, needs)]
+            fitting = [name for name, amounts in self._left.items() if _fits(amounts, needs)]
             if not fitting:
                 for name in got:
                     self._change(name, needs, 1)
@@ -138,9 +138,9 @@ class _Room:
                 self._change(name, _needs(placed.job.resources), sign)
 
     def _change(self, name: str, needs: Mapping[str, int], sign: int) -> None:
-        left = self._left[name]
+        amounts = self._left[name]
         for kind, amount in needs.items():
-            left[kind] = left.get(kind, 0) + sign * amount
+            amounts[kind] = amounts.get(kind, 0) + sign * amount
 
 
 def _has(host: Host) -> dict[str, int]:
@@ -154,10 +154,10 @@ def _needs(resources: NodeResources) -> dict[str, int]:
 
 
 def _most_nodes(host: Host, resources: NodeResources) -> int:
-    """How many nodes of a job fit on an empty machine. Nodes of one job are alike, so no packing is better."""
+    """The number of a job's nodes that fit on an empty machine. Nodes of one job are alike, so no packing is better."""
     has = _has(host)
     return min(has.get(kind, 0) // amount for kind, amount in _needs(resources).items() if amount)
 
 
-def _fits(left: Mapping[str, int], needs: Mapping[str, int]) -> bool:
-    return all(left.get(kind, 0) >= amount for kind, amount in needs.items())
+def _fits(amounts: Mapping[str, int], needs: Mapping[str, int]) -> bool:
+    return all(amounts.get(kind, 0) >= amount for kind, amount in needs.items())

@@ -34,19 +34,19 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a trainer observes of one attempt at a job. `error_message`: for people, without secrets."""
+    """The state of one attempt at a job, as a trainer observes it. `error_message`: for people, without secrets."""
 
     job_id: str
     attempt: int
     phase: Phase
     outcome: Outcome | None = None
     error_message: str | None = None
-    """Also while RUNNING: failed nodes are kept for an interactive session."""
+    """The reason of a failure. Set while RUNNING too: failed nodes are kept for an interactive session."""
     nodes: tuple[NodeState, ...] = ()
     is_syncing: bool = False
     """Checkpoints that are complete on disk are not in the store yet."""
     is_forgotten: bool = False
-    """Nothing of the job is left, here or in the store; control may delete its record."""
+    """True if nothing of the job is left, here or in the store; control may delete its record."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -82,7 +82,7 @@ class BackendReport:
     trainer: str
     backend: str
     reason: str | None
-    """Why the backend is away; None if it is there. Nothing is known about jobs while it is away."""
+    """The reason why the backend is away; None if it is there. Nothing is known about jobs while it is away."""
     has_sessions: bool
     hosts: tuple[Host, ...]
     jobs: tuple[JobReport, ...]
@@ -112,11 +112,11 @@ class BackendReport:
 
 @dataclass(frozen=True, slots=True)
 class WantedJob:
-    """What control wants of one job that has not ended, or that a trainer still has something of."""
+    """The wish of control for one job that has not ended, or that a trainer still has something of."""
 
     job_id: str
     attempt: int
-    """0: it was never started."""
+    """The number of the attempt; 0: the job was never started."""
     status: str
     wanted: Wanted
     priority: int
@@ -216,7 +216,7 @@ class CheckpointReport:
 
     name: str
     location: str
-    """Its directory in the store, relative to the store's root; another one for each content."""
+    """The directory in the store, relative to the store's root; another one for each content."""
     created_at_ms: int
     checkpoint_type: str
     base_model: str | None
@@ -339,7 +339,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """What a node printed between two offsets of its output. Control takes each byte range once."""
+    """The output of a node between two offsets. Control takes each byte range once."""
 
     attempt: int
     rank: int

@@ -1,4 +1,4 @@
-"""What a node of a job needs and what a host has.
+"""The needs of a job's node and the capacity of a host.
 
 See docs/reference/training.md#instance-types.
 """
@@ -12,7 +12,7 @@ from policy.training.wire import count, members, optional_text, text
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """What each node of a job gets. `gpu_type` None: `gpu_count` is 0."""
+    """The resources that each node of a job gets. `gpu_type` None: `gpu_count` is 0."""
 
     millicpu: int
     memory_mib: int
@@ -43,7 +43,7 @@ class Host:
     max_nodes: int
     gpus: Mapping[str, int] = field(default_factory=dict)
     gpu_memory_mib: Mapping[str, int] = field(default_factory=dict)
-    """Of one GPU of each type, where it is known."""
+    """The memory of one GPU of each type, where it is known."""
 
     def to_wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -32,18 +32,18 @@ LORA = "LORA"
 
 
 class Phase(Enum):
-    """How far a trainer is with one attempt at a job."""
+    """The phase of one attempt at a job, as its trainer sees it."""
 
     WAITING = "WAITING"
-    """It does not fit now. Nothing of it runs."""
+    """The attempt does not fit now, so nothing of it runs."""
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     ENDED = "ENDED"
-    """Nothing of it runs any more; the outcome says why."""
+    """The attempt is over: nothing of it runs. The outcome says why."""
 
 
 class Outcome(Enum):
-    """How one attempt at a job ended."""
+    """The end of one attempt at a job."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -55,7 +55,7 @@ class Outcome(Enum):
 
 
 class Wanted(Enum):
-    """What control wants of a job."""
+    """The order of control for a job."""
 
     RUN = "RUN"
     STOP = "STOP"

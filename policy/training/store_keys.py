@@ -1,4 +1,4 @@
-"""Where the files of checkpoints are in the checkpoint store: `<job id>/<name>/<version>/<path>`, encoded. Pure.
+"""Keys of checkpoint files in the checkpoint store: `<job id>/<name>/<version>/<path>`, encoded. Pure.
 
 Stores treat some characters in their own way (`*`, `?`, `#`, `::`), so keys have none of them. Names come from jobs: a
 part that would leave its directory is refused.
@@ -19,7 +19,7 @@ _HASHED = "%-"
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can be one part of a path everywhere: no `/`, `.`, `..`, control or unencodable characters."""
+    """Return whether a name can be part of a path everywhere: no `/`, `.`, `..`, control or unencodable characters."""
     if name in ("", ".", "..") or "/" in name or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
         return False
     return len(name.encode()) <= MAX_NAME_BYTES
@@ -47,12 +47,12 @@ def store_key(location: str, path: str) -> str:
 
 
 def manifest_key(location: str) -> str:
-    """What is written once everything else at `location` is verified. No file's key can be the same."""
+    """The key of the manifest, written once all else at `location` is verified. No file's key can be the same."""
     return f"{location}/%manifest"
 
 
 def restored_key(job_id: str) -> str:
-    """What the job's present attempt was restored from. No checkpoint's name can give the same."""
+    """The key that says what the job's present attempt was restored from. No checkpoint's name can give the same."""
     return f"{job_id}/%restored"
 
 
