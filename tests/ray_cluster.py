@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.ports import own_port
 from tests.processes import command_line
 
-HEAD, SECOND = "127.0.0.2", "127.0.0.3"
+HEAD = "127.0.0.2"
+SECOND = "127.0.0.3"
 CPUS = 8
 _START_TIMEOUT_S = 90
 _BIN = Path(sys.executable).parent

@@ -113,7 +113,8 @@ class RedisCluster:
 
     def fail_over(self, replica: ClusterNode) -> None:
         """The replica becomes the primary, in agreement with its primary. Returns when every node knows it."""
-        primary_port, asked_at = replica.run("ROLE")[2], float("-inf")
+        primary_port = replica.run("ROLE")[2]
+        asked_at = float("-inf")
 
         def is_known() -> bool:
             nonlocal asked_at

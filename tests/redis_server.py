@@ -88,7 +88,8 @@ class RedisServer:
 
     def client(self) -> "redis.Redis":
         """Of the default user, over the unix socket, on one connection."""
-        path, password = str(self.socket_path), self.password or None
+        path = str(self.socket_path)
+        password = self.password or None
         return redis.Redis(unix_socket_path=path, password=password, single_connection_client=True)
 
     def run(self, *command: str | int) -> Any:

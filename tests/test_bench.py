@@ -81,7 +81,8 @@ def test_limit_within_the_spread_of_the_rounds_is_undecided() -> None:
 
 
 def test_rounds_are_compared_with_their_neighbours() -> None:
-    drifting, beside = [100.0, 150.0, 400.0], [50.0, 75.0, 200.0]
+    drifting = [100.0, 150.0, 400.0]
+    beside = [50.0, 75.0, 200.0]
     assert Measured.ratio(drifting, beside) == Measured(2.0, 2.0, 2.0)
 
 

@@ -42,8 +42,10 @@ def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:
     (code,) = re.findall("```python\n(.*?)```", (ROOT / "docs/webhooks.md").read_text(), re.DOTALL)
     receiver: dict[str, Any] = {}
     exec(code, receiver)
-    secret, told = new_secret(), {"type": EVENT_TYPE, "data": {"events": [{"idempotencyKey": "1"}]}}
-    body, seen = json.dumps(told).encode(), set[str]()
+    secret = new_secret()
+    told = {"type": EVENT_TYPE, "data": {"events": [{"idempotencyKey": "1"}]}}
+    body = json.dumps(told).encode()
+    seen = set[str]()
     headers = signed_headers("msg_1", body, time.time_ns() // 1_000_000, [secret])
     assert receiver["take"](headers, body, secret, seen) == [{"idempotencyKey": "1"}]
     assert receiver["take"](headers, body, secret, seen) == []
@@ -56,7 +58,9 @@ def test_documented_receiver_of_results_verifies_and_deduplicates() -> None:
     (code,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
     receiver: dict[str, Any] = {}
     exec(code, receiver)
-    secret, results, body = new_secret(), dict[str, Any](), ResultBody(RESULT)
+    secret = new_secret()
+    results = dict[str, Any]()
+    body = ResultBody(RESULT)
     told = b"".join((body.begin(), *body.parts(b'{"score": 0.9}'), body.end()))
     signed = SignedHeaders(RESULT.request_id, int(time.time()), [new_secret(), secret])
     signed.add(told)

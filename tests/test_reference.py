@@ -139,7 +139,8 @@ def test_settings_table_names_the_process_that_reads_each_setting() -> None:
 
 
 def test_settings_table_shows_the_default_values() -> None:
-    proxy, control = settings_from(REQUIRED), ControlSettings.from_environ(REQUIRED)
+    proxy = settings_from(REQUIRED)
+    control = ControlSettings.from_environ(REQUIRED)
     defaults = {**{name: getattr(control, name) for name in control.__slots__}}
     defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
     defaults |= {f"async_{name}": value for name, value in asdict(proxy.async_requests).items()}

@@ -29,8 +29,10 @@ async def eventually(
 
 async def until_still(look: Callable[[], Any], turns: int = 50) -> None:
     """Wait until `look` returns the same for `turns` turns of the event loop: a stalled machine takes none."""
-    seen, left = look(), turns
+    seen = look()
+    left = turns
     while left:
         await asyncio.sleep(0.005)
         found = look()
-        left, seen = (left - 1 if found == seen else turns), found
+        left = left - 1 if found == seen else turns
+        seen = found

@@ -119,7 +119,8 @@ async def run_through(stage: Stage, process: ClientProcess, provider: Provider, 
         billed = await stage.billed(client)
     rest = [_tokens(event) for event in billed[billed_before:]]
     for run in (runs[case] for case in process.cases):
-        run.billed, rest = rest[: run.answered], rest[run.answered :]
+        run.billed = rest[: run.answered]
+        rest = rest[run.answered :]
     return runs
 
 

@@ -89,7 +89,8 @@ async def clock_ms(store: Store) -> int:
 async def all_pages(reader: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:
     """The window of the answer, and the keys of the events on all its pages."""
     page = await reader.first_page(asked, limit)
-    window, rows = page.window, list(page.rows)
+    window = page.window
+    rows = list(page.rows)
     while page.next is not None:
         page = await reader.next_page(window, page.next, page.limit)
         assert page.rows

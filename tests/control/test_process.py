@@ -95,7 +95,8 @@ def group(entity: str) -> dict[str, Any]:
 
 
 async def test_two_processes_start_at_once_and_behave_as_one(empty_url: str) -> None:
-    one, two = Process(empty_url), Process(empty_url)
+    one = Process(empty_url)
+    two = Process(empty_url)
     async with ready_processes(one, two) as session:
         headers = {"Authorization": f"Bearer {await key_of_new_workspace(empty_url)}"}
 

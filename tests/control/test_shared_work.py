@@ -81,7 +81,8 @@ async def test_error_reaches_all_who_asked_and_the_next_run_starts_afresh() -> N
 
 async def test_a_cancelled_asker_takes_the_result_from_nobody() -> None:
     work = Work()
-    gone, stays = work.ask(), work.ask()
+    gone = work.ask()
+    stays = work.ask()
     await turns()
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -66,7 +66,8 @@ def test_both_planes_share_what_they_must() -> None:
 
 
 def test_secrets_come_from_outside_and_new_secrets_makes_each() -> None:
-    text, made = (DEPLOY / "compose.yaml").read_text(), (DEPLOY / "new-secrets").read_text()
+    text = (DEPLOY / "compose.yaml").read_text()
+    made = (DEPLOY / "new-secrets").read_text()
     required = set(re.findall(r"\$\{(\w+):\?", text))
     assert required == SECRETS.keys() == set(re.findall(r'echo "(\w+)=', made))
     ignored = (DEPLOY.parent / ".gitignore").read_text() + (DEPLOY.parent / ".dockerignore").read_text()

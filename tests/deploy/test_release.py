@@ -49,7 +49,8 @@ def test_same_sources_give_the_same_bits_elsewhere(two_builds: list[Path]) -> No
 
 
 def test_wheel_and_sdist_hold_the_product_and_nothing_else(two_builds: list[Path]) -> None:
-    (wheel,), (sdist,) = two_builds[0].glob("*.whl"), two_builds[0].glob("*.tar.gz")
+    (wheel,) = two_builds[0].glob("*.whl")
+    (sdist,) = two_builds[0].glob("*.tar.gz")
     installed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     ours = {str(name) for name in packages.sources(ROOT) if name.parts[0] in packages.PACKAGES}
     assert installed == ours

@@ -48,7 +48,9 @@ from proxy.async_requests.requests import (
 )
 from proxy.async_requests.states import OUTCOMES, Event, Phase, Status, after
 
-LEASE_MS, STANDING_MS, KEPT_MS = int(LEASE_S * 1000), int(STANDING_S * 1000), int(KEPT_S * 1000)
+LEASE_MS = int(LEASE_S * 1000)
+STANDING_MS = int(STANDING_S * 1000)
+KEPT_MS = int(KEPT_S * 1000)
 PAUSED_AND_QUEUED = (Phase.PAUSED, Phase.QUEUED)
 
 
@@ -104,7 +106,8 @@ class Entry:
         before = visible_status(self.phase, self.outcome)
         self.phase = after(self.phase, event, self.has_webhook)
         self.outcome = OUTCOMES.get(event, self.outcome)
-        self.holder, self.due_ms = "", None
+        self.holder = ""
+        self.due_ms = None
         if visible_status(self.phase, self.outcome) is not before:
             self.status_ms = now_ms
 
@@ -204,7 +207,8 @@ class FakeAsyncQueue:
 
     async def sweep(self, workspace_id: str) -> Work:
         self._check_available()
-        now_ms, place = self.now_ms(), self._next_place()
+        now_ms = self.now_ms()
+        place = self._next_place()
         ended = [entry for entry in self._of(workspace_id) if self._sweep_one(entry, now_ms, place)]
         entries = list(self._of(workspace_id))
         startable: dict[DeploymentRef, int] = {}
@@ -316,7 +320,8 @@ class FakeAsyncQueue:
             return None
         entry = due[0]
         entry.tries += 1
-        entry.holder, entry.held_until_ms = holder, self.now_ms() + LEASE_MS
+        entry.holder = holder
+        entry.held_until_ms = self.now_ms() + LEASE_MS
         endpoint = entry.request.submission.webhook_endpoint
         assert endpoint is not None
         assert entry.outcome is not None
@@ -353,7 +358,9 @@ class FakeAsyncQueue:
         self._check_available()
         if (entry := self._held_delivery(delivery)) is None:
             return False
-        entry.outcome, entry.error, entry.answer = Status.FAILED, ANSWER_LOST, None
+        entry.outcome = Status.FAILED
+        entry.error = ANSWER_LOST
+        entry.answer = None
         self._forget_chunks(entry)
         return True
 
@@ -371,7 +378,8 @@ class FakeAsyncQueue:
         if again_in_ms is None:
             self._end_delivery(entry, Event.GIVE_UP)
         else:
-            entry.holder, entry.due_ms = "", self.now_ms() + again_in_ms
+            entry.holder = ""
+            entry.due_ms = self.now_ms() + again_in_ms
         return True
 
     async def overview(self) -> Sequence[DeploymentFigures]:
@@ -461,7 +469,8 @@ class FakeAsyncQueue:
         if self._decide_late(entry, now_ms, place):
             return True
         if entry.due_ms is not None and now_ms >= entry.due_ms:  # a pause ends, or a delivery is tried again
-            entry.due_ms, entry.place = None, place
+            entry.due_ms = None
+            entry.place = place
             self._hint(entry.deployment.workspace_id)
         elif entry.holder and now_ms >= entry.held_until_ms:
             return self._take_back(entry, now_ms, place)
@@ -486,7 +495,8 @@ class FakeAsyncQueue:
             if entry.tries >= DELIVERY_TRIES:
                 self._end_delivery(entry, Event.GIVE_UP)
                 self._count_end(entry)
-            entry.holder, entry.place = "", place
+            entry.holder = ""
+            entry.place = place
             return False
         if entry.attempt >= entry.request.submission.retries.max_attempts:
             self._decide(entry, Event.FAIL, WORKER_LOST, place)
@@ -509,9 +519,11 @@ class FakeAsyncQueue:
     def _begin(self, entry: Entry, holder: str, now_ms: int) -> Attempt:
         entry.move(Event.START, now_ms)
         entry.attempt += 1
-        entry.holder, entry.held_until_ms = holder, now_ms + LEASE_MS
+        entry.holder = holder
+        entry.held_until_ms = now_ms + LEASE_MS
         if entry.begun_ms is None:
-            entry.begun_ms, entry.deadline_ms = now_ms, now_ms + self._timeout_ms
+            entry.begun_ms = now_ms
+            entry.deadline_ms = now_ms + self._timeout_ms
         submission = entry.request.submission
         return Attempt(
             AttemptRef(entry.deployment, entry.request.id, entry.attempt, holder),
@@ -535,7 +547,9 @@ class FakeAsyncQueue:
     def _decide(self, entry: Entry, event: Event, error: RequestError | None, place: int) -> None:
         """`entry.answer` is set before a SUCCEED."""
         entry.move(event, self.now_ms())
-        entry.error, entry.decided_ms, entry.place = error, self.now_ms(), place
+        entry.error = error
+        entry.decided_ms = self.now_ms()
+        entry.place = place
         if event is not Event.SUCCEED or entry.phase is Phase.ENDED:
             self._forget_chunks(entry)
         self._hint(entry.deployment.workspace_id)

@@ -49,7 +49,9 @@ class FakeControl:
         self.rows[(kind, id)] = Row(kind, id, self.revision, body)
 
     def start_over(self, epoch: str) -> None:
-        self.epoch, self.revision, self.rows = epoch, 0, {}
+        self.epoch = epoch
+        self.revision = 0
+        self.rows = {}
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         self.requests.append((since.epoch, since.revision, after))

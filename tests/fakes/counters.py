@@ -88,7 +88,8 @@ class FakeCounters:
         if self.away:
             raise CountersUnavailableError
         decision = admit(self._book(plan.key), plan.bounds, (estimate,), self._now_ms())
-        requests, tokens = _status(plan, decision.requests), _status(plan, decision.tokens)
+        requests = _status(plan, decision.requests)
+        tokens = _status(plan, decision.tokens)
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])

@@ -18,7 +18,8 @@ def time_text(epoch_ms: int) -> str:
 
 
 def ulid(epoch_ms: int, number: int) -> str:
-    value, text = (epoch_ms << 80) | number, ""
+    value = (epoch_ms << 80) | number
+    text = ""
     for _ in range(26):
         value, digit = divmod(value, 32)
         text = _DIGITS[digit] + text

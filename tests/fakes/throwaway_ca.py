@@ -41,7 +41,8 @@ class ThrowawayCa:
             .sign(self._key, hashes.SHA256())
         )
         file = self.server_file(names[0])
-        pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        pem = serialization.Encoding.PEM
+        pkcs8 = serialization.PrivateFormat.PKCS8
         private = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
         file.write_bytes(private + certificate.public_bytes(pem))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -57,7 +57,9 @@ class Attempt:
         """End every node that still runs, and so the attempt."""
         for node in self.nodes:
             node.exit_status = exit_status if node.exit_status is None else node.exit_status
-        self.phase, self.outcome, self.error_message = Phase.ENDED, outcome, error_message
+        self.phase = Phase.ENDED
+        self.outcome = outcome
+        self.error_message = error_message
 
     def run(self) -> None:
         """Run the start commands on each node up to the first `sleep`."""

@@ -56,7 +56,8 @@ class FakeIncoming:
         self.reads += 1
         await asyncio.sleep(0)  # the real one may suspend anywhere
         if self.whole is not None:
-            whole, self.whole = self.whole, None
+            whole = self.whole
+            self.whole = None
             return whole
         while self.parts:
             part = self.parts.popleft()

@@ -42,7 +42,8 @@ class WorkspaceApi:
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         parts = path.strip("/").split("/")
         names = [part for part in parts if part in (*self.items, "models")]
-        kind, rest = names[0], parts[parts.index(names[0]) + 1 :]
+        kind = names[0]
+        rest = parts[parts.index(names[0]) + 1 :]
         if method == "GET":
             return self._list(kind, query)
         if rest == ["compare"]:
@@ -80,7 +81,8 @@ class WorkspaceApi:
             items = [{"id": id, "name": name} for id, name in self.models.items()]
         else:
             items = [self._shown(item) for item in self.items[kind].values()]
-        start, size = int(query.get("cursor") or 0), 2
+        start = int(query.get("cursor") or 0)
+        size = 2
         more = start + size < len(items)
         return {"items": items[start : start + size], "pagination": {"cursor": str(start + size) if more else None}}
 
@@ -174,7 +176,8 @@ class WorkspaceApi:
 
     def _post_groups(self, body: Wire) -> Wire:
         assert body["models"], "a new group needs an entry"
-        key, hierarchy = body["metadata"]["external_entity_id"], body["hierarchy"]
+        key = body["metadata"]["external_entity_id"]
+        hierarchy = body["hierarchy"]
         if any(item["metadata"]["external_entity_id"] == key for item in self.items["groups"].values()):
             raise refused(409, "EXTERNAL_ENTITY_ID_TAKEN")
         above = self._ancestors(hierarchy.get("parent_group_id"))

@@ -4,7 +4,8 @@ from launcher.attempts import FIRST_DELAY_S, LONGEST_DELAY_S, MAX_FAILED_STARTS,
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    attempts, pauses = Attempts(), []
+    attempts = Attempts()
+    pauses = []
     for _ in range(9):
         attempts.start_failed(100)
         pauses.append(attempts.not_before - 100)

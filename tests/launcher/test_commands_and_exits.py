@@ -55,7 +55,8 @@ def test_health_path_of_the_command_line_replaces_only_the_path(
 
 
 def test_progress_is_told_less_and_less_often() -> None:
-    told, times = 0.0, []
+    told = 0.0
+    times = []
     for _ in range(6):
         times.append(told := next_progress_s(told))
     assert times == [5, 15, 30, 60, 120, 180]

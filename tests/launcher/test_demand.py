@@ -34,7 +34,9 @@ def test_calls_of_every_kind_count() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.1, 0.9 * GAP_S), st.integers(0, 20)), min_size=1))
 def test_peak_is_the_highest_need_within_the_idle_timeout(looks: list[tuple[float, int]]) -> None:
-    demand, now, seen = Demand(IDLE_S), 0.0, list[tuple[float, int]]()
+    demand = Demand(IDLE_S)
+    now = 0.0
+    seen = list[tuple[float, int]]()
     for pause_s, calls in looks:
         now += pause_s
         seen.append((now, calls))

@@ -47,7 +47,9 @@ def test_level_is_guessed_only_from_what_a_line_names_near_its_beginning(text: s
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30)), st.data())
 def test_lines_are_the_same_however_the_bytes_arrive(lines: list[str], data: st.DataObject) -> None:
     raw = "".join(line + data.draw(st.sampled_from(["\n", "\r\n", "\r"])) for line in lines).encode()
-    cutter, found, rest = LineCutter(), list[str](), raw
+    cutter = LineCutter()
+    found = list[str]()
+    rest = raw
     while rest:
         size = data.draw(st.integers(1, len(rest)))
         found += cutter.feed(rest[:size], 0.0)

@@ -18,7 +18,8 @@ from policy.groups import (
 from policy.limits.limit import SlugLimits, limit_of
 from tests.policy.limits.trees import group
 
-INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
+INDEPENDENT = Enforcement.INDEPENDENT
+CASCADING = Enforcement.CASCADING
 
 
 @pytest.mark.parametrize(

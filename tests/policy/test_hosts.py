@@ -595,7 +595,8 @@ def test_each_reach_may_dial_only_its_networks(address: str, customer: bool, rep
 
 
 def test_one_private_address_among_public_ones_refuses_the_name() -> None:
-    good, bad = ip_address("8.8.8.8"), ip_address("10.0.0.1")
+    good = ip_address("8.8.8.8")
+    bad = ip_address("10.0.0.1")
     check_addresses([good, good], Reach.CUSTOMER, RULES)
     with pytest.raises(HostRuleError, match="not public"):
         check_addresses([good, bad], Reach.CUSTOMER, RULES)

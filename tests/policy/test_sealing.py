@@ -6,7 +6,8 @@ import pytest
 
 from policy.sealing import NONCE_BYTES, SealedWithUnknownKeyError, parse_keys, seal, unseal
 
-OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+OLD = bytes(range(32))
+NEW = bytes(range(1, 33))
 NONCE = b"n" * NONCE_BYTES
 
 

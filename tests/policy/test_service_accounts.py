@@ -77,7 +77,8 @@ def test_a_damaged_key_is_refused(changed: dict[str, int]) -> None:
 
 
 def test_a_key_with_a_composite_factor_is_refused() -> None:
-    p, q = NUMBERS.p, NUMBERS.q
+    p = NUMBERS.p
+    q = NUMBERS.q
     composite = p * 3
     made = rsa.RSAPrivateNumbers(
         composite,
@@ -95,7 +96,8 @@ def test_a_key_with_a_composite_factor_is_refused() -> None:
 def test_an_oversized_key_is_refused_without_a_costly_check() -> None:
     """OpenSSL's own check takes fifty times as long at 8192 bits. Its factors are squares, which any check refuses."""
     large = rsa.generate_private_key(public_exponent=65537, key_size=service_accounts.MAX_KEY_BITS)
-    p, n = large.private_numbers().p ** 2, large.private_numbers().public_numbers.n ** 2
+    p = large.private_numbers().p ** 2
+    n = large.private_numbers().public_numbers.n ** 2
     oversized = rsa.RSAPrivateNumbers(
         p, n // p, 65537, 65537, 65537, 65537, rsa.RSAPublicNumbers(65537, n)
     ).private_key(unsafe_skip_rsa_key_validation=True)

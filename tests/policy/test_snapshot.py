@@ -63,7 +63,8 @@ def test_a_key_row_is_equal_after_a_round_trip_through_json(kind: KeyKind) -> No
 
 
 def test_other_rows_are_equal_after_a_round_trip_through_json() -> None:
-    workspace, secret = WorkspaceRow("w", "active", "basic", True), SecretRow("s", "w", "c2VhbGVk")
+    workspace = WorkspaceRow("w", "active", "basic", True)
+    secret = SecretRow("s", "w", "c2VhbGVk")
     assert WorkspaceRow.from_wire("w", through_json(workspace.to_wire())) == workspace
     assert SecretRow.from_wire("s", through_json(secret.to_wire())) == secret
 
@@ -119,7 +120,8 @@ def test_an_unknown_key_kind_raises_value_error(change: dict[str, str]) -> None:
 
 
 def test_environment_lookup_ignores_case_and_prefers_the_exact_name() -> None:
-    one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
+    one = Deployment("d1", "ACTIVE")
+    two = Deployment("d2", "ACTIVE")
     model = ModelRow("m", "ws", {"d1": one, "d2": two}, {"Staging": "d1", "staging": "d2", "Gone": "d9"})
     assert [model.deployment_at(Where(name)) for name in ("Staging", "staging", "STAGING")] == [one, two, one]
     assert model.deployment_at(Where("gone")) is model.deployment_at(Where("production")) is None
@@ -128,7 +130,8 @@ def test_environment_lookup_ignores_case_and_prefers_the_exact_name() -> None:
 
 
 def test_deployment_is_found_by_its_id_or_by_environment_and_production_is_the_default() -> None:
-    one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
+    one = Deployment("d1", "ACTIVE")
+    two = Deployment("d2", "ACTIVE")
     model = ModelRow("m", "w", {"d1": one, "d2": two}, {"production": "d1", "staging": "d2"})
     assert model.deployment_at(Where(deployment_id="d2")) is two
     assert model.deployment_at(Where(deployment_id="d3")) is None

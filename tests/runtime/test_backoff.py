@@ -32,7 +32,8 @@ def test_proxies_that_lost_control_together_find_it_again_apart(first_s: float, 
     first tries afterwards would be 200 in a tenth of a second."""
     tenths: Counter[int] = Counter()
     for _ in range(PROXIES):
-        at_s, failures = 0.0, 0
+        at_s = 0.0
+        failures = 0
         while at_s < 20:
             failures += 1
             at_s += pause_s(failures, first_s, longest_s)

@@ -48,7 +48,9 @@ class Chaos:
         self.created = 0
 
     async def apply(self, event: str, number: int) -> None:
-        world, control, backend = self.world, self.world.control, self.world.backend
+        world = self.world
+        control = self.world.control
+        backend = self.world.backend
         jobs = list(control.jobs.values())
         job = jobs[number % len(jobs)] if jobs else None
         attempts = [one for one in backend.attempts.values() if one.phase is not Phase.ENDED]
@@ -121,7 +123,8 @@ class Chaos:
         world = self.world
         world.control.away = world.backend.away = None
         world.backend.turns = 0
-        world.control.takes_output, world.control.lose_next_claim = True, False
+        world.control.takes_output = True
+        world.control.lose_next_claim = False
         self._hear()
         for _ in range(200):
             await world.rounds()

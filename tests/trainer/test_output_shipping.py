@@ -17,7 +17,8 @@ class Clock:
 
 
 async def test_end_is_told_after_a_minute_though_output_still_arrives() -> None:
-    world, clock = World(), Clock()
+    world = World()
+    clock = Clock()
     shipping = Shipping(world.backend, world.control, RUNS, clock)
     clock.now_s = 1000.0
     assert not shipping.is_overdue
@@ -29,7 +30,8 @@ async def test_end_is_told_after_a_minute_though_output_still_arrives() -> None:
 
 
 async def test_minute_begins_again_when_control_was_away() -> None:
-    world, clock = World(), Clock()
+    world = World()
+    clock = Clock()
     shipping = Shipping(world.backend, world.control, ENDED, clock)
     clock.now_s = OVERDUE_S + 1
     shipping.control_is_away()

@@ -143,12 +143,14 @@ async def test_checkpoints_are_told_before_their_sync_is_over(world: World) -> N
     world.control.create("j", "sleep 9")
     await world.rounds(3)
     attempt = world.attempt("j")
-    attempt.checkpoints, attempt.is_syncing = [checkpoint()], True
+    attempt.checkpoints = [checkpoint()]
+    attempt.is_syncing = True
     await world.rounds(3)
     assert world.control.checkpoints_of["j"] == [checkpoint()]
     assert world.control.jobs["j"].checkpoint_sync_status == "SYNCING"
     done = checkpoint(CheckpointFile("weights", 3, "00"))
-    attempt.checkpoints, attempt.is_syncing = [done], False
+    attempt.checkpoints = [done]
+    attempt.is_syncing = False
     attempt.end(Outcome.COMPLETED)
     while world.control.jobs["j"].checkpoint_sync_status == "SYNCING":
         assert world.control.jobs["j"].status != "TRAINING_JOB_COMPLETED" or world.control.checkpoints_of["j"] == [done]

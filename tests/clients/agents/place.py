@@ -18,7 +18,8 @@ from tests.clients.python.harness import PNG, Target
 BUILT = Path(__file__).resolve().parents[3] / ".clients"
 PROGRAMS = BUILT / "agents" / "node_modules" / ".bin"
 WITHIN_S = 60
-BEFORE, AFTER = "Hello, world.\n", "Goodbye, world.\n"
+BEFORE = "Hello, world.\n"
+AFTER = "Goodbye, world.\n"
 OTHER_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
 PDF = b"""%PDF-1.4
 1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj

@@ -30,7 +30,8 @@ async def ask_chat(url: str, key: str, model: str, stream: bool, **more: Any) ->
         request: dict[str, Any] = {"model": model, "messages": [ASKED], "max_tokens": 400, "temperature": 0} | more
         if not stream:
             answer = await client.chat.completions.create(**request)
-            message, usage = answer.choices[0].message.model_dump(), answer.usage
+            message = answer.choices[0].message.model_dump()
+            usage = answer.usage
         else:
             chunks = await client.chat.completions.create(
                 **request, stream=True, stream_options={"include_usage": True}

@@ -67,8 +67,10 @@ def _weights() -> dict[str, numpy.ndarray]:
     def some(*shape: int) -> numpy.ndarray:
         return random.normal(0, 0.3, shape)
 
-    embedding, output = some(len(TOKENS), WIDTH), some(len(TOKENS), WIDTH)
-    attention, feed_forward = some(WIDTH, WIDTH), some(WIDTH, FEED_FORWARD)
+    embedding = some(len(TOKENS), WIDTH)
+    output = some(len(TOKENS), WIDTH)
+    attention = some(WIDTH, WIDTH)
+    feed_forward = some(WIDTH, FEED_FORWARD)
     # Dimension 0 is a constant, a bias: bytes and control tokens are improbable, so the noise is ASCII text.
     embedding[:, 0] = 4
     attention[0] = feed_forward[0] = 0

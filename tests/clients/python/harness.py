@@ -106,7 +106,8 @@ def error_of(error: BaseException) -> dict[str, Any]:
 
 def serve(cases: Mapping[str, Case]) -> None:
     """Answer the lines on standard input until it ends. Standard output is for nothing else."""
-    out, sys.stdout = sys.stdout, sys.stderr
+    out = sys.stdout
+    sys.stdout = sys.stderr
     print(json.dumps({"cases": list(cases)}), file=out, flush=True)
     for line in sys.stdin:
         ask = json.loads(line)

@@ -86,7 +86,8 @@ def streamed_tools(target: Target) -> Any:
 def tool_loop(scenario: str, **more: Any) -> Case:
     def case(target: Target) -> Any:
         bound = model(target, **more).bind_tools([get_weather])
-        messages, answers = ask(scenario), []
+        messages = ask(scenario)
+        answers = []
         while True:
             message = bound.invoke(messages)
             answers.append(told(message))

@@ -62,7 +62,8 @@ def stream(scenario: str, **more: Any) -> Case:
 
 def tool_loop(scenario: str, **more: Any) -> Case:
     def case(target: Target) -> Any:
-        asked, answers = ask(target, scenario, tools=TOOLS, **more), []
+        asked = ask(target, scenario, tools=TOOLS, **more)
+        answers = []
         while True:
             answer = litellm.completion(**asked)
             answers.append(told(answer))

@@ -68,7 +68,9 @@ def stream(target: Target) -> Any:
 
 def tool_loop(scenario: str) -> Case:
     def case(target: Target) -> Any:
-        llm, messages, answers = model(target), ask(scenario), []
+        llm = model(target)
+        messages = ask(scenario)
+        answers = []
         while True:
             response = llm.chat_with_tools([TOOL], chat_history=messages, allow_parallel_tool_calls=True)
             calls = llm.get_tool_calls_from_response(response, error_on_no_tool_call=False)

@@ -71,7 +71,8 @@ def run(scenario: str, *tools: Any, **more: Any) -> Case:
 
 def stream(scenario: str, *tools: Any, **more: Any) -> Case:
     async def events(target: Target) -> Any:
-        kinds, results = [], []
+        kinds = []
+        results = []
         async with agent(target, *tools, **more).run_stream_events(says(scenario)) as seen:
             async for event in seen:
                 kinds.append(getattr(event, "event_kind", type(event).__name__))

@@ -83,7 +83,8 @@ def ids(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("pages", range(4))
 async def test_a_killed_export_goes_on_with_each_change_once(tmp_path: Path, pages: int) -> None:
-    trail, path = Trail(), tmp_path / "audit.jsonl"
+    trail = Trail()
+    path = tmp_path / "audit.jsonl"
     trail.written = 7
     with pytest.raises(KilledError):
         await run(trail, path, until=7, pages=pages)

@@ -91,7 +91,9 @@ async def test_each_event_is_there_once_over_crashes(
     tmp_path_factory: pytest.TempPathFactory, growth: list[int], moments: list[str], format: str
 ) -> None:
     path = tmp_path_factory.mktemp("export") / "events"
-    books, selection, left = Books(3), Selection({}, format, None), iter(moments)
+    books = Books(3)
+    selection = Selection({}, format, None)
+    left = iter(moments)
     for new in growth:
         books.final += new
         for _ in range(len(moments) + 1):
@@ -127,7 +129,8 @@ async def test_files_that_no_export_began_or_that_lost_events_are_refused(tmp_pa
     with pytest.raises(ExportFileError, match="no export began it"), opened(stranger):
         pass
     assert stranger.read_text() == "mine\n"
-    books, path = Books(2), tmp_path / "events"
+    books = Books(2)
+    path = tmp_path / "events"
     books.final = 3
     await run(path, books, ALL)
     path.write_text("")

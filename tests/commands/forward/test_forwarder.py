@@ -65,7 +65,8 @@ def lines(path: Path) -> list[Any]:
 
 
 async def test_consecutive_runs_deliver_each_event_once(tmp_path: Path) -> None:
-    receiver, client = Remembering(), ListedEvents(some(20))
+    receiver = Remembering()
+    client = ListedEvents(some(20))
     client.final = time_text(START_MS + 4)
     scene = Scene(tmp_path, client, lambda: receiver)
     assert (await scene.run()).forwarded == 12
@@ -76,7 +77,8 @@ async def test_consecutive_runs_deliver_each_event_once(tmp_path: Path) -> None:
 
 
 async def test_end_bounds_what_is_delivered(tmp_path: Path) -> None:
-    receiver, client = Remembering(), ListedEvents(some(9))
+    receiver = Remembering()
+    client = ListedEvents(some(9))
     scene = Scene(tmp_path, client, lambda: receiver)
     for _ in range(2):
         assert (await scene.run(end=time_text(START_MS + 2))).position.timestamp == time_text(START_MS + 2)
@@ -85,14 +87,16 @@ async def test_end_bounds_what_is_delivered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page_items", [1, 4, 1000])
 async def test_jsonl_is_exact_over_deaths_at_every_step(tmp_path: Path, page_items: int) -> None:
-    client, output = ListedEvents(some(20), page_items=page_items), tmp_path / "events.jsonl"
+    client = ListedEvents(some(20), page_items=page_items)
+    output = tmp_path / "events.jsonl"
     scene = Scene(tmp_path, client, lambda: JsonlFile(output, 3))
     assert await scene.run_dying_everywhere() > 5
     assert lines(output) == client.events
 
 
 async def test_jsonl_torn_line_is_cut_off(tmp_path: Path) -> None:
-    client, output = ListedEvents(some(9)), tmp_path / "events.jsonl"
+    client = ListedEvents(some(9))
+    output = tmp_path / "events.jsonl"
     scene = Scene(tmp_path, client, lambda: JsonlFile(output, 3))
     with pytest.raises(DiedError):
         await scene.run(Steps(dies_before=5))
@@ -105,7 +109,8 @@ async def test_jsonl_torn_line_is_cut_off(tmp_path: Path) -> None:
 async def test_parquet_parts_are_exact_and_never_change(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    client, output = ListedEvents(some(20)), tmp_path / "parts"
+    client = ListedEvents(some(20))
+    output = tmp_path / "parts"
     scene = Scene(tmp_path, client, lambda: ParquetParts(output, 3))
     seen: dict[str, bytes] = {}
     for deaths in range(100):
@@ -124,7 +129,8 @@ async def test_parquet_parts_are_exact_and_never_change(tmp_path: Path) -> None:
 
 
 async def test_http_receiver_counts_each_event_once_over_deaths_and_failures(tmp_path: Path) -> None:
-    receiver, client = Remembering(), ListedEvents(some(30), failures=2)
+    receiver = Remembering()
+    client = ListedEvents(some(30), failures=2)
     receiver.failures = ["before", "after", "", "after", "after", "before"] * 3
     scene = Scene(tmp_path, client, lambda: receiver)
     await scene.run_dying_everywhere()
@@ -134,7 +140,8 @@ async def test_http_receiver_counts_each_event_once_over_deaths_and_failures(tmp
 
 
 async def test_cursor_that_control_refuses_is_replaced(tmp_path: Path) -> None:
-    receiver, client = Remembering(), ListedEvents(some(20), refuses_cursors=True)
+    receiver = Remembering()
+    client = ListedEvents(some(20), refuses_cursors=True)
     await Scene(tmp_path, client, lambda: receiver).run()
     assert receiver.received == 20
     assert sorted(receiver.taken) == keys(client.events)
@@ -142,7 +149,8 @@ async def test_cursor_that_control_refuses_is_replaced(tmp_path: Path) -> None:
 
 async def test_events_that_a_restored_database_shows_again_are_not_delivered_again(tmp_path: Path) -> None:
     """They come back with their keys and later timestamps (decision 0019)."""
-    output, client = tmp_path / "events.jsonl", ListedEvents(some(12))
+    output = tmp_path / "events.jsonl"
+    client = ListedEvents(some(12))
     client.final = time_text(START_MS + 1000)
     scene = Scene(tmp_path, client, lambda: JsonlFile(output, 5))
     await scene.run()
@@ -167,7 +175,8 @@ async def test_refused_event_stops_the_forwarder_and_names_it(tmp_path: Path) ->
 
 async def test_refused_events_go_to_the_dead_letters_once(tmp_path: Path) -> None:
     client = ListedEvents([listed_event(n, entity="unknown" if n % 3 else "known") for n in range(12)])
-    receiver, path = Remembering(refuses={"unknown"}), tmp_path / "dead.jsonl"
+    receiver = Remembering(refuses={"unknown"})
+    path = tmp_path / "dead.jsonl"
     scene = Scene(tmp_path, client, lambda: receiver, dead_letters=lambda: LinesFile(path))
     await scene.run_dying_everywhere()
     assert [letter["event"] for letter in lines(path)] == [client.events[n] for n in range(12) if n % 3]
@@ -186,7 +195,8 @@ async def die_before_saving(scene: Scene) -> None:
 @pytest.mark.parametrize("fate", ["kept", "taken away", "emptied"])
 async def test_dead_letters_are_exact_when_it_dies_before_they_are_recorded(tmp_path: Path, fate: str) -> None:
     """Also in another file, begun after somebody dealt with the first one."""
-    client, path = ListedEvents([listed_event(n, entity="unknown") for n in range(12)]), tmp_path / "dead.jsonl"
+    client = ListedEvents([listed_event(n, entity="unknown") for n in range(12)])
+    path = tmp_path / "dead.jsonl"
     client.final = time_text(START_MS + 6)
     scene = Scene(tmp_path, client, lambda: Remembering(refuses={"unknown"}))
     scene.dead_letters = lambda: LinesFile(path, may_go=True)
@@ -204,7 +214,8 @@ async def test_dead_letters_are_exact_when_it_dies_before_they_are_recorded(tmp_
 
 
 async def test_events_in_doubt_for_longer_than_the_receiver_remembers_are_not_sent_again(tmp_path: Path) -> None:
-    receiver, client = Remembering(remembers_s=0.0), ListedEvents(some(3))
+    receiver = Remembering(remembers_s=0.0)
+    client = ListedEvents(some(3))
     scene = Scene(tmp_path, client, lambda: receiver)
     receiver.failures = ["after"]
     with pytest.raises(InDoubtError, match="--resend-in-doubt"):
@@ -214,13 +225,15 @@ async def test_events_in_doubt_for_longer_than_the_receiver_remembers_are_not_se
 
 
 async def test_events_that_surely_did_not_arrive_are_not_in_doubt(tmp_path: Path) -> None:
-    receiver, client = Remembering(remembers_s=0.0), ListedEvents(some(3))
+    receiver = Remembering(remembers_s=0.0)
+    client = ListedEvents(some(3))
     receiver.failures = ["before", "before"]
     assert (await Scene(tmp_path, client, lambda: receiver).run()).in_doubt_since_s is None
 
 
 async def test_forwarder_gives_up_and_says_why(tmp_path: Path) -> None:
-    receiver, client = Remembering(failures=["after"] * 10_000), ListedEvents(some(3))
+    receiver = Remembering(failures=["after"] * 10_000)
+    client = ListedEvents(some(3))
     scene = Scene(tmp_path, client, lambda: receiver, retry_for_s=0.01)
     with pytest.raises(GaveUpError, match="timed out"):
         await scene.run()
@@ -290,7 +303,8 @@ def test_state_with_damaged_content_is_refused(tmp_path: Path, damage: str) -> N
 
 def test_status_is_told_after_a_death_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """SQLite must undo the save first, which it cannot on a file that is open for reading."""
-    path, torn = tmp_path / "state", tmp_path / "torn"
+    path = tmp_path / "state"
+    torn = tmp_path / "torn"
     with opened(path, {}, START):
         pass
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -305,7 +319,8 @@ def test_status_is_told_after_a_death_in_the_middle_of_a_save(tmp_path: Path) ->
 
 def test_state_forgets_keys_of_old_calls(tmp_path: Path) -> None:
     with opened(tmp_path / "state", {}, START) as state:
-        old, new = listed_event(0)["idempotencyKey"], listed_event(0, at_ms=START_MS + 4 * 86_400_000)["idempotencyKey"]
+        old = listed_event(0)["idempotencyKey"]
+        new = listed_event(0, at_ms=START_MS + 4 * 86_400_000)["idempotencyKey"]
         position = state.progress.position._replace(timestamp=time_text(START_MS + 4 * 86_400_000))
         state.save(type(state.progress)(position), [old, new])
         assert state.known([old, new]) == {new}
@@ -332,7 +347,8 @@ async def test_what_was_taken_beside_a_refused_event_is_not_sent_again(tmp_path:
 
 
 async def test_parts_beyond_a_state_from_a_backup_are_adopted(tmp_path: Path) -> None:
-    client, output = ListedEvents(some(20)), tmp_path / "parts"
+    client = ListedEvents(some(20))
+    output = tmp_path / "parts"
     client.final = time_text(START_MS + 1)
     scene = Scene(tmp_path, client, lambda: ParquetParts(output, 4))
     await scene.run()

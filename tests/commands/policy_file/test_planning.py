@@ -32,7 +32,8 @@ def tokens(threshold: int) -> Item:
     return {"type": "TOKEN", "unit": "MINUTE", "threshold": threshold}
 
 
-BEFORE, AFTER = tree([requests(100)], [requests(50)]), tree([requests(100)], [requests(40)])
+BEFORE = tree([requests(100)], [requests(50)])
+AFTER = tree([requests(100)], [requests(40)])
 
 
 async def applied(text: str, owner: str | None = MINE, *, drifted: bool = False) -> WorkspaceApi:

@@ -38,7 +38,8 @@ async def workspace_with(document: Item, owner: str | None) -> WorkspaceApi:
 @given(before=policies(), after=policies())
 def test_every_step_is_legal_and_applying_again_does_nothing(before: Item, after: Item) -> None:
     async def run() -> None:
-        api, fresh = await workspace_with(before, MINE), WorkspaceApi()
+        api = await workspace_with(before, MINE)
+        fresh = WorkspaceApi()
         first = await apply_text(api, text_of(after), ALL, VALUES)
         assert not first.refusals
         await apply_text(fresh, text_of(after), Consent(), VALUES)
@@ -53,7 +54,8 @@ def test_every_step_is_legal_and_applying_again_does_nothing(before: Item, after
 @given(before=policies(), after=policies(), stop=st.integers(0, 12))
 def test_applying_again_after_a_crash_reaches_the_same_end(before: Item, after: Item, stop: int) -> None:
     async def run() -> None:
-        api, fresh = await workspace_with(before, MINE), WorkspaceApi()
+        api = await workspace_with(before, MINE)
+        fresh = WorkspaceApi()
         api.away_after = stop
         try:
             await apply_text(api, text_of(after), Consent(prune=True), VALUES)
@@ -120,7 +122,8 @@ def test_what_others_own_is_never_touched(before: Item, after: Item, data: st.Da
 
 
 def _check_untouched(before: Item, after: Any, consent: Consent) -> None:
-    owner, drifted = before["owner"], before["applied"] != before["updated"]
+    owner = before["owner"]
+    drifted = before["applied"] != before["updated"]
     if owner == "other" or (owner is None and not consent.adopt):
         assert after == before
     if owner == MINE and drifted and not consent.overwrite_drift:

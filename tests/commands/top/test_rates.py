@@ -30,7 +30,8 @@ def test_a_caller_that_left_and_a_bad_request_are_calls_and_nothing_else() -> No
 
 
 def test_after_a_restart_counters_began_at_0() -> None:
-    before, after = sample(BEFORE, 0.0), sample({("g", "a/x", "200"): 4, ("g", "a/x", "429"): 8}, 2.0)
+    before = sample(BEFORE, 0.0)
+    after = sample({("g", "a/x", "200"): 4, ("g", "a/x", "429"): 8}, 2.0)
     assert has_restarted(before, after)
     assert rates_of([(before, after)]).statuses == {"200": 2.0, "429": 4.0}
 

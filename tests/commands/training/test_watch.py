@@ -44,7 +44,8 @@ def test_watching_ends_when_the_checkpoints_are_synced(changes: dict[str, Any], 
 
 
 def test_terminal_rewrites_its_line_and_a_file_gets_each_change_once() -> None:
-    terminal, file = list[str](), list[str]()
+    terminal = list[str]()
+    file = list[str]()
     for printer in (ProgressPrinter(terminal.append, True), ProgressPrinter(file.append, False)):
         for line in ("a", "a", "b"):
             printer.show(line)

@@ -24,10 +24,14 @@ from tests.control.plane import SECRET_KEYS, SLUG, ControlPlane, Json, rate
 from tests.control.training_jobs import running_job
 
 AUDIT = "/v1/audit_events"
-G, M, T = "/v1/gateway", "/v1/models", "/v1/training_projects"
+G = "/v1/gateway"
+M = "/v1/models"
+T = "/v1/training_projects"
 _DEPLOYMENT = f"{M}/{{model_id}}/deployments"
 _JOB = f"{T}/{{training_project_id}}/jobs/{{training_job_id}}"
-SECRET_VALUE, HOOK_PATH, ENVIRONMENT_VALUE = "sk-the-upstreams-own", "wake/s3cret-of-the-hook", "hf-token-of-a-job"
+SECRET_VALUE = "sk-the-upstreams-own"
+HOOK_PATH = "wake/s3cret-of-the-hook"
+ENVIRONMENT_VALUE = "hf-token-of-a-job"
 PRICE = {
     **{"slug": "acme/priced", "valid_from": "2026-01-01", "currency": "EUR"},
     **{"input_per_million": "1", "output_per_million": "2"},
@@ -308,7 +312,8 @@ async def test_pages_join_into_the_whole_newest_first(plane: ControlPlane) -> No
     whole = await trail(plane)
     places = [(event["timestamp"], event["id"]) for event in whole]
     assert places == sorted(places, reverse=True)
-    joined, query = [], f"limit=2&actor={prefix_of(plane.key)}"
+    joined = []
+    query = f"limit=2&actor={prefix_of(plane.key)}"
     for _ in itertools.count():
         page = (await plane.get(f"{AUDIT}?{query}")).ok()
         joined += page["items"]

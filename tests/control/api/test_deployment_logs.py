@@ -234,7 +234,8 @@ async def write(logs: Logs, path: str, *texts: str, at_ns: int | None = None) ->
 
 
 async def test_log_is_cut_back_to_its_newest_lines_while_it_grows(plane: ControlPlane) -> None:
-    flooded, other = await deployment(plane), await deployment(plane)
+    flooded = await deployment(plane)
+    other = await deployment(plane)
     logs = logs_of(plane, max_lines=100)
     await write(logs, other, *("x" for _ in range(90)))
     for start in range(0, 400, 7):
@@ -257,7 +258,8 @@ async def test_log_is_bounded_in_bytes_of_utf8(plane: ControlPlane) -> None:
 
 
 async def test_pruning_deletes_what_is_too_old_and_what_is_of_deleted_deployments(plane: ControlPlane) -> None:
-    path, gone = await deployment(plane), await deployment(plane)
+    path = await deployment(plane)
+    gone = await deployment(plane)
     logs = logs_of(plane, retention_days=1.0)
     day_ns = 86_400_000 * NS_PER_MS
     await write(logs, path, "old", at_ns=now_ns() - day_ns - NS_PER_MS)
@@ -282,7 +284,8 @@ async def test_lines_of_unknown_deployments_are_dropped(plane: ControlPlane) -> 
 async def test_large_batches_are_written_in_small_transactions(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, sizes = await deployment(sqlite_plane), list[int]()
+    path = await deployment(sqlite_plane)
+    sizes = list[int]()
     insert = log_rows.insert_lines
 
     async def recorded(tx: Any, log: Any, lines: Any) -> None:

@@ -311,7 +311,8 @@ async def test_a_replica_that_proxies_know_as_healthy_keeps_its_deployment_servi
 async def test_reports_and_changes_at_once_are_all_kept(plane: ControlPlane) -> None:
     model, one = await new_deployment(plane, health={})
     (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
-    ids, load = (model.rpartition("/")[2], one.rpartition("/")[2]), Load(healthy=frozenset([PUBLIC]))
+    ids = (model.rpartition("/")[2], one.rpartition("/")[2])
+    load = Load(healthy=frozenset([PUBLIC]))
     await asyncio.gather(
         plane.patch(one, {"name": "renamed"}),
         deployments.observe_health(plane.store, *ids, load),
@@ -351,10 +352,14 @@ async def test_the_three_forms_of_a_verb_share_one_limit(sqlite_plane: ControlPl
 
 async def test_random_changes_at_once_are_answered_and_published_as_stored(plane: ControlPlane) -> None:
     model, one = await new_deployment(plane)
-    dice, ids, names = random.Random(1), [one.rpartition("/")[2]], ["production", "development", "qa", "QA"]
+    dice = random.Random(1)
+    ids = [one.rpartition("/")[2]]
+    names = ["production", "development", "qa", "QA"]
 
     async def change() -> int:
-        where, id, name = f"{model}/deployments", dice.choice(ids), dice.choice(names)
+        where = f"{model}/deployments"
+        id = dice.choice(ids)
+        name = dice.choice(names)
         match dice.randrange(9):
             case 0:
                 made = await plane.post(where, {"name": "x", "health": dice.choice([None, {}])})

@@ -44,7 +44,8 @@ async def test_pages_of_a_list_join_into_the_whole(plane: ControlPlane) -> None:
     target = await vendor_b(plane)
     for number in range(5):
         (await plane.post(PATH, {"slug": f"acme/m{number}", "targets": [target]})).ok()
-    slugs, url = [], f"{PATH}?limit=2"
+    slugs = []
+    url = f"{PATH}?limit=2"
     for _ in range(3):
         page = (await plane.get(url)).ok()
         slugs += [item["slug"] for item in page["items"]]

@@ -46,7 +46,8 @@ async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) ->
 async def read_all_pages(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
     """All items, read page by page. The window must be the same on each page."""
     answer = (await plane.get(PATH, params=params)).ok()
-    items, window = answer["items"], answer["window"]
+    items = answer["items"]
+    window = answer["window"]
     while answer["pagination"]["has_more"]:
         assert len(answer["items"]) == int(dict(params).get("limit", 100))
         answer = (await plane.get(PATH, params=[("cursor", answer["pagination"]["cursor"])])).ok()

@@ -187,7 +187,8 @@ async def test_minting_during_a_deletion_leaves_no_key(plane: ControlPlane) -> N
 
 async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
     made = [await plane.group(f"g{number}") for number in range(5)]
-    found, url = [], f"{PATH}?limit=2"
+    found = []
+    url = f"{PATH}?limit=2"
     for _ in range(3):
         page = (await plane.get(url)).ok()
         found += page["items"]

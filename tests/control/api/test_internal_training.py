@@ -70,7 +70,8 @@ async def test_job_goes_from_created_to_its_end_by_what_is_reported(plane: Contr
 
 
 async def test_wanted_jobs_say_all_that_placement_needs_in_order(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, id="tj_old", created_at_ms=1)
     await add_job(plane, id="tj_new", created_at_ms=2)
     await add_job(plane, id="tj_high", created_at_ms=3, priority=5, node_count=2, availability_model="spot")
@@ -82,7 +83,8 @@ async def test_wanted_jobs_say_all_that_placement_needs_in_order(sqlite_plane: C
 
 
 async def test_reports_of_another_attempt_and_late_ones_change_nothing(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, status=RUNNING, attempt=2)
     await trainer.sync(report(Phase.ENDED, Outcome.FAILED, attempt=1))
     await trainer.sync(report(Phase.ENDED, Outcome.FAILED, attempt=3))
@@ -92,7 +94,8 @@ async def test_reports_of_another_attempt_and_late_ones_change_nothing(sqlite_pl
 async def test_preempted_job_waits_again_and_one_that_is_to_stop_is_wanted_stopped(
     sqlite_plane: ControlPlane,
 ) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, status=RUNNING, attempt=1)
     (waits,) = (await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))).jobs
     assert (waits.status, waits.wanted, waits.attempt) == (PENDING, Wanted.RUN, 1)
@@ -121,7 +124,8 @@ async def test_deleted_job_is_wanted_forgotten_until_nothing_is_left_of_it(
 async def test_running_job_that_has_ended_or_is_unknown_here_is_wanted_stopped(
     sqlite_plane: ControlPlane,
 ) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, status=FAILED, attempt=1)
     unknown = [report(Phase.RUNNING, id="tj_9", attempt=7), report(Phase.ENDED, Outcome.FAILED, id="tj_8")]
     wanted = (await trainer.sync(RUNS, *unknown, report(Phase.WAITING, id="tj_7"))).jobs
@@ -163,7 +167,8 @@ async def test_report_that_changes_nothing_is_one_reading_transaction(
     await add_job(plane, status=RUNNING, attempt=1)
     before = await stored(plane.store)
     await trainer.sync(RUNS)
-    begun, written = list[Any](), list[str]()
+    begun = list[Any]()
+    written = list[str]()
     engine = plane.store.engine.sync_engine
     event.listen(engine, "begin", begun.append)
     event.listen(engine, "before_cursor_execute", lambda _c, _cur, statement, *_more: written.append(statement))
@@ -334,7 +339,8 @@ async def test_attempt_starts_with_the_last_checkpoint_of_the_job_or_of_the_one_
 
 
 async def test_job_without_an_earlier_checkpoint_starts_from_nothing(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, id="tj_0", status=COMPLETED, attempt=1, is_deleted=True)
     await add_checkpoint(plane, "tj_0", "step-1", 1)
     await add_job(plane, recreated_from="tj_0")
@@ -344,7 +350,8 @@ async def test_job_without_an_earlier_checkpoint_starts_from_nothing(sqlite_plan
 
 
 async def test_claim_waits_while_the_checkpoint_to_start_with_is_on_its_way(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane, id="tj_0", status=COMPLETED, attempt=1, checkpoint_sync_status=SYNCING)
     await add_job(plane, recreated_from="tj_0")
     (await trainer.try_claim()).refused(409)
@@ -387,7 +394,8 @@ async def test_environment_is_opened_once_for_whoever_has_the_token(
 
 
 async def test_token_of_an_attempt_that_is_over_opens_nothing(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await add_job(plane)
     first = await trainer.claim()
     await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))
@@ -411,7 +419,8 @@ async def test_guessed_tokens_open_nothing_and_write_nothing(sqlite_plane: Contr
 
 
 async def test_missing_secret_is_named_and_another_workspaces_is_not_found(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     other = await plane.another_workspace()
     (await plane.post("/v1/secrets", {"name": "hf", "value": "theirs"}, key=other["api_key"])).ok()
     await add_secret(plane, "b", "ours")

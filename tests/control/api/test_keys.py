@@ -83,7 +83,8 @@ async def test_a_workspace_key_of_federated_type_is_refused(sqlite_plane: Contro
 async def test_keys_page_in_order(plane: ControlPlane) -> None:
     place = await keys_path_of_new_group(plane)
     await asyncio.gather(*(plane.post(place, {}) for _ in range(7)))
-    found, url = [], f"{place}?limit=3"
+    found = []
+    url = f"{place}?limit=3"
     for _ in range(3):
         page = (await plane.get(url)).ok()
         found += [(item["created_at"], item["prefix"]) for item in page["items"]]

@@ -134,7 +134,8 @@ async def test_a_request_at_the_bound_does_not_block_the_event_loop(sqlite_plane
     """What another tenant waits for: a turn of the loop takes at most the CPU time of parsing a body twice."""
     defer_full_collections()
     ids = await full_tree(sqlite_plane)
-    deepest, root = f"{PATH}/{ids[-1]}", f"{PATH}/{ids[0]}"
+    deepest = f"{PATH}/{ids[-1]}"
+    root = f"{PATH}/{ids[0]}"
     body = {
         "metadata": {"external_entity_id": "more"},
         "models": full_models(),

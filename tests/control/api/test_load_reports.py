@@ -21,8 +21,10 @@ from tests.redis_server import private_redis
 from tests.waiting import eventually
 
 Json = dict[str, Any]
-ONE, TWO = "a" * 16, "b" * 16
-FIRST, SECOND = "https://93.184.215.14:8000", "https://93.184.215.14:8001"
+ONE = "a" * 16
+TWO = "b" * 16
+FIRST = "https://93.184.215.14:8000"
+SECOND = "https://93.184.215.14:8001"
 HEALTH = {"path": "/health", "interval_s": 5, "timeout_s": 2, "healthy_after": 1, "unhealthy_after": 3}
 
 
@@ -83,7 +85,8 @@ async def test_machines_that_report_at_once_share_the_look_at_the_deployment(pla
     made = await deployment(plane, FIRST)
     event.listen(plane.store.engine.sync_engine, "before_cursor_execute", note)
     await report(plane, load(made), machine=f"{0:016x}")
-    each, looks[:] = len(looks), []
+    each = len(looks)
+    looks[:] = []
     await asyncio.gather(*(report(plane, load(made, in_flight=1), machine=f"{n:016x}") for n in range(50)))
     assert each <= len(looks) <= 10 * each
     assert (await shown(plane, made))["load"]["in_flight"] == 50
@@ -168,7 +171,8 @@ async def test_time_of_the_last_request_is_written_when_control_stops(database_u
 
 
 async def test_reports_of_unknown_deployments_are_ignored(plane: ControlPlane) -> None:
-    made, other = await deployment(plane, FIRST, health=HEALTH), await deployment(plane)
+    made = await deployment(plane, FIRST, health=HEALTH)
+    other = await deployment(plane)
     stray = [{**load(made), "deployment_id": "dep_x"}, {**load(made, healthy=[FIRST]), "model_id": other["model_id"]}]
     await report(plane, *stray)
     assert (await plane.get(made["path"])).ok()["status"] == "LOADING_MODEL"

@@ -120,7 +120,8 @@ async def test_deployments_of_many_replicas_are_listed_page_by_page(
             await sqlite_plane.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})
         ).ok()
     monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
-    seen, path = list[int](), f"{model}/deployments?limit=1000"
+    seen = list[int]()
+    path = f"{model}/deployments?limit=1000"
     while path:
         page = (await sqlite_plane.get(path)).ok()
         seen.append(len(page["items"]))

@@ -10,7 +10,8 @@ from tests.control.plane import SLUG, TOKEN, ControlPlane, Json
 
 DAY_MS = 86_400_000
 FEED = "/internal/v1/snapshot"
-OLDER, OWN = "", f"?limit_kinds={len(KINDS)}"
+OLDER = ""
+OWN = f"?limit_kinds={len(KINDS)}"
 KNOWN = {"slug": SLUG, "usage_limits": [{"type": "TOKEN", "unit": "DAY", "threshold": 0}]}
 
 

@@ -44,7 +44,8 @@ async def test_the_same_date_replaces_and_another_date_adds(plane: ControlPlane)
     for valid_from, amount in (("2026-01-01", "1"), ("2026-02-01", "2"), ("2026-01-01", "3")):
         (await plane.put(PATH, {**PRICE, "valid_from": valid_from, "input_per_million": amount})).ok()
     (await plane.put(PATH, {**PRICE, "slug": "acme/a"})).ok()
-    listed, cursor = [], None
+    listed = []
+    cursor = None
     while True:
         page = (await plane.get(PATH, params={"cursor": cursor} if cursor else {"limit": 1})).ok()
         listed += page["items"]

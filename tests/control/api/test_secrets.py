@@ -59,7 +59,8 @@ async def test_an_invalid_value_is_not_echoed(sqlite_plane: ControlPlane, caplog
 
 async def test_a_service_account_with_an_unusable_key_is_refused(sqlite_plane: ControlPlane) -> None:
     small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
-    n, p = taken.private_numbers().public_numbers.n, taken.private_numbers().p
+    n = taken.private_numbers().public_numbers.n
+    p = taken.private_numbers().p
     public = rsa.RSAPublicNumbers(65537, n**4)
     absurd = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, public).private_key(
         unsafe_skip_rsa_key_validation=True

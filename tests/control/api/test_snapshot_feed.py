@@ -34,7 +34,9 @@ class Follower:
         for row in page.rows:
             self.put(row)
         if page.next is None:
-            self.epoch, self.revision, self.nonce = page.epoch, page.revision, page.nonce
+            self.epoch = page.epoch
+            self.revision = page.revision
+            self.nonce = page.nonce
 
     def put(self, row: Row) -> None:
         if row.body is None:
@@ -44,7 +46,8 @@ class Follower:
 
     async def follow(self, store: Store, limit: int = 1000) -> int:
         """Read every page and apply it. Returns the number of pages."""
-        cursor, pages = None, 0
+        cursor = None
+        pages = 0
         while True:
             page = await policy_feed.read_page(store, FeedReader(self.epoch, self.revision, cursor, limit, self.nonce))
             self.apply(page)
@@ -63,7 +66,8 @@ async def publish(store: Store, *ids: str, body: dict[str, Any] | None = None) -
 async def test_a_replica_is_filled_over_http(plane: ControlPlane) -> None:
     group = await plane.group("g", models=[rate(5)])
     key = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
-    follower, after = Follower(), ""
+    follower = Follower()
+    after = ""
     for _ in range(100):
         standing = f"epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
         path = f"/internal/v1/snapshot?{standing}&limit=2{after}"
@@ -95,7 +99,8 @@ async def test_proxies_that_ask_at_once_cost_one_or_two_reads(plane: ControlPlan
     event.listen(plane.store.engine.sync_engine, "before_cursor_execute", note)
     path = f"/internal/v1/snapshot?epoch={alone.epoch}&since={alone.revision}&nonce={alone.nonce}"
     await plane.get(path, key=TOKEN)
-    each, reads[:] = len(reads), []
+    each = len(reads)
+    reads[:] = []
     answers = await asyncio.gather(*(plane.get(path, key=TOKEN) for _ in range(50)))
     assert all(answer.ok() == answers[0].ok() for answer in answers)
     assert each <= len(reads) <= 10 * each
@@ -135,7 +140,8 @@ async def test_only_changed_rows_are_sent(store: Store) -> None:
 async def test_changes_made_between_pages_are_not_missed(store: Store) -> None:
     ids = [f"g{number:02}" for number in range(20)]
     await publish(store, *ids, body={"v": 1})
-    follower, cursor = Follower(), None
+    follower = Follower()
+    cursor = None
     for step in range(40):
         page = await policy_feed.read_page(store, FeedReader("", 0, cursor, 3))
         follower.apply(page)
@@ -176,7 +182,8 @@ async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
 
 async def test_a_reader_older_than_the_tombstones_is_reset(store: Store) -> None:
     await publish(store, "a", "b", body={})
-    old, young = Follower(), Follower()
+    old = Follower()
+    young = Follower()
     await old.follow(store)
     await publish(store, "a")
     await young.follow(store)
@@ -190,7 +197,8 @@ async def test_a_reader_older_than_the_tombstones_is_reset(store: Store) -> None
 
 async def test_another_epoch_or_a_higher_revision_resets_the_reader(store: Store) -> None:
     await publish(store, "a", body={})
-    ahead, elsewhere = Follower(), Follower()
+    ahead = Follower()
+    elsewhere = Follower()
     for follower in (ahead, elsewhere):
         await follower.follow(store)
     ahead.revision += 5

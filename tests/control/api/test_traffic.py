@@ -18,9 +18,11 @@ from control.retention import RetentionDays, delete_old_records
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json
 
-ONE, TWO = "a" * 16, "b" * 16
+ONE = "a" * 16
+TWO = "b" * 16
 PATH = "/v1/gateway/traffic"
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
 
 
 async def this_minute_ms(plane: ControlPlane) -> int:
@@ -95,7 +97,8 @@ async def test_proxies_that_add_to_the_same_slugs_at_once_do_not_disturb_each_ot
 
 
 async def test_only_existing_workspaces_have_traffic_and_each_sees_its_own(plane: ControlPlane) -> None:
-    now_ms, other = await this_minute_ms(plane), await plane.another_workspace()
+    now_ms = await this_minute_ms(plane)
+    other = await plane.another_workspace()
     theirs = row(plane, now_ms, "other/chat", workspace_id=other["workspace_id"])
     (await post(plane, 1, row(plane, now_ms), theirs, row(plane, now_ms, workspace_id="ws_gone"))).ok()
     assert [item["slug"] for item in await items(plane)] == ["acme/chat"]
@@ -151,7 +154,8 @@ async def test_old_steps_are_deleted(plane: ControlPlane) -> None:
 async def test_malformed_batch_is_refused_and_nothing_is_taken(
     sqlite_plane: ControlPlane, changes: Json, field: str
 ) -> None:
-    plane, now_ms = sqlite_plane, await this_minute_ms(sqlite_plane)
+    plane = sqlite_plane
+    now_ms = await this_minute_ms(sqlite_plane)
     body: Json = {"sender": ONE, "number": 1, "rows": [row(plane, now_ms)]}
     for name, value in changes.items():
         (body if name in body else body["rows"][0])[name] = value
@@ -166,7 +170,8 @@ async def test_the_period_must_be_one_that_is_kept(sqlite_plane: ControlPlane) -
 
 
 async def test_a_period_may_end_as_early_as_its_steps_are_kept(sqlite_plane: ControlPlane) -> None:
-    plane, now_ms = sqlite_plane, await this_minute_ms(sqlite_plane)
+    plane = sqlite_plane
+    now_ms = await this_minute_ms(sqlite_plane)
     ages = {"hour": 40 * HOUR_MS, "day": 20 * DAY_MS, "month": 0}
     (await post(plane, 1, *(row(plane, now_ms - age_ms) for age_ms in ages.values()))).ok()
     for period, step_s, gone_ms in (

@@ -119,7 +119,8 @@ async def test_a_page_reads_the_counters_of_its_own_slugs_only() -> None:
     names = [f"acme/m{number:04}" for number in range(1000)]
     many = tuple(SlugLimits(name, (per_minute(5),), (day(9),)) for name in names)
     path = [Group(id, "ws", None, id, Enforcement.CASCADING, many) for id in ("child", "parent", "root")]
-    limits, source = await GroupLimits.of(path), Counted()
+    limits = await GroupLimits.of(path)
+    source = Counted()
     first = await limits.read(source, None, 100)
     assert len(source.asked) == 50 * 6
     following = await limits.read(source, first[-1].place, 7)
@@ -193,7 +194,8 @@ async def test_usage_is_paged(sqlite_plane: ControlPlane) -> None:
     slugs = [f"acme/m{n}" for n in range(5)]
     limits = [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")]
     made = await sqlite_plane.group("g", models=[{"slug": slug, "usage_limits": limits} for slug in slugs])
-    path, seen = f"/v1/gateway/groups/{made['id']}/usage", []
+    path = f"/v1/gateway/groups/{made['id']}/usage"
+    seen = []
     answer = (await sqlite_plane.get(path, params={"limit": 3})).ok()
     while True:
         seen += [(item["slug"], item["type"]) for item in answer["items"]]
@@ -244,7 +246,8 @@ async def test_limits_are_paged_and_without_redis_configured_nothing_counts(sqli
         "usage_limits": [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")],
     }
     made = await sqlite_plane.group("g", models=[{"slug": f"acme/m{n}", **limits} for n in (2, 0, 1)])
-    path, seen = f"/v1/gateway/groups/{made['id']}/limits", list[tuple[str, str, str]]()
+    path = f"/v1/gateway/groups/{made['id']}/limits"
+    seen = list[tuple[str, str, str]]()
     answer = (await sqlite_plane.get(path, params={"limit": 2})).ok()
     while True:
         for item in answer["items"]:

@@ -40,7 +40,8 @@ async def test_many_prices_are_read_a_few_at_a_time(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand at once would hold up other workspaces' requests."""
-    plane, asked = sqlite_plane, []
+    plane = sqlite_plane
+    asked = []
 
     async def listed(conn: Any, workspace_id: str, slug: None, after: Any, limit: int) -> Any:
         asked.append(limit)

@@ -190,7 +190,8 @@ async def test_first_retry_comes_after_a_second_by_itself(sqlite_plane: ControlP
 
 async def test_hook_that_hangs_delays_neither_reports_nor_other_hooks(sqlite_plane: ControlPlane) -> None:
     async with listening(hangs=True) as hanging, listening() as hook:
-        stuck, made = await sleeping(sqlite_plane, hanging), await sleeping(sqlite_plane, hook)
+        stuck = await sleeping(sqlite_plane, hanging)
+        made = await sleeping(sqlite_plane, hook)
         async with asyncio.timeout(8):  # less than the client's timeout
             await report(sqlite_plane, load(stuck, parked=1), load(made, parked=1))
             await settled(sqlite_plane.store, made, 1, hook)
@@ -323,7 +324,8 @@ async def test_wake_of_what_needs_none_is_accepted_and_of_what_is_not_there_404(
     plane = sqlite_plane
     await wake(plane, await deployment(plane))
     await wake(plane, await deployment(plane, "http://127.0.0.1:1"))
-    made, other = await deployment(plane), await deployment(plane)
+    made = await deployment(plane)
+    other = await deployment(plane)
     (await tell(plane, "wake", {"model_id": other["model_id"], "deployment_id": made["id"]})).refused(404)
     (await tell(plane, "wake", {"model_id": made["model_id"], "deployment_id": "dep_x"})).refused(404)
 

@@ -208,7 +208,8 @@ async def test_an_empty_webhook_change_is_400(sqlite_plane: ControlPlane, body: 
 
 async def test_a_null_member_of_a_change_counts_as_absent(sqlite_plane: ControlPlane) -> None:
     made = await create_webhook(sqlite_plane)
-    one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
+    one = f"{PATH}/{made['id']}"
+    nulls = dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
     kept = (await sqlite_plane.patch(one, nulls | {"enabled": False})).ok()
     assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
         *(made["url"], made["description"]),
@@ -257,7 +258,8 @@ async def test_webhook_secrets_are_sealed_and_reencrypted(sqlite_plane: ControlP
 
 
 async def test_every_webhook_of_the_workspace_gets_each_event_once(plane: ControlPlane) -> None:
-    first, second = await create_webhook(plane), await create_webhook(plane, "https://b.example.com/x")
+    first = await create_webhook(plane)
+    second = await create_webhook(plane, "https://b.example.com/x")
     off = await create_webhook(plane, "https://off.example.com/x")
     await plane.patch(f"{PATH}/{off['id']}", {"enabled": False})
     other = await plane.another_workspace()
@@ -367,7 +369,8 @@ async def test_both_secrets_are_valid_while_the_overlap_lasts(sqlite_plane: Cont
 async def test_deliveries_are_paged_newest_first(sqlite_plane: ControlPlane) -> None:
     made = await create_webhook(sqlite_plane)
     sent = [(await sqlite_plane.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
-    path, seen = f"{PATH}/{made['id']}/deliveries", []
+    path = f"{PATH}/{made['id']}/deliveries"
+    seen = []
     answer = (await sqlite_plane.get(path, params={"limit": 2, "status": "PENDING"})).ok()
     while True:
         seen += [item["id"] for item in answer["items"]]
@@ -418,7 +421,8 @@ async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: Cont
 async def test_messages_of_a_dead_process_are_sent_by_another(plane: ControlPlane) -> None:
     await create_webhook(plane)
     await ingest_events(plane, 1)
-    dying, living = Receivers(hang={URL}), Receivers()
+    dying = Receivers(hang={URL})
+    living = Receivers()
     async with sending(plane.store, dying, options=SenderOptions(lease_ms=300, poll_interval_s=0.01)):
         await eventually(lambda: len(dying.calls) == 1)
     async with sending(plane.store, living) as counted:
@@ -430,7 +434,8 @@ async def test_messages_of_a_dead_process_are_sent_by_another(plane: ControlPlan
 async def test_a_result_after_the_lease_expired_is_ignored(plane: ControlPlane) -> None:
     await create_webhook(plane)
     await ingest_events(plane, 1)
-    slow, quick = Receivers(hold_s=0.6, answer=lambda url: 500), Receivers()
+    slow = Receivers(hold_s=0.6, answer=lambda url: 500)
+    quick = Receivers()
     async with sending(plane.store, slow, options=SenderOptions(lease_ms=100, poll_interval_s=0.01)) as late:
         await eventually(lambda: len(slow.calls) == 1)
         async with sending(plane.store, quick) as counted:

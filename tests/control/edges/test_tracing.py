@@ -13,7 +13,8 @@ from tests.collector import Collector, collector
 from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.waiting import eventually
 
-TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+CALLERS_SPAN = "b7ad6b7169203331"
 OPEN_METRICS = {"Accept": "application/openmetrics-text"}
 
 

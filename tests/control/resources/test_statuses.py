@@ -33,7 +33,8 @@ from policy.deployments import (
 
 ALL = get_args(Status)
 TAKEN_UP = (INACTIVE, DEACTIVATING, FAILED, DEPLOY_FAILED)
-A, B = "http://a", "http://b"
+A = "http://a"
+B = "http://b"
 PROBED = HealthCheck()
 every_status = pytest.mark.parametrize("status", ALL)
 

@@ -74,7 +74,9 @@ def test_a_message_holds_the_listed_form_of_events_and_their_metadata() -> None:
 
 def test_standardwebhooks_verifies_with_either_secret_and_no_other() -> None:
     now_ms = time.time_ns() // 1_000_000
-    old, new, other = new_secret(), new_secret(), new_secret()
+    old = new_secret()
+    new = new_secret()
+    other = new_secret()
     body = '{"a":"é"}'.encode()
     headers = signed_headers("msg_1", body, now_ms, [new, old])
     assert Webhook(old).verify(body, headers) == Webhook(new).verify(body, headers) == {"a": "é"}
@@ -125,7 +127,9 @@ def test_anything_but_2xx_is_retried_for_three_days(status: int | None) -> None:
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 20_000))
 def test_attempts_spread_over_three_days_with_the_last_at_the_end(chance: float, duration_ms: int) -> None:
-    delivery, at_ms, attempts = new_delivery("whk_1", "TEST", (), NOW_MS), NOW_MS, 0
+    delivery = new_delivery("whk_1", "TEST", (), NOW_MS)
+    at_ms = NOW_MS
+    attempts = 0
     while True:
         attempts += 1
         values = after_attempt(replace(delivery, attempts=attempts), Attempt(at_ms, duration_ms, 500, "no"), chance)

@@ -31,7 +31,8 @@ class Programs:
 
     @classmethod
     def of_image(cls, image: Image, command: list[str]) -> "Programs":
-        user, words = user_of(image.root, image.user), [*image.entrypoint, *(command or image.command)]
+        user = user_of(image.root, image.user)
+        words = [*image.entrypoint, *(command or image.command)]
         return cls(image.root, user, words, image.environment, image.directory, image.volumes)
 
 
@@ -60,7 +61,8 @@ class Container:
         return self._running
 
     def start(self) -> None:
-        programs, service = self.programs, self.service
+        programs = self.programs
+        service = self.service
         sandbox = Sandbox(
             programs.root,
             {**programs.environment, **service.environment},

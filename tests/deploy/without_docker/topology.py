@@ -36,7 +36,8 @@ from tests.upstream.questions import answer_question
 
 CALLERS = 10
 SEED = 7
-DOWN_S, CALM_S = 2.0, 3.0
+DOWN_S = 2.0
+CALM_S = 3.0
 """How long a killed service stays away, and how long the others are watched after it is back."""
 EVENTS_WITHIN_S = 120.0
 """The holdback of a minute, and as much again."""
@@ -72,7 +73,8 @@ class Site:
 
 def prepare(work: Path, image: Image, say: Say) -> Site:
     """Write the secrets, make the network, and describe a container for each service that Debian has a program for."""
-    deploy, run = work / "context/deploy", empty(work / "run")
+    deploy = work / "context/deploy"
+    run = empty(work / "run")
     subprocess.run((str(deploy / "new-secrets"),), check=True)
     variables = read_variables(deploy / ".env") | {"TOLLGATE_EGRESS_ALLOW": f"{SUBNET}.0/24"}
     known = services((deploy / "compose.yaml").read_text(), variables)
@@ -104,7 +106,8 @@ class Trial:
         self.callers.start(CALLERS)
         await asyncio.sleep(CALM_S)
         for name, container in self.site.containers.items():
-            first, began = len(self.callers.records), time.time()
+            first = len(self.callers.records)
+            began = time.time()
             if name == "redis":
                 self.deaths_of_redis.append(Death(began, began))
             container.running.kill()

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from policy.limits.counter_layout import AHEAD, DAY_PAIR, calendar_usage, rate_usage, time_ms
 
-RPS, RPM, TPM = 1, 2, 4
+RPS = 1
+RPM = 2
+TPM = 4
 NOW_MS = 1_700_000_000_000
 
 

@@ -16,7 +16,8 @@ from policy.limits.kinds import KINDS, LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from tests.policy.limits.trees import SLUGS, group, levels_for, paths
 
-INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
+INDEPENDENT = Enforcement.INDEPENDENT
+CASCADING = Enforcement.CASCADING
 
 
 def rpm(threshold: int) -> Limit:

@@ -5,8 +5,11 @@ import pytest
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import MAX_THRESHOLD, IllegalLimitsError, Limit, SlugLimits, check_slug_limits
 
-REQUEST, TOKEN = LimitType.REQUEST, LimitType.TOKEN
-SECOND, MINUTE, DAY = Unit.SECOND, Unit.MINUTE, Unit.DAY
+REQUEST = LimitType.REQUEST
+TOKEN = LimitType.TOKEN
+SECOND = Unit.SECOND
+MINUTE = Unit.MINUTE
+DAY = Unit.DAY
 
 
 def entry(rate: tuple[Limit, ...] = (), usage: tuple[Limit, ...] = (), slug: str = "a/b") -> SlugLimits:

@@ -66,7 +66,9 @@ def first_sum(call: Call) -> Estimate:
 def admitted(unit: Unit, calls: Iterable[Call], rule: Rule = both_sums) -> list[Passed]:
     """Offer the calls in the order of time; settle each when its caller lets it end."""
     limit = Limit(LimitType.TOKEN, unit, THRESHOLD)
-    counters, bounds, mask = CounterHash(LEASE_MS), (Bound(limit, "g", "g"),), kind_mask((limit,))
+    counters = CounterHash(LEASE_MS)
+    bounds = (Bound(limit, "g", "g"),)
+    mask = kind_mask((limit,))
     passed: list[Passed] = []
     ends: list[tuple[int, int]] = []
 
@@ -184,7 +186,9 @@ HELD = st.one_of(st.integers(0, 30), st.integers(0, 2_000), st.integers(0, CALL_
 def plans(draw: st.DrawFn) -> list[Call]:
     """Any calls at all, by a generator that is fast enough for hundreds of calls."""
     rng = random.Random(draw(st.integers(0, 2**32)))
-    size, step, held = draw(SIZES), draw(STEPS), draw(HELD)
+    size = draw(SIZES)
+    step = draw(STEPS)
+    held = draw(HELD)
     now_ms = draw(st.sampled_from([NOON, MIDNIGHT - 100_000, MIDNIGHT - 700]))
     calls = []
     for _ in range(draw(st.integers(1, 250))):

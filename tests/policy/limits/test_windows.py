@@ -177,7 +177,8 @@ def test_moved_log_holds_the_same_events_later() -> None:
 
 
 def test_merged_logs_leave_in_the_order_of_their_last_events() -> None:
-    one, other = log((1000, 1050, 1), (1060, 1070, 2)), log((1010, 1020, 3), (1065, 1066, 4))
+    one = log((1000, 1050, 1), (1060, 1070, 2))
+    other = log((1010, 1020, 3), (1065, 1066, 4))
     assert one.merged(other) == log((1010, 1020, 3), (1000, 1050, 1), (1065, 1066, 4), (1060, 1070, 2))
 
 

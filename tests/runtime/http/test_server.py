@@ -27,8 +27,10 @@ class Served:
     """An application behind the server, and callers that write raw bytes."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
-        self.port, self._stack = 0, stack
-        self.entered, self.go = asyncio.Event(), asyncio.Event()
+        self.port = 0
+        self._stack = stack
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
 
     async def caller(self) -> Caller:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -177,7 +179,8 @@ def _is_reset(caller: Caller) -> bool:
 
 async def test_an_idle_connection_is_closed_without_a_response() -> None:
     async with served(replace(PATIENT, idle_s=1)) as server:
-        fresh, used = await server.caller(), await server.caller()
+        fresh = await server.caller()
+        used = await server.caller()
         used.send(HI)
         await used.until(b"hi")
         assert [await one.read_to_end() for one in (fresh, used)] == [b"", b""]

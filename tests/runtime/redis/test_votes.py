@@ -9,7 +9,8 @@ from runtime.redis.slots import Place
 from runtime.redis.votes import most_named
 
 WITHIN_S = 600.0  # beyond the time that a test has
-HERE, THERE = Place("10.0.0.1", 6379), Place("10.0.0.2", 6379)
+HERE = Place("10.0.0.1", 6379)
+THERE = Place("10.0.0.2", 6379)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ from trainer.edges.trainer_directory import DirectoryInUseError, DirectoryUnusab
 
 
 def test_a_second_trainer_is_refused_until_the_first_has_ended_and_has_its_name_then(tmp_path: Path) -> None:
-    first, second = TrainerDirectory(tmp_path / "t"), TrainerDirectory(tmp_path / "t")
+    first = TrainerDirectory(tmp_path / "t")
+    second = TrainerDirectory(tmp_path / "t")
     name = first.take()
     with pytest.raises(DirectoryInUseError, match=str(tmp_path)):
         second.take()

@@ -23,11 +23,14 @@ def full_disk(directory: Path) -> Iterator[None]:
 
 
 def lines_of(directory: Path) -> list[tuple[bool, str]]:
-    lines, offset, is_end = list[tuple[bool, str]](), 0, False
+    lines = list[tuple[bool, str]]()
+    offset = 0
+    is_end = False
     while not is_end:
         chunk = read_output(directory, offset, has_ended=True)
         lines += [(is_error, text) for _, is_error, text in chunk.lines]
-        offset, is_end = chunk.next_offset, chunk.is_end
+        offset = chunk.next_offset
+        is_end = chunk.is_end
     return lines
 
 

@@ -80,7 +80,8 @@ def test_every_page_loads_little() -> None:
 
 def loaded_with(module: str) -> set[str]:
     """The module, and all modules that it imports at once."""
-    found, waiting = set[str](), [module]
+    found = set[str]()
+    waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in found:

@@ -65,7 +65,8 @@ async def call(browser: Browser, **members: Any) -> tuple[int, dict[str, str], b
 @asynccontextmanager
 async def streaming(browser: Browser, **members: Any) -> AsyncIterator[ClientResponse]:
     """An answer while it comes; leaving the block leaves the call."""
-    url, sent = browser.plane.client.make_url(CALL), {"Origin": browser.origin, "Cookie": browser.cookie}
+    url = browser.plane.client.make_url(CALL)
+    sent = {"Origin": browser.origin, "Cookie": browser.cookie}
     async with (
         ClientSession(cookie_jar=DummyCookieJar()) as client,
         client.post(url, json=members, headers=sent) as answered,
@@ -179,8 +180,10 @@ async def test_other_members_are_refused(
 
 
 async def test_body_has_at_most_a_mebibyte(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
-    browser, large = await logged_in(relaying), json.dumps({**ASK, "body": "a" * 1_048_576}).encode()
-    url, sent = relaying.client.make_url(CALL), {"Origin": browser.origin, "Cookie": browser.cookie}
+    browser = await logged_in(relaying)
+    large = json.dumps({**ASK, "body": "a" * 1_048_576}).encode()
+    url = relaying.client.make_url(CALL)
+    sent = {"Origin": browser.origin, "Cookie": browser.cookie}
     async with ClientSession(cookie_jar=DummyCookieJar(), headers={"Content-Type": "application/json"}) as client:
         async with client.post(url, data=io.BytesIO(large), headers=sent) as answered:
             assert answered.status == 413
@@ -206,7 +209,8 @@ async def test_only_sessions_of_callers_may_call(relaying: ControlPlane, proxy: 
 
 
 async def test_answer_comes_as_it_is_sent(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
-    browser, rest = await logged_in(relaying), asyncio.Event()
+    browser = await logged_in(relaying)
+    rest = asyncio.Event()
     first = head(200, STREAMED) + chunked(b"data: 1\n\n", end=False)
     proxy.plan(held(rest, first, chunked(b"data: 2\n\n")))
     async with streaming(browser, **ASK) as answered:
@@ -241,7 +245,9 @@ async def test_browser_that_leaves_ends_the_call(
 
 
 async def test_reader_that_stops_holds_up_the_proxy(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
-    browser, stalled, sent = await logged_in(relaying), asyncio.Event(), 0
+    browser = await logged_in(relaying)
+    stalled = asyncio.Event()
+    sent = 0
     piece = chunked(b"a" * 65_536, end=False)
 
     async def behave(exchange: Exchange) -> None:
@@ -317,7 +323,8 @@ async def test_without_the_setting_there_are_no_calls(sqlite_plane: ControlPlane
 
 
 async def test_session_has_so_many_calls_at_once(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
-    browser, other = await logged_in(relaying), await logged_in(relaying)
+    browser = await logged_in(relaying)
+    other = await logged_in(relaying)
     proxy.default = gated(answer_json(200, {}))
     proxy.gate.close()
     under_way = [asyncio.create_task(call(browser, **ASK)) for _ in range(MOST_PER_SESSION)]

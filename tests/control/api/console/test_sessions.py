@@ -185,7 +185,8 @@ async def test_malformed_and_unknown_cookies_are_401(sqlite_plane: ControlPlane)
 
 async def test_two_sessions_in_one_request_are_none(sqlite_plane: ControlPlane) -> None:
     """Another port of this host may set a cookie of the same name: it must not choose who acts."""
-    own, planted = await logged_in(sqlite_plane), await logged_in(sqlite_plane)
+    own = await logged_in(sqlite_plane)
+    planted = await logged_in(sqlite_plane)
     for cookie in (f"{planted.cookie}; {own.cookie}", f"{own.cookie}; {planted.cookie}"):
         (await Browser(sqlite_plane, cookie).get(GROUPS)).refused(401)
     (await Browser(sqlite_plane, f"{own.cookie}; a=b; {own.cookie}").get(GROUPS)).ok()

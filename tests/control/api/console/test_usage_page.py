@@ -293,7 +293,8 @@ async def test_looks_at_one_page_are_bounded_and_leave_the_operator_alone(
 ) -> None:
     monkeypatch.setattr("control.throttle.USAGE_PAGE", Allowance("usage_page", 3, 3_600_000))
     group, key = await customer(sqlite_plane)
-    path, browser = await link_of(sqlite_plane, group), await logged_in(sqlite_plane, key["api_key"])
+    path = await link_of(sqlite_plane, group)
+    browser = await logged_in(sqlite_plane, key["api_key"])
     for place in (f"{path}/data", DATA, f"{path}/data"):
         (await browser.get(place)).ok()
     for place in (DATA, f"{path}/data"):

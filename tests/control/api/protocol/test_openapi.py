@@ -80,7 +80,8 @@ def test_every_optional_request_field_may_be_null(document: Json) -> None:
     ):
         request_schemas |= more
     for name in request_schemas:
-        fields, required = schemas[name].get("properties", {}), schemas[name].get("required", [])
+        fields = schemas[name].get("properties", {})
+        required = schemas[name].get("required", [])
         for field in fields.keys() - set(required):
             choices = fields[field].get("anyOf", [fields[field]])
             assert {"type": "null"} in [{"type": choice.get("type")} for choice in choices], (name, field)

@@ -23,7 +23,8 @@ from tests.control.plane import ControlPlane, settings_on
 from tests.control.training import report_backend
 
 BIN = Path(sys.executable).parent
-QUICK, THOROUGH = 2, 20
+QUICK = 2
+THOROUGH = 20
 """Examples per operation in `make test`, and in the soak."""
 # Excluded: that every body valid by the schema is accepted (a cursor, secret or slug must also exist or be owned), and
 # that a new resource is found under every path at once (an environment of a new model points nowhere yet).
@@ -147,11 +148,13 @@ def _main_workflow(url: str, key: str) -> None:
     body = models.CreateGatewayEndpointRequestV1(slug="acme/chat", targets=[target])
     endpoint = call("gateway.create_endpoint", body=body)
     assert endpoint.slug == "acme/chat"
-    kind, unit = models.RateLimitV1Type.REQUEST, models.RateLimitV1Unit.MINUTE
+    kind = models.RateLimitV1Type.REQUEST
+    unit = models.RateLimitV1Unit.MINUTE
     limit = models.RateLimitV1(type_=kind, unit=unit, threshold=5)
     entry = models.GroupModelRequestV1(slug="acme/chat", rate_limits=[limit])
     metadata = models.GroupMetadataRequestV1(external_entity_id="customer-1")
-    entry.usage_limits, nothing = None, None
+    entry.usage_limits = None
+    nothing = None
     wanted = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
     group = call("gateway.create_group", body=wanted)
     renamed = models.UpdateGatewayGroupRequestV1(metadata=models.GroupMetadataPatchV1(name="n"), models=None)

@@ -306,7 +306,8 @@ async def test_a_store_that_is_away_is_503_with_the_reason(sqlite_url: str, stor
 
 
 def test_a_link_opens_after_the_keys_were_rotated() -> None:
-    old, new = b"o" * 32, b"n" * 32
+    old = b"o" * 32
+    new = b"n" * 32
     link = Link("ws", "c", "l", "ü", 10)
     assert LinkSealer((new, old)).open(LinkSealer((old,)).seal(link), 9) == link
     with pytest.raises(LinkExpiredError):

@@ -137,7 +137,8 @@ async def test_only_a_workspace_with_training_may_create_jobs(sqlite_plane: Cont
 async def test_without_a_backend_writes_are_503_and_jobs_stay(
     sqlite_plane: ControlPlane, sqlite_place: str, report: Json | None
 ) -> None:
-    made, ended = await create(sqlite_plane, sqlite_place), await create(sqlite_plane, sqlite_place)
+    made = await create(sqlite_plane, sqlite_place)
+    ended = await create(sqlite_plane, sqlite_place)
     await end(sqlite_plane.store, ended["id"])
     async with sqlite_plane.store.write() as tx:
         await tx.conn.execute(delete(training_backend))

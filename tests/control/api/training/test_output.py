@@ -64,7 +64,8 @@ async def test_batches_that_repeat_come_late_or_too_early_are_taken_once_in_orde
     plane: ControlPlane, trainer: Trainer
 ) -> None:
     await running(plane)
-    first, second = batch(0, 10, "a", metrics=(point(1),)), batch(10, 20, "b", metrics=(point(2),))
+    first = batch(0, 10, "a", metrics=(point(1),))
+    second = batch(10, 20, "b", metrics=(point(2),))
     assert await trainer.output(second) == 0, "the first one is missing"
     assert await trainer.output(first) == 10
     assert await trainer.output(first) == 10
@@ -84,9 +85,11 @@ async def test_copies_of_a_batch_that_arrive_together_are_taken_once(plane: Cont
 
 
 async def test_lossy_sender_delivers_every_line_of_every_node_once(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await running(plane, node_count=2)
-    chance, printed = random.Random(7), [[f"{rank}-{n}" for n in range(30)] for rank in range(2)]
+    chance = random.Random(7)
+    printed = [[f"{rank}-{n}" for n in range(30)] for rank in range(2)]
     offsets = [0, 0]
     while offsets != [30, 30]:
         rank = chance.choice([rank for rank in range(2) if offsets[rank] < 30])
@@ -120,7 +123,8 @@ async def test_batch_that_fails_half_way_leaves_nothing(
 
 
 async def test_next_attempt_begins_anew_and_late_output_of_the_last_one_is_dropped(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await running(plane)
     await trainer.output(batch(0, 10, "first attempt"))
     await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))
@@ -132,7 +136,8 @@ async def test_next_attempt_begins_anew_and_late_output_of_the_last_one_is_dropp
 
 
 async def test_output_of_jobs_that_are_gone_is_answered_as_taken_and_dropped(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await running(plane, is_deleted=True, status=COMPLETED)
     lost = batch(50, 60, "a", "b", metrics=(point(1),))
     assert await trainer.output(lost) == 60
@@ -146,7 +151,8 @@ async def test_output_of_jobs_that_are_gone_is_answered_as_taken_and_dropped(sql
 async def test_output_of_an_ended_job_is_taken_and_is_no_change_of_it(
     sqlite_plane: ControlPlane,
 ) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await running(plane)
     await trainer.sync(report(Phase.ENDED, Outcome.COMPLETED))
     before = (await stored(plane.store)).updated_at_ms
@@ -160,7 +166,8 @@ async def test_output_of_an_ended_job_is_taken_and_is_no_change_of_it(
 
 async def test_malformed_batch_is_refused_by_name_and_nothing_is_taken(sqlite_plane: ControlPlane) -> None:
     await running(sqlite_plane)
-    line, value = {"timestamp_ns": 1, "level": "INFO", "message": "x"}, point(1).to_wire()
+    line = {"timestamp_ns": 1, "level": "INFO", "message": "x"}
+    value = point(1).to_wire()
     cases: list[tuple[Json, str]] = [
         ({"attempt": "1"}, "attempt"),
         ({"rank": -1}, "rank"),
@@ -209,7 +216,8 @@ async def test_numbers_beyond_a_float_are_refused_or_dropped(sqlite_plane: Contr
     await running(sqlite_plane)
     body = '{"attempt":1,"rank":0,"offset":0,"next_offset":9,"lines":[],"metrics":[%s]}'
     value = '{"name":"x","timestamp_ms":1,"step":null,"value":%s}'
-    url, headers = "/internal/v1/training/jobs/tj_1/output", {"Authorization": f"Bearer {TOKEN}"}
+    url = "/internal/v1/training/jobs/tj_1/output"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
     for number in ("1e999", "-1e999", "NaN", "Infinity"):
         async with sqlite_plane.client.post(url, data=body % (value % number), headers=headers) as answer:
             assert answer.status in (200, 400)
@@ -301,7 +309,8 @@ async def test_backend_and_jobs_are_exported(plane: ControlPlane, trainer: Train
 
 
 async def test_log_of_a_job_is_selected_as_that_of_a_deployment(sqlite_plane: ControlPlane) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     await running(plane, node_count=2)
     lines = [OutputLine(n * 1_000_000, level, f"line {n}") for n, level in enumerate(("INFO", "WARNING", "INFO"))]
     await trainer.output(replace(batch(0, 9), lines=lines))
@@ -344,11 +353,13 @@ async def test_metrics_are_read_by_name_and_from_a_time_on(plane: ControlPlane, 
 
 
 async def test_long_metrics_are_read_in_parts(sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
+    plane = sqlite_plane
+    trainer = Trainer(sqlite_plane)
     monkeypatch.setattr(metrics, "POINTS_AT_ONCE", 10)
     await running(plane)
     await trainer.output(batch(0, 9, metrics=[point(n, f"m{n % 2}", timestamp_ms=n) for n in range(25)]))
-    seen, since = set[float](), "1970-01-01T00:00:00Z"
+    seen = set[float]()
+    since = "1970-01-01T00:00:00Z"
     while True:
         shown = (await plane.get(f"{JOB}/metrics?since={since}")).ok()["metrics"]
         part = {point["value"] for metric in shown for point in metric["points"]}

@@ -75,7 +75,8 @@ async def test_a_project_with_an_unfinished_job_cannot_be_deleted(sqlite_plane: 
 
 async def test_a_project_with_jobs_is_deleted_only_while_the_backend_is_there(sqlite_plane: ControlPlane) -> None:
     await enable(sqlite_plane)
-    made, empty = await project(sqlite_plane), await project(sqlite_plane, "empty")
+    made = await project(sqlite_plane)
+    empty = await project(sqlite_plane, "empty")
     await end(sqlite_plane.store, (await new_job(sqlite_plane, made["id"]))["id"])
     await report_backend(sqlite_plane.store, reason="Ray is not reachable")
     (await sqlite_plane.delete(f"{PROJECTS}/{made['id']}")).refused(503, "TRAINING_UNAVAILABLE")

@@ -22,7 +22,8 @@ def made(path: Path) -> DataDirectory:
 
 def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
     directory = made(tmp_path / "data")
-    token, key = directory.internal_token(), directory.secret_key()
+    token = directory.internal_token()
+    key = directory.secret_key()
     assert len(token) >= 32
     assert len(parse_keys(key)[0]) == 32
     again = made(tmp_path / "data")
@@ -141,7 +142,8 @@ def test_a_directory_of_another_user_is_refused_with_the_remedy(tmp_path: Path) 
 
 async def test_a_database_beside_files_of_others_is_closed_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    file, other = tmp_path / "control.db", tmp_path / "other"
+    file = tmp_path / "control.db"
+    other = tmp_path / "other"
     for path in (file, other):
         path.touch()
         path.chmod(0o644)

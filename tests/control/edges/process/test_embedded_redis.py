@@ -28,8 +28,10 @@ from control.operator.parts import Part, PartRunner
 from runtime.child_process import Child
 from tests.redis_server import REDIS_BINARIES
 
-OLD, NEW = "Redis server v=6.2.14 sha=0 bits=64", "Redis server v=7.0.15 sha=0 bits=64"
-NEWER, VALKEY = "Redis server v=7.4.1 sha=0", "Valkey server v=8.0.1 sha=0"
+OLD = "Redis server v=6.2.14 sha=0 bits=64"
+NEW = "Redis server v=7.0.15 sha=0 bits=64"
+NEWER = "Redis server v=7.4.1 sha=0"
+VALKEY = "Valkey server v=8.0.1 sha=0"
 
 
 def program(folder: Path, says: str, name: str = "redis-server") -> str:
@@ -58,7 +60,8 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_wheel")
 def test_the_newest_is_taken_whatever_the_order_of_path(tmp_path: Path, data: Path) -> None:
     """A virtual environment that comes first brings the wheel's old server along."""
-    venv, system = tmp_path / "venv", tmp_path / "system"
+    venv = tmp_path / "venv"
+    system = tmp_path / "system"
     program(venv, OLD)
     newest = program(system, NEW)
     for folders in ((venv, system), (system, venv)):
@@ -190,7 +193,8 @@ async def serving(directory: DataDirectory, server: RedisServer) -> AsyncIterato
 
 async def test_counts_survive_the_way_to_a_newer_redis_and_the_way_back_is_refused(data: Path) -> None:
     """The counters once went 135, 150, 0: each version read a file of its own."""
-    old, new = real_servers()[0], real_servers()[-1]
+    old = real_servers()[0]
+    new = real_servers()[-1]
     if old.version[:2] == new.version[:2]:
         pytest.skip("one version of Redis only on this machine")
     directory = DataDirectory(data)

@@ -245,7 +245,8 @@ async def test_a_day_that_gets_an_event_while_it_is_to_be_dropped_stays(server_s
     await add_days(server_store)
     now_ms = await clock_ms(server_store)
     today_ms = now_ms // DAY_MS * DAY_MS
-    late, day = event_at(today_ms - 1, 1, 100 * DAY_MS), partition_of(today_ms - DAY_MS)
+    late = event_at(today_ms - 1, 1, 100 * DAY_MS)
+    day = partition_of(today_ms - DAY_MS)
     ingest, _ = ingest_and_reader(server_store, LONG_S, outbox=partial(_wait_for_a_waiter, server_store))
     taking = asyncio.create_task(ingest.take([late]))
     while not await _is_locked(server_store, granted=True):

@@ -172,7 +172,8 @@ FILLED = {
     "two keys": Window("ws_1", 0, FAR_MS, ("tg_key00000007", "tg_key00000008")),
     "both": Window("ws_1", 0, FAR_MS, ("tg_key00000007",), ("customer-7",)),
 }
-ROWS, LIMIT = 20_000, 10
+ROWS = 20_000
+LIMIT = 10
 
 
 async def test_what_a_page_costs_does_not_grow_with_the_table(store: Store) -> None:

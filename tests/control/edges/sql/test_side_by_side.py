@@ -74,7 +74,8 @@ async def test_ingest_goes_on_while_the_table_becomes_a_partition(migrated_postg
     stores = [Store.at(url) for _ in range(CONTROLS)]
     await migrate_down(stores[0].engine, "0008")
     now_ms = await clock_ms(stores[0])
-    numbers, taken = itertools.count(), list[int]()
+    numbers = itertools.count()
+    taken = list[int]()
     done = asyncio.Event()
 
     async def control(store: Store) -> None:

@@ -81,7 +81,8 @@ def _after(found: JobRecord, step: JobReport | str, now_ms: int) -> JobRecord:
 def test_every_life_follows_the_table(steps: list[JobReport | str]) -> None:
     found = job()
     for now_ms, step in enumerate(steps, 2000):
-        before, found = found, _after(found, step, now_ms)
+        before = found
+        found = _after(found, step, now_ms)
         assert found.status == before.status or found.status in TRANSITIONS[before.status].values()
         assert before.status not in ENDED or found.status == before.status
         assert (found.ended_at_ms is not None) == (found.status in ENDED)

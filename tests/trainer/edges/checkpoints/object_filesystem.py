@@ -30,7 +30,8 @@ class ObjectError(Exception):
 
 def object_store() -> tuple[str, Objects]:
     """The URL of a new store, and the store."""
-    objects, scheme = Objects(), f"objects{uuid.uuid4().hex}"
+    objects = Objects()
+    scheme = f"objects{uuid.uuid4().hex}"
 
     class FileSystem(ObjectFileSystem):
         protocol = scheme

@@ -48,7 +48,8 @@ class Node:
     starts: list[NodeStart] = field(default_factory=list)
 
     def end(self, exit: Exit | None) -> None:
-        self.exit, self.has_ended = exit, True
+        self.exit = exit
+        self.has_ended = True
 
     async def prepare(self) -> str:
         return "10.0.0.1"
