@@ -18,7 +18,7 @@ class AnswerFields(NamedTuple):
     codings: tuple[str, ...]
     """The transfer codings, in lower case, one for each field."""
     longest: int
-    """How many characters the longest value in `returned` has."""
+    """The length of the longest value in `returned`, in characters."""
 
 
 @dataclass(slots=True)

@@ -52,10 +52,10 @@ _FLAGS = {
 @click.option("--redis-url", metavar="URL", help="Where the counters are.")
 @click.option("--control-url", metavar="URL", help="Where policy comes from and events go.")
 @click.pass_context
-def main(context: click.Context, /, **given: Any) -> None:
+def main(context: click.Context, /, **flags: Any) -> None:
     """The data plane: serves inference calls under policy. Settings: TOLLGATE_* (see docs/reference/settings.md)."""
-    bind = Bind(**{name: given.pop(name) for name in Bind.__dataclass_fields__})
-    environ = _environ_with(given)
+    bind = Bind(**{name: flags.pop(name) for name in Bind.__dataclass_fields__})
+    environ = _environ_with(flags)
     if context.invoked_subcommand is not None:
         context.obj = environ
         return
@@ -69,13 +69,13 @@ def main(context: click.Context, /, **given: Any) -> None:
 
 
 def _environ_with(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """The environment with the flags applied. `--data` also overrides the paths derived from it."""
-    given = {_FLAGS[name]: value for name, value in flags.items() if value is not None}
+    """Return the environment with the flags applied. `--data` also overrides the paths derived from it."""
+    overrides = {_FLAGS[name]: value for name, value in flags.items() if value is not None}
     environ = dict(os.environ)
-    if "TOLLGATE_DATA" in given:
+    if "TOLLGATE_DATA" in overrides:
         environ.pop("TOLLGATE_JOURNAL_DIR", None)
         environ.pop("TOLLGATE_REPLICA_PATH", None)
-    return environ | given
+    return environ | overrides
 
 
 @main.group("settings", hidden=True)
@@ -95,7 +95,7 @@ def settings_check(environ: dict[str, str]) -> None:
 
 @main.group()
 def snapshot() -> None:
-    """This machine's replica of policy."""
+    """Show this machine's replica of policy."""
 
 
 @snapshot.command("show")
@@ -103,7 +103,7 @@ def snapshot() -> None:
 @click.option("--key-prefix", help="What the key with this prefix may call, and which limits bind.")
 @click.pass_obj
 def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | None) -> None:
-    """What a proxy on this machine would do now, and which limits bind."""
+    """Show what a proxy on this machine would do now, and which limits bind."""
     try:
         settings = replica_settings(environ)
         with open_replica_listing(settings.path, settings.secret_keys) as listing:
@@ -116,7 +116,7 @@ def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | N
 
 @main.group()
 def journal() -> None:
-    """This machine's journals of calls."""
+    """Show this machine's journals of calls."""
 
 
 @journal.command("dump")

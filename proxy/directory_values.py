@@ -1,4 +1,4 @@
-"""What the directory says of a key and of a slug, and what is kept with it until policy changes."""
+"""The directory's values of keys and slugs, and what is cached with them until policy changes."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ class Identified:
     group: CallingGroup | None
     """The key's group. Federated keys have one, so it is set on all slug paths."""
     turn: str
-    """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
+    """The id of the caller's group, or its workspace key's digest: its calls share capacity and take turns."""
     labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
-    """What reports say of the caller, by slug, method and path."""
+    """The caller's labels in metrics and logs, by slug, method and path."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """What policy says about the holder of a key."""
+    """The holder of a key, as policy has it."""
 
     key: KeyRow
     workspace: WorkspaceRow | None
@@ -58,7 +58,7 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """How a call goes upstream. Most calls of a slug with the same fields to forward share it, whoever makes them."""
+    """The form in which a call goes upstream. Most calls of a slug with the same fields share it, whoever calls."""
 
     attempt: Attempt
     doubtful: Container[int]
@@ -92,7 +92,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class SlugRoute:
-    """Where a slug leads for a group, and the limits that bind its calls there."""
+    """The endpoint of a slug for a group, and the limits that bind its calls there."""
 
     endpoint: EndpointRow
     plan: Plan

@@ -53,7 +53,7 @@ class HeldAnswer:
             self.taking_s = self._upstream.taking_s
 
     def interrupt(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing: no read is in progress."""
 
     def let_end(self) -> None:
         self._upstream.let_end()
@@ -110,13 +110,13 @@ async def _read_beginning(context: RequestContext, upstream: UpstreamAnswer) -> 
                 break
     except UpstreamCutError:
         pass  # whoever reads on gets it again
-    held = HeldAnswer(upstream, beginning, complete=complete)
-    return held, beginning if complete or is_page(beginning) else b""
+    answer = HeldAnswer(upstream, beginning, complete=complete)
+    return answer, beginning if complete or is_page(beginning) else b""
 
 
 async def _read(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
-    started = perf_counter()
+    start_s = perf_counter()
     try:
         return await upstream.read()
     finally:
-        context.upstream_s += perf_counter() - started
+        context.upstream_s += perf_counter() - start_s

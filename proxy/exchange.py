@@ -43,9 +43,9 @@ class Answering:
     admitted: Admitted
     upstream: UpstreamAnswer
     credential: str | None
-    """Never passed on in a response."""
+    """The target's credential. Never passed on in a response."""
     url: str
-    """Where the request was sent. Its host is never passed on either."""
+    """The URL of the request. Its host is never passed on either."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -58,13 +58,13 @@ class RequestContext:
     incoming: Incoming
     outgoing: Outgoing
     facts: HeadFacts
-    """What follows from the request's head alone."""
+    """Conclusions from the request's head alone."""
     request_id: str
     load: Load | None = None
-    """What the request takes of the worker's capacity."""
+    """The request's share of the worker's capacity."""
     identified: Identified | None = None
     body: bytes = field(init=False)
-    """This and the next seven are set by `receive`: see `Received`."""
+    """The body. `receive` sets it and the next seven: see `Received`."""
     json: dict[str, Any] = field(init=False)
     slug: str = field(init=False)
     streaming: bool = field(init=False)
@@ -72,14 +72,14 @@ class RequestContext:
     output_cap: int | None = field(init=False)
     """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
     answers: int = field(init=False)
-    """How many answers the call may generate, each up to the cap."""
+    """Number of answers that the call may generate, each up to the cap."""
     metadata: Mapping[str, Any] | None = field(init=False)
     """The billing event's `requestMetadata`."""
     upload: Form | None = None
     """Set if the body is sent while it arrives."""
     route: SlugRoute | None = None
     attempt: Attempt = field(init=False)
-    """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
+    """Dialect and form for the target. Dispatch replaces them where the target does not speak that dialect."""
     shape: Shape | None = None
     """None unless a call with this head and slug was sent before."""
     forwarding: Forwarding | None = field(init=False)
@@ -103,13 +103,13 @@ class RequestContext:
     billed: Tokens | None = None
     """Set when the call has ended."""
     reported: Tokens | None = None
-    """What the provider reported with an answer that came whole. Of any other, `reader` knows it."""
+    """Usage that the provider reported with an answer that came whole. For other answers, `reader` has it."""
     reader: AnswerReader | None = None
     delivered: DeliveredCounter | None = None
     answered: bool = False
     """Part of an answer, not of an error, reached the caller or is about to."""
     status: int = 0
-    """For metrics and logs. May be 499 or 504 although the head said 200."""
+    """The status for metrics and logs. May be 499 or 504 although the head said 200."""
     cause: str = ""
     upstream_s: float = 0.0
     """Time spent waiting for the upstream."""

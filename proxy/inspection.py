@@ -27,13 +27,13 @@ class Tiered:
 
 
 def overview(epoch: str, revision: int, rows: Mapping[str, int]) -> Iterator[str]:
-    """What the policy replica holds."""
+    """Yield what the policy replica holds."""
     yield f"revision {revision} of epoch {epoch}"
     yield "rows: " + (", ".join(f"{count} {kind}" for kind, count in sorted(rows.items())) or "none")
 
 
 def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
-    """Where a slug leads; for the model API also what the workspace's tier allows."""
+    """Yield where a slug leads; for the model API also what the workspace's tier allows."""
     directory = tiered.directory
     endpoint = directory.endpoint(slug)
     if endpoint is None:
@@ -48,7 +48,7 @@ def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
 
 
 def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
-    """What happens to calls with a key: its state, and the limits that bind for each slug, or for `slug`."""
+    """Yield what happens to calls with a key: its state, and the limits that bind for each slug, or for `slug`."""
     directory = tiered.directory
     yield f"key {key.prefix}: {key.kind}, workspace {key.workspace_id}"
     yield from _workspace_lines(directory, key.workspace_id)

@@ -109,8 +109,8 @@ class Counters(Protocol):
         Awaiting it raises `CountersUnavailableError`.
         """
 
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
-        """Awaiting it was cancelled: return whatever it took or still takes."""
+    def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
+        """Return what a cancelled `ask` took, or still takes."""
 
     # settle
 
@@ -121,7 +121,7 @@ class Counters(Protocol):
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         """Enqueue; never raises."""
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, take: Taken) -> None:
         """Return everything that was taken for a call that was never dispatched. Enqueue; never raises."""
 
 
@@ -131,7 +131,7 @@ class Journal(Protocol):
     # dispatch
 
     def open(self, record: bytes) -> JournaledCall:
-        """Nothing of the call may be sent before what this returns is written.
+        """Journal the start of a call. Nothing of it may be sent before the returned record is written.
 
         Raises `JournalUnavailableError`, and refuses a record with it. Only a call that raises here must not be closed.
         """
@@ -177,12 +177,12 @@ class Replicas(Protocol):
 
     # dispatch and invoke
 
-    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
+    def begin(self, request: Wanted, load: Load) -> ReplicaCall:
         """Begin a call. The caller must call `end` on it, cancelled or not."""
 
     # invoke
 
-    async def wake(self, wanted: Wanted) -> None:
+    async def wake(self, request: Wanted) -> None:
         """Ask for the deployment to be woken if it is scaled to zero, without a call.
 
         Raises `NoSuchModelError`, or `PolicyUnavailableError` if control could not be told.
@@ -190,17 +190,17 @@ class Replicas(Protocol):
 
     # the async worker
 
-    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> BackgroundCall:
-        """Begin a call that nobody waits for. `told`: see `ReplicaRequests`."""
+    def begin_background(self, request: Wanted, listener: Callable[[bool], None]) -> BackgroundCall:
+        """Begin a call that nobody waits for. `listener`: see `ReplicaRequests`."""
 
 
 class Dialects(Protocol):
-    """How each provider is asked, and how its answers are read: `Dialects` of `proxy/dialects/registry.py`."""
+    """Forms of requests to each provider, and readers of the answers: `Dialects` of `proxy/dialects/registry.py`."""
 
     # route
 
     def has_sealed(self, request: Received) -> bool:
-        """Whether the body holds reasoning that another target's translation sealed."""
+        """Return whether the body holds reasoning that another target's translation sealed."""
 
     # count tokens
 
@@ -210,10 +210,10 @@ class Dialects(Protocol):
     # dispatch
 
     def first_attempt(self, request: Received, target: Target) -> Attempt:
-        """How to put the call to its target. Raises `UntranslatableError`."""
+        """Return the form in which to send the call to its target. Raises `UntranslatableError`."""
 
     def translated_containers(self, request: Received, target: Target) -> int:
-        """How many objects the first attempt translates, at most; 0 if the call passes unchanged."""
+        """Return the most objects that the first attempt translates; 0 if the call passes unchanged."""
 
     def build_request(
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
@@ -224,7 +224,7 @@ class Dialects(Protocol):
         """The body of the request. Raises `UntranslatableError`."""
 
     def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
-        """Whether an answer with this status may call for another attempt: `following` tells."""
+        """Return whether an answer with this status may call for another attempt: `following` decides."""
 
     def following(
         self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
@@ -254,7 +254,7 @@ class Dialects(Protocol):
 
 
 class OutputEstimates(Protocol):
-    """How much output a call of (group, slug) is likely to bring: `OutputEstimates` of `proxy/accounting/`."""
+    """The likely output of a call of (group, slug): `OutputEstimates` of `proxy/accounting/`."""
 
     # admit
 
@@ -312,7 +312,7 @@ class AsyncMeters(Protocol):
 
 
 class WebhookUrls(Protocol):
-    """Which URLs may be told a result: `ReceiverUrls`."""
+    """URLs to which a result may be sent: `ReceiverUrls`."""
 
     # async requests
 
@@ -363,4 +363,4 @@ class Parts:
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
     on_exhausted: Callable[[Exception], None] = lambda error: None
-    """Told when a call is refused because the process, or the machine, has run out of something."""
+    """Callback for a call that is refused because the process, or the machine, has run out of something."""

@@ -71,11 +71,11 @@ class Pipeline:
             try:
                 answered = await self._steps(context)
                 context.status = answered.status
-                if (waiting := self._settle.journal_end(context)) is not None:
+                if (pending_record := self._settle.journal_end(context)) is not None:
                     last = partial(self._finish, context, answered)
-                    if finishes_later := outgoing.finish_later(waiting, last, len(answered.final)):
+                    if finishes_later := outgoing.finish_later(pending_record, last, len(answered.final)):
                         return
-                    await _written(waiting)
+                    await _written(pending_record)
             except CallerGoneError:
                 raise
             # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table
@@ -133,8 +133,8 @@ class Pipeline:
                 raise context.incoming.fault  # 400: not HTTP. Other faults are told only to callers with a credential
             if context.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(context)) is not None:
                 return preflight
-            known = self._authenticate.known(context)  # 400 401 402 403
-            identified = known or await self._authenticate.confirmed(context)  # 401 503
+            local_identity = self._authenticate.known(context)  # 400 401 402 403
+            identified = local_identity or await self._authenticate.confirmed(context)  # 401 503
         context.identified = identified
         load.claim(identified.key.workspace_id, identified.turn)  # 529
         purpose = context.facts.purpose
@@ -180,8 +180,8 @@ class Pipeline:
 
     async def _refused(self, context: RequestContext, error: Exception) -> Answered:
         answered = self._refusal(context, error)
-        if (waiting := self._settle.journal_end(context)) is not None:
-            await _written(waiting)
+        if (pending_record := self._settle.journal_end(context)) is not None:
+            await _written(pending_record)
         return answered
 
     def _refusal(self, context: RequestContext, error: Exception) -> Answered:
@@ -210,19 +210,19 @@ class Pipeline:
 
 
 async def _written(record: UnwrittenRecord) -> None:
-    """Wait until the journal has the record. Raises why it was refused."""
-    written: Future[None] = get_running_loop().create_future()
+    """Wait until the journal has the record. Raises the error that refused it."""
+    completion: Future[None] = get_running_loop().create_future()
 
     def go_on(refused: Exception | None) -> None:
-        if written.done():  # this call was cancelled
+        if completion.done():  # this call was cancelled
             return
         if refused is None:
-            written.set_result(None)
+            completion.set_result(None)
         else:
-            written.set_exception(refused)
+            completion.set_exception(refused)
 
     record.then(go_on)
-    await written
+    await completion
 
 
 def _mark(context: RequestContext, error: Exception) -> None:

@@ -63,7 +63,7 @@ class NotOnboardedError(RefusalError):
 
 
 class NoSuchPathError(RefusalError):
-    """Nothing is served at this path."""
+    """Refuses a path that serves nothing."""
 
 
 class NoSuchSlugError(RefusalError):
@@ -156,18 +156,18 @@ class NoModelReplicaError(RefusalError):
 
 
 class ShedError(RefusalError):
-    """This worker has no capacity for the request."""
+    """Refuses a request for which this worker has no capacity."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message, (("retry-after", "1"),))
 
 
 class OutOfDescriptorsError(RefusalError):
-    """This worker, or the machine, has no file descriptor left for the request."""
+    """Refuses a request for which this worker, or the machine, has no file descriptor left."""
 
 
 class OutOfMemoryError(RefusalError):
-    """This worker may take no more memory."""
+    """Refuses a request because this worker may take no more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Refusal:
     cause: str
     message: str | None = None
     headers: Headers = ()
-    """Those of an exception that has none of its own."""
+    """Headers for an exception that has none of its own."""
 
 
 TABLE: Mapping[type[Exception], Refusal] = {

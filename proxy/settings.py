@@ -30,7 +30,7 @@ MAX_BODY_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class AsyncSettings:
-    """How asynchronous requests are served; the names follow `TOLLGATE_ASYNC_*`."""
+    """Settings of asynchronous requests; the names follow `TOLLGATE_ASYNC_*`."""
 
     enabled: bool
     """`TOLLGATE_ASYNC`. Otherwise their paths answer 503, and no worker runs them."""
@@ -38,7 +38,7 @@ class AsyncSettings:
     workers: int
     """Processes of this machine that run requests. With 0 it only accepts them."""
     max_body_bytes: int
-    """Of a request, where its workspace has no bound of its own."""
+    """The largest request, where its workspace has no bound of its own."""
     max_running: int
     """Attempts at once, per worker process."""
     max_queued_bytes: int
@@ -46,7 +46,7 @@ class AsyncSettings:
     max_answer_bytes: int
     """Answers of one workspace that wait for their webhooks; above it no further request of it begins."""
     timeout_s: float
-    """From the start of the first attempt to the end of the last one."""
+    """Seconds from the start of the first attempt to the end of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Settings:
 
     redis_url: str = field(repr=False)
     redis_timeout_s: float
-    """How long a check of limits waits for Redis."""
+    """Seconds that a check of limits waits for Redis."""
     control_url: str
     internal_token: str = field(repr=False)
     secret_keys: tuple[bytes, ...] = field(repr=False)
@@ -81,14 +81,14 @@ class Settings:
     metrics_max_entities: int
     metrics_max_slugs: int
     metrics_token: str = field(repr=False)
-    """With it the admin port shows the series of all workspaces to other machines too. Empty: there is none."""
+    """Token with which the admin port shows all workspaces' series to other machines too. Empty: there is none."""
     capacity: CapacityLimits
     cors: CorsRules
     model_host_suffix: str
-    """What models' own hosts end in. Empty: models have none."""
+    """The end of models' own host names. Empty: models have none."""
     journal_dir: Path
     journal_memory_dir: Path | None
-    """In memory, where the journal is written first. None: it is written to `journal_dir` alone."""
+    """Directory in memory where the journal is written first. None: it is written to `journal_dir` alone."""
     replica_path: Path
     log_level: str
     shipped_retention_s: float

@@ -22,7 +22,7 @@ REST_RATIO = 2.0
 IDLE_TURN_S = 0.00005
 """A turn of the loop in which nobody had anything to do takes less."""
 PACED_SLICE_S = 0.001
-"""How long a thread works before it rests."""
+"""Seconds that a thread works before it rests."""
 PROBE_S = 0.0001
 """A rest for as long as the loop has nothing to do."""
 LONG_BYTES = 4 << 20
@@ -51,7 +51,7 @@ class Slices:
         self._short = Places(1, "turns for short texts")
         self._beside = Places(1, "pieces of long work")
         self._worked_s = 0.0
-        """How long the last slice took."""
+        """Duration of the last slice, in seconds."""
 
     async def beside(self, workspace: str, uncut: Callable[[], Result]) -> Result:
         """Return what `uncut` returns, or raise what it raises. It runs in a thread, one at a time.
@@ -83,28 +83,28 @@ class Slices:
         Raises `NoPlaceError` if too many calls of the workspace wait, unless the work `is_paid`, as on an answer.
         """
         turns = self._long if size_bytes > LONG_BYTES else self._short
-        given: Any = None
+        outcome: Any = None
         while True:
             await turns.wait(workspace, is_bounded=not is_paid)
             try:
-                uncut = await self._until_uncut(work, given)
+                uncut = await self._until_uncut(work, outcome)
             finally:
                 turns.leave(workspace)
             if isinstance(uncut, _Done):
                 result: Result = uncut.result
                 return result
-            given = await self._beside.run(workspace, partial(_at_a_pace, uncut), is_bounded=not is_paid)
+            outcome = await self._beside.run(workspace, partial(_at_a_pace, uncut), is_bounded=not is_paid)
 
-    async def _until_uncut(self, work: Generator[Uncut | None, Any, Result], given: Any) -> Uncut | _Done[Result]:
+    async def _until_uncut(self, work: Generator[Uncut | None, Any, Result], outcome: Any) -> Uncut | _Done[Result]:
         """Run `work` in slices until it ends, or has something that cannot be cut."""
         while True:
             began = await self._rest()
             try:
                 while perf_counter() < began + SLICE_S:
-                    uncut = work.send(given)
+                    uncut = work.send(outcome)
                     if uncut is not None:
                         return uncut
-                    given = None
+                    outcome = None
             except StopIteration as done:
                 return _Done(done.value)
             finally:
@@ -126,14 +126,14 @@ class Slices:
 
 def at_once(work: Generator[Uncut | None, Any, Result]) -> Result:
     """Return what `work` returns, without a pause. For short work."""
-    given: Any = None
+    outcome: Any = None
     while True:
         try:
-            uncut = work.send(given)
+            uncut = work.send(outcome)
         except StopIteration as done:
             result: Result = done.value
             return result
-        given = uncut() if uncut is not None else None
+        outcome = uncut() if uncut is not None else None
 
 
 def _at_a_pace(work: Callable[[], Result]) -> Result:

@@ -48,7 +48,7 @@ class Tiers:
 
 
 class Estimates:
-    """What a call is likely to cost, and what it can cost at most.
+    """The likely cost of a call, and the most that it can cost.
 
     `assumed_output`: the cap of a call that has none. See docs/reference/limits.md#estimates.
     """
@@ -58,7 +58,7 @@ class Estimates:
         self._assumed_output = assumed_output
 
     def of(self, context: RequestContext, plan: Plan) -> Estimate:
-        """Neither figure is more than an event can report."""
+        """Return the estimate of a call. Neither figure is more than an event can report."""
         body_bytes = len(context.body)
         path = context.facts.path
         cap = context.output_cap
@@ -106,14 +106,14 @@ class Admit:
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(identified.workspace)
         estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
-        asked = self._counters.ask(plan, estimate, tier)
+        question = self._counters.ask(plan, estimate, tier)
         try:
-            answer = await asked
+            answer = await question
         except CountersUnavailableError:
             self._meters.limit_decision(UNAVAILABLE)
             raise
         except CancelledError:
-            self._counters.abandon(asked)
+            self._counters.abandon(question)
             raise
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)

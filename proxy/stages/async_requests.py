@@ -1,4 +1,4 @@
-"""Instead of steps 3 to 6: queue an asynchronous request, tell of it, cancel it (400 404 413 429 503).
+"""Queues asynchronous requests, shows and cancels them, instead of steps 3 to 6 (400 404 413 429 503).
 
 Other processes run what is queued here. No group's limit binds it, and it leaves no billing event; the workspace's own
 limits for these calls are taken from the same counters. An answer is given only once the queue has answered.
@@ -48,11 +48,11 @@ from proxy.time_slices import Slices
 ID_PREFIX = "areq_"
 _ID = re.compile(rf"{ID_PREFIX}[0-9A-Z]{{26}}")
 TRY_S = 0.6
-"""How long the queue may take to answer. It is asked three times at most, so a caller knows within two seconds."""
+"""Seconds that the queue may take to answer. It is asked three times at most, so a caller knows within two seconds."""
 QUEUED_BYTES_PER_S = 4_000_000
 """A large payload may take longer: a process stores 32 MB/s, and eight of them at once."""
 PAUSE_S = 0.1
-"""Before the second try: long enough for a connection that was lost to be made again."""
+"""Pause before the second try: long enough for a lost connection to be made again."""
 MAX_PLANS = 10_000
 
 Result = TypeVar("Result")
@@ -95,7 +95,7 @@ class AsyncRequests:
             raise AsyncNotSetUpError
 
     def max_body_bytes(self, workspace: WorkspaceRow) -> int:
-        """How large a request of the workspace may be."""
+        """The largest request of the workspace, in bytes."""
         own = workspace.async_max_body_bytes
         return self._queueing.max_body_bytes if own is None else own
 
@@ -108,19 +108,19 @@ class AsyncRequests:
         if submission.webhook_endpoint is not None:
             await self._check_webhook(submission.webhook_endpoint)
         request = NewRequest(ID_PREFIX + self._ulids(), _ref(call), context.facts.path, submission)
-        taken = await self._take(context, self._submissions[request.deployment.workspace_id])
+        take = await self._take(context, self._submissions[request.deployment.workspace_id])
         try:
             await self._queued(request, parks=call.deployment.status in PARKING)
         except ParkedRequestError:
-            self._counters.give_back(taken)
+            self._counters.give_back(take)
             raise CapacityExceededError from None
         except QueueFullError:
-            self._counters.give_back(taken)
+            self._counters.give_back(take)
             raise AsyncQueueFullError from None
         return accepted_answer(request.id)
 
     async def state(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
-        """How a request stands."""
+        """Answer with the state of a request."""
         workspace_id = identified.key.workspace_id
         await self._take(context, self._look_ups[workspace_id])
         _check_id(path)
@@ -145,12 +145,12 @@ class AsyncRequests:
         return cancellation_answer(path.request_id, cancellation)
 
     async def _cancellation(self, workspace_id: str, request_id: str) -> Cancellation | None:
-        """If the queue had to be asked again, a request that is CANCELED by then counts as canceled by this call."""
+        """Cancel the request. If the second try finds it CANCELED, this call counts as the one that canceled it."""
         queue = self._queueing.queue
 
         async def ask_again() -> Cancellation | None:
-            found = await queue.cancel(workspace_id, request_id)
-            return found and Cancellation(found.status is Status.CANCELED, found.status)
+            cancellation = await queue.cancel(workspace_id, request_id)
+            return cancellation and Cancellation(cancellation.status is Status.CANCELED, cancellation.status)
 
         return await _answer(lambda: queue.cancel(workspace_id, request_id), again=ask_again)
 
@@ -164,7 +164,7 @@ class AsyncRequests:
             queueing.counts.left_queue(state.status_at_ms - state.created_at_ms)
 
     async def figures(self, context: RequestContext, call: DirectCall) -> Answered:
-        """How many requests of a deployment wait and run."""
+        """Answer how many requests of a deployment wait and run."""
         deployment = _ref(call)
         await self._take(context, self._look_ups[deployment.workspace_id])
         return figures_answer(deployment, await _answer(lambda: self._queueing.queue.figures(deployment)))
@@ -182,14 +182,14 @@ class AsyncRequests:
 
     async def _take(self, context: RequestContext, plan: Plan) -> Taken:
         meters = self._meters
-        asked = self._counters.ask(plan, NO_TOKENS)
+        question = self._counters.ask(plan, NO_TOKENS)
         try:
-            answer = await asked
+            answer = await question
         except CountersUnavailableError:
             meters.limit_decision(UNAVAILABLE)
             raise
         except CancelledError:
-            self._counters.abandon(asked)
+            self._counters.abandon(question)
             raise
         context.rate_limit_lines = rate_limit_lines(answer.requests, None)
         if isinstance(answer, LimitHit):
@@ -235,7 +235,7 @@ async def _answer(
     within_s: float | None = None,
     again: Callable[[], Awaitable[Result]] | None = None,
 ) -> Result:
-    """What the queue answers, asked twice at most. `again`: the second question, if it is another one."""
+    """Return the queue's answer; ask it twice at most. `again`: the second question, if it differs from the first."""
     try:
         return await _once(ask, within_s)
     except QueueUnavailableError:

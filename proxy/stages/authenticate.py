@@ -62,8 +62,8 @@ class Authenticate:
 
     def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""
-        found = (self._directory.key_holder(digest) for digest in digests)
-        return [holder for holder in found if holder is not None]
+        holders = (self._directory.key_holder(digest) for digest in digests)
+        return [holder for holder in holders if holder is not None]
 
 
 def _credentials(incoming: Incoming) -> tuple[str, ...]:

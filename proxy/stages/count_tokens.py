@@ -1,4 +1,4 @@
-"""Between steps 4 and 5: answer a count of tokens here, where the target has nothing to ask.
+"""Answers a count of tokens, between steps 4 and 5, where the target has no path to ask.
 
 Such an answer is never dispatched and leaves no event, but it counts as a request against limits.
 """

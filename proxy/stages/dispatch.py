@@ -147,7 +147,7 @@ class Dispatch:
         return None if make is None else await self._slices.beside(workspace, make)
 
     def _forwarding(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Forwarding:
-        """How the current attempt goes upstream."""
+        """Return the form in which the current attempt goes upstream."""
         dialects = self._dialects
         attempt = context.attempt
         target = admitted.route.endpoint.target
@@ -189,14 +189,14 @@ class Dispatch:
         return await self._token(context, credential) if target.provider == VENDOR_C else credential
 
     async def _token(self, context: RequestContext, secret: str) -> str:
-        """The access token for a secret that is a private key, which itself is never sent."""
+        """Return the access token for a secret that is a private key. The key itself is never sent."""
         if self._access_tokens is None:
             raise TargetSecretError
-        started = perf_counter()
+        start_s = perf_counter()
         try:
             return await self._access_tokens.token(secret)
         finally:
-            context.upstream_s += perf_counter() - started
+            context.upstream_s += perf_counter() - start_s
 
     def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> Awaitable[UpstreamAnswer]:
         """Journal the call if it is not journaled yet, and send it. Await what this returns at once.
@@ -219,9 +219,9 @@ class Dispatch:
                     reservations=admitted.taken.reservations,
                 )
             )
-        outbound.waiting_since = started = perf_counter()
+        outbound.waiting_since = start_s = perf_counter()
         if not context.dispatched:
-            outbound.deadline = started + self._request_timeout_s
+            outbound.deadline = start_s + self._request_timeout_s
         return self._upstream.send(outbound)
 
     async def _to_replica(
@@ -259,11 +259,11 @@ class Dispatch:
 
 
 def _is_shared(context: RequestContext, target: Target) -> bool:
-    """Whether calls like this one go upstream the same way, and may come.
+    """Return whether other calls may reuse this call's form, and are likely to come.
 
-    Not an upload or a translation, which differ from call to call; nor where the target may lack the path, or refused a
-    part of this call; nor with an access token, which expires; nor where each body must be checked for options with a
-    price; nor to a replica.
+    Returns False for uploads and translations, which differ from call to call; for targets that may lack the path, or
+    refused part of this call; for access tokens, which expire; where each body must be checked for options with a
+    price; and for replicas.
     """
     facts = context.facts
     provider = target.provider
@@ -282,7 +282,7 @@ def _wanted(admitted: Admitted) -> Wanted:
 
 
 def _payer(admitted: Admitted) -> bytes:
-    """Who pays, as the event says it."""
+    """Return who pays, as members of the billing event."""
     key = admitted.identified.key
     group = admitted.identified.group
     plan = admitted.route.plan

@@ -1,4 +1,4 @@
-"""Instead of steps 3 to 6: a direct call to a platform model, with a workspace key (404 405 499 500 502 503 504 529).
+"""Passes a direct call to a platform model, instead of steps 3 to 6 (404 405 499 500 502 503 504 529).
 
 No limit binds it, and it leaves no event: it is metered in metrics only. Successes pass as they are, with backpressure;
 nothing reads them.
@@ -34,7 +34,7 @@ from proxy.replicas.replica_calls import Wanted
 from proxy.replicas.replica_sending import send_to_replica
 
 NOT_MODIFIED = 304
-"""What a replica answers to a conditional request; no error, and no success either."""
+"""A replica's answer to a conditional request: neither an error nor a success."""
 _MODEL_SERVER = Target(PLATFORM)
 """Stands for every replica where an error's origin matters."""
 
@@ -51,7 +51,7 @@ class Invoke:
         self._settings = settings
 
     def path(self, context: RequestContext) -> ModelPath:
-        """What the request asks for, by path, host and method."""
+        """Return what the request asks for, by path, host and method."""
         incoming = context.incoming
         path = model_paths.model_path(incoming.target, context.facts.host_model)
         if "websocket" in (incoming.header("upgrade") or "").lower():
@@ -63,7 +63,7 @@ class Invoke:
         return path
 
     def route(self, identified: Identified, path: ModelPath) -> DirectCall:
-        """What the request asks of which model. A model of another workspace is answered like one that is not."""
+        """Find the model that the request asks. Another workspace's model is answered like one that does not exist."""
         assert path.model_id is not None  # only a path to an asynchronous request names none
         model = self._directory.model(path.model_id)
         workspace_id = identified.key.workspace_id
@@ -73,7 +73,7 @@ class Invoke:
         return DirectCall(Wanted(workspace_id, path.model_id, path.where, identified.turn), path.target, deployment)
 
     async def wake(self, call: DirectCall) -> Answered:
-        """Have the deployment woken, without a call."""
+        """Wake the deployment, without a call."""
         await self._replicas.wake(call.wanted)
         return Answered(202, (("content-type", "application/json"),), b"{}")
 
@@ -100,11 +100,11 @@ class Invoke:
             return self._upstream.send(outbound)
 
         context.replica_call = replica_call = self._replicas.begin(call.wanted, load)
-        started = perf_counter()
+        start_s = perf_counter()
         try:
             return await send_to_replica(replica_call, send)
         finally:
-            context.upstream_s += perf_counter() - started
+            context.upstream_s += perf_counter() - start_s
 
     async def relay(self, context: RequestContext, call: DirectCall, upstream: UpstreamAnswer) -> Answered:
         """Pass the answer on as it arrives. An error becomes the caller's."""
@@ -129,11 +129,11 @@ class Invoke:
         if method == "HEAD" or length is None:
             write(b"")  # a stream's head does not wait for its first bytes
         while not upstream.ended:
-            started = perf_counter()
+            start_s = perf_counter()
             try:
                 has_room = await upstream.pour(write)
             finally:
-                context.upstream_s += perf_counter() - started
+                context.upstream_s += perf_counter() - start_s
             if not has_room:
                 await outgoing.room()
         return head

@@ -83,7 +83,7 @@ class Receive:
         return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:
-        given = incoming.header("x-request-id")
+        header = incoming.header("x-request-id")
         suffix = self._model_host_suffix
         host_model = model_of_host(incoming.header("host"), suffix) if suffix else None
         path = incoming.target
@@ -92,7 +92,7 @@ class Receive:
             path = path.partition("?")[0]
             purpose = _purpose(path) if host_model is None else Purpose.INVOKE
         cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
-        request_id = valid_request_id(given) if given is not None else None
+        request_id = valid_request_id(header) if header is not None else None
         return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats)
 
     def preflight(self, context: RequestContext) -> Answered | None:
@@ -245,7 +245,7 @@ def _purpose(path: str) -> Purpose:
 
 
 def _unserved(purpose: Purpose) -> Exception:
-    """Why this request is not an inference call."""
+    """Return why this request is not an inference call."""
     if purpose in (_INFER, _COUNT):
         allowed = "POST"
     elif purpose is _LIST:
@@ -289,7 +289,7 @@ def _check_size(metadata: Mapping[str, Any]) -> None:
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> int:
-    """Its size. Encoded eight levels deep: deeper than the journal, a batch or a webhook will nest it."""
+    """Return the size of the metadata, nested eight levels deep: the journal, batches and webhooks nest it less."""
     try:
         return len(orjson.dumps([[[[[[[[metadata]]]]]]]]))
     except orjson.JSONEncodeError as error:

@@ -34,7 +34,7 @@ _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BAD_GATEWAY = 502
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
-"""What the caller of a translated call gets, whatever the target's label."""
+"""The content type of a translated answer, whatever the target's label."""
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
 SLICE_BYTES = 8_192
@@ -310,7 +310,7 @@ class _Passage:
             self._timer = loop.call_later(HELD_S, self._look)
 
     def _look(self) -> None:
-        """Have the held frames leave if the wait is over."""
+        """Let the held frames leave if the wait is over."""
         self._timer = None
         if not self.reader.waits or self.is_due:
             return
@@ -328,11 +328,11 @@ class _Passage:
             self._take_first_or_large(self._unread.begun)
 
     def _choose(self, data: bytes, *, is_all: bool = False) -> bool:
-        """Have the first bytes choose the reader. False: more of them are needed."""
-        chosen = self._unread.reader(data, is_all=is_all)
-        if chosen is None:
+        """Choose the reader by the first bytes. Returns False if more of them are needed."""
+        reader = self._unread.reader(data, is_all=is_all)
+        if reader is None:
             return False
-        self.reader = self._context.reader = chosen
+        self.reader = self._context.reader = reader
         return True
 
     def _begin_progress(self) -> None:

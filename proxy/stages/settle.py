@@ -54,7 +54,7 @@ class Settle:
         total = tokens.total
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
-        waiting = None
+        pending_record = None
         try:
             if context.journaled is not None:
                 record = close_record(
@@ -64,7 +64,7 @@ class Settle:
                     ended_at_ms=time_ns() // 1_000_000,
                     numbers=numbers,
                 )
-                waiting = self._journal.close(context.journaled, record)
+                pending_record = self._journal.close(context.journaled, record)
         finally:
             if context.dispatched:
                 for reservation, number in zip(reservations, numbers, strict=True):
@@ -78,10 +78,10 @@ class Settle:
         if reported is not None:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
-        return waiting
+        return pending_record
 
     def _unreported(self, context: RequestContext, admitted: Admitted) -> Tokens:
-        """What to bill without a plausible usage report: what was delivered, else zero."""
+        """Return what to bill without a plausible usage report: what was delivered, else zero."""
         if context.reader is None or context.delivered is None:
             return Tokens()
         reported = context.reader.reported
@@ -132,12 +132,12 @@ def _labels(context: RequestContext) -> CallLabels:
     if route is None or identified is None:
         return _new_labels(context)
     place = (route.plan.slug, context.incoming.method, context.facts.path)
-    kept = identified.labels
-    labels = kept.get(place)
+    labels_of_key = identified.labels
+    labels = labels_of_key.get(place)
     if labels is None:
-        if len(kept) >= MAX_LABELS:
-            kept.clear()
-        labels = kept[place] = _new_labels(context)
+        if len(labels_of_key) >= MAX_LABELS:
+            labels_of_key.clear()
+        labels = labels_of_key[place] = _new_labels(context)
     if shape is not None:
         shape.labels = labels
     return labels

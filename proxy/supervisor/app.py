@@ -61,15 +61,15 @@ from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 
 WORKER_EXIT_S = 2.0
-"""How long a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
+"""Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
 FINAL_SHIPPING_S = 2.0
-"""How long shutdown waits for the last events to be shipped. The others stay in the journal for the next start."""
+"""Seconds that shutdown waits for the last events to be shipped. The others stay in the journal for the next start."""
 PROBE_CONNECTIONS = PoolLimits(idle_s=0.2)
 """A probe has a connection of its own, unless the last one is a moment old: a replica must accept connections."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
 DRAINING = Finding(fault="draining")
 ASYNC_ANSWER_S = 0.3
-"""How long `/readyz` waits for an async worker. Those who probe readiness must not wait for what is only degraded."""
+"""Seconds that `/readyz` waits for an async worker. A probe of readiness must not wait for what is only degraded."""
 ASYNC_REMEDY = "See this log for why it ended or is busy"
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Where the proxy listens, and with how many workers."""
+    """Addresses and ports on which the proxy listens, and the number of its workers."""
 
     host: str
     proxy_port: int
@@ -94,7 +94,7 @@ class Supervisor:
         self._bind = bind
         self._environ = worker_environ
         self._slots: list[WorkerSlot] = []
-        """Of proxy workers. The slots of async workers are numbered behind them."""
+        """Slots of proxy workers. The slots of async workers are numbered after them."""
         self._async_slots: list[WorkerSlot] = []
         self._draining = False
         self._stop = asyncio.Event()
@@ -124,8 +124,8 @@ class Supervisor:
             await self._drain(slots)
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
-            told = (self._deployments.finish(within_s), self._traffic.finish(within_s))
-            if not (await asyncio.gather(shipped, *told))[0]:
+            last_reports = (self._deployments.finish(within_s), self._traffic.finish(within_s))
+            if not (await asyncio.gather(shipped, *last_reports))[0]:
                 log.warning(
                     "Some events could not be sent to control before shutdown; they stay in the journal and are sent"
                     " after the next start."
@@ -179,12 +179,12 @@ class Supervisor:
 
     @property
     def _async_workers(self) -> int:
-        """How many processes of this machine run asynchronous requests."""
+        """The number of this machine's processes that run asynchronous requests."""
         return self._settings.async_requests.workers if self._settings.async_requests.enabled else 0
 
     @property
     def _all_slots(self) -> list[WorkerSlot]:
-        """By number."""
+        """All slots, ordered by number."""
         return [*self._slots, *self._async_slots]
 
     def _open_deployments(self, stack: contextlib.AsyncExitStack) -> None:
@@ -340,7 +340,7 @@ class Supervisor:
         return Finding(degraded=self._hints.trouble)
 
     async def _async_check(self) -> Finding:
-        """At most degraded, and soon answered: other calls need no async worker."""
+        """Never fails readiness, because other calls need no async worker; takes at most ASYNC_ANSWER_S."""
         slots = self._async_slots
         answers = await asyncio.gather(*(slot.flush(ASYNC_ANSWER_S) for slot in slots))
         if not all(answers) and not self._draining:

@@ -1,4 +1,4 @@
-"""How far a fetch of policy has come: in the log every few seconds, and as text for `/readyz`."""
+"""Progress of a policy fetch: in the log every few seconds, and as text for `/readyz`."""
 
 import logging
 import time

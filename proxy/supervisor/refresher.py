@@ -29,11 +29,11 @@ ON_DEMAND_LOAD = 4
 """The gap after a slow refresh, as a multiple of its duration. A flood of unknown keys then keeps control busy for at
 most a quarter of the time, however slow it is."""
 OUTAGE_S = 1.0
-"""How long after a failed refresh unknown keys are answered without asking control again."""
+"""Seconds after a failed refresh in which unknown keys are answered without asking control again."""
 FIRST_RETRY_S = 0.5
 START_RETRY_S = 0.1
 LONGEST_START_RETRY_S = 1.0
-"""Until control has answered once, pauses grow by the first, up to the second: it may be starting at the same time."""
+"""Until control has answered once, pauses grow from the first to the second: control may be starting too."""
 BEHIND = "policy is behind control's until a long fetch of its changes has ended; an older one serves"
 _JITTER = 0.1
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class _OtherHistoryError(ControlUnreachableError):
-    """What was fetched so far does not fit to what control answers now."""
+    """The pages fetched so far do not fit to what control answers now: it has another history of revisions."""
 
 
 class Feed(Protocol):
@@ -67,7 +67,7 @@ class _Fetch:
 
     @property
     def over(self) -> bool:
-        """Whether it replaces the policy that is there."""
+        """True if the fetch replaces the policy that is there."""
         return self.whole and self.since.loaded
 
 
@@ -85,9 +85,9 @@ class Refresher:
         self._on_start_over = on_start_over
         self._interval_s = interval_s
         self.trouble = ""
-        """Why the last refresh failed; empty when it succeeded."""
+        """Reason why the last refresh failed; empty when it succeeded."""
         self.progress = ""
-        """How far a fetch of several pages has come; the replica is behind until it ends. Empty when there is none."""
+        """Progress of a fetch of several pages; the replica is behind until it ends. Empty when there is none."""
         self._interrupted: _Fetch | None = None
         self._wanted = asyncio.Event()
         self._next_refresh: asyncio.Future[bool] | None = None
@@ -111,7 +111,7 @@ class Refresher:
                 self._interrupted = None
 
     async def policy_finding(self) -> Finding:
-        """While much policy is fetched, shows how far it has come; before the first one, also why it does not come."""
+        """Return a large fetch's progress as a finding; before the first policy also the reason for its absence."""
         if not self._replica.version.loaded:
             notes = (self.progress, self.trouble)
             return Finding(fault="no policy from control yet", note="; ".join(filter(None, notes)))
@@ -151,15 +151,15 @@ class Refresher:
     async def _refresh_once(self, started_s: float) -> None:
         """Run one refresh and answer those who asked before it began. Those who ask while it runs wait for the next."""
         self._wanted.clear()
-        waiting = self._next_refresh
+        future = self._next_refresh
         self._next_refresh = None
         ok = False
         try:
             ok = await self._refresh(started_s)
         finally:
             self._last_duration_s = time.monotonic() - started_s
-            if waiting is not None:
-                waiting.set_result(ok)
+            if future is not None:
+                future.set_result(ok)
 
     async def _refresh(self, started_s: float) -> bool:
         try:

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing
 
 UNKNOWN_PART = 10
-"""At most this fraction (a tenth) of the calls in flight may wait for control to confirm an unknown key."""
+"""The part of the calls in flight (a tenth) that may wait for control to confirm an unknown key."""
 LAST_ANSWERS_S = 2.0
-"""How long before the drain timeout ends calls that still wait for a replica are answered. They may be thousands."""
+"""Calls that still wait for a replica are answered this long before the drain timeout ends. They may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLaunch:
-    """What a worker gets from the supervisor: its incarnation, its listening socket, its channel to the supervisor."""
+    """A worker's start values from the supervisor: incarnation, listening socket, channel to the supervisor."""
 
     incarnation: str
     listener: socket.socket
@@ -194,14 +194,14 @@ async def _counters(
 
 def _async_queueing(settings: Settings, meters: WorkerMetrics, stack: contextlib.AsyncExitStack) -> AsyncQueueing:
     """Makes no connection: it is made with the first request, and a Redis that is away refuses only these."""
-    given = settings.async_requests
-    client = QueueClient(given.redis_url)
+    options = settings.async_requests
+    client = QueueClient(options.redis_url)
     stack.push_async_callback(client.close)
     urls = ReceiverUrls(settings.egress)
     stack.callback(urls.close)
-    queue = RedisRequestQueue(client, given.max_queued_bytes)
+    queue = RedisRequestQueue(client, options.max_queued_bytes)
     return AsyncQueueing(
-        queue=queue, webhook_urls=urls, counts=meters.async_requests, max_body_bytes=given.max_body_bytes
+        queue=queue, webhook_urls=urls, counts=meters.async_requests, max_body_bytes=options.max_body_bytes
     )
 
 

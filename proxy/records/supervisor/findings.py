@@ -42,6 +42,6 @@ class Report:
         """The body of `/readyz`: `ready`, `degraded` (a `name: text` each) and every check's text."""
         return {
             "ready": self.ready,
-            "degraded": [f"{name}: {found.degraded}" for name, found in self.findings.items() if found.degraded],
-            "checks": {name: found.shown for name, found in self.findings.items()},
+            "degraded": [f"{name}: {finding.degraded}" for name, finding in self.findings.items() if finding.degraded],
+            "checks": {name: finding.shown for name, finding in self.findings.items()},
         }
