@@ -104,7 +104,7 @@ _FIRST_HOUSEKEEPING_S = 60.0
 """Early, so that a control plane that restarts often still cleans up."""
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
-"""How long one process leases a webhook message, in multiples of the receiver's timeout."""
+"""The time for which one process leases a webhook message, in multiples of the receiver's timeout."""
 MIDDLEWARES = (observability.count_answers, render_problems, recognise_callers, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
 """Limits of the listener. A query may name a thousand API keys, hence the long target."""

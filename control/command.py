@@ -67,8 +67,8 @@ def main(data: Path | None, **flags: Any) -> None:
 
 def _environ_with(data: Path | None, flags: Mapping[str, Any]) -> dict[str, str]:
     """The environment, overridden by the flags."""
-    given = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
-    environ = os.environ | given
+    overrides = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
+    environ = os.environ | overrides
     if data is not None and not environ.get("TOLLGATE_DATABASE_URL"):
         directory = DataDirectory(data)
         directory.make()

@@ -1,4 +1,4 @@
-"""What the management API's handlers work with: the parts of one running control plane, made once in `control.app`."""
+"""The parts of one running control plane that the management API's handlers use, made once in `control.app`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Sequence
 
 _NAMED_USERS = 5
-"""How many users an error names of what cannot be deleted."""
+"""The most users that an error names of what cannot be deleted."""
 
 
 class DomainError(Exception):
@@ -174,9 +174,9 @@ class DeploymentInUseError(InUseError):
 class IllegalStatusError(ConflictError):
     """The deployment's status does not allow the move."""
 
-    def __init__(self, present: str, wanted: str, legal: Iterable[str]) -> None:
+    def __init__(self, present: str, target: str, legal: Iterable[str]) -> None:
         may = " or ".join(sorted(legal)) or "nothing: its status changes with its replicas, or by activate and retry"
-        super().__init__(f"a deployment that is {present} cannot be set to {wanted}; it can be set to {may}")
+        super().__init__(f"a deployment that is {present} cannot be set to {target}; it can be set to {may}")
 
 
 class TooManyWebhooksError(ConflictError):

@@ -18,7 +18,7 @@ FEW = 50
 CHARS_PER_ITEM = 200
 """The number of characters of JSON that take as long as an item."""
 OPERATOR = ""
-"""Has the share of what proxies and trainers send and ask."""
+"""The workspace whose share the requests of proxies and trainers use."""
 
 SWITCH_INTERVAL_S = 0.00005
 """The longest time that a computation keeps the interpreter's lock while the loop waits for it."""

@@ -42,8 +42,8 @@ class ReadinessChecks:
             secrets = await self._secrets_trouble(conn)
         reason = await self._store.write_trouble()
         unwritable = reason and f"{reason}. {READ_ONLY_REMEDY}"
-        found = {"database_read_only": unwritable, "redis": redis, "secrets": secrets}
-        self._degraded = [f"{name}: {text}" for name, text in found.items() if text]
+        troubles = {"database_read_only": unwritable, "redis": redis, "secrets": secrets}
+        self._degraded = [f"{name}: {text}" for name, text in troubles.items() if text]
         return self._degraded
 
     async def _secrets_trouble(self, conn: Connection) -> str:

@@ -24,13 +24,13 @@ from control.records.webhooks import DEAD, DELIVERED
 DAY_MS = 86_400_000
 DELIVERED_DAYS = 7
 SENDER_DAYS = 31
-"""How long a proxy may not have been heard, and still have its last batch of traffic taken once."""
+"""The longest silence of a proxy after which its last batch of traffic is still taken once."""
 ROWS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionDays:
-    """How long records are kept."""
+    """The days for which records are kept."""
 
     events: float
     sums: float

@@ -22,7 +22,7 @@ class Settings:
     internal_token: str = field(repr=False)
     secret_keys: tuple[bytes, ...] = field(repr=False)
     metrics_token: str = field(default="", repr=False)
-    """With it `/metrics` shows the series of all workspaces. Empty: nobody may read those without a workspace."""
+    """The token that shows `/metrics` of all workspaces. Empty: nobody may read the series without a workspace."""
     redis_url: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -41,9 +41,9 @@ class Settings:
     model_api_base_url: str = ""
     egress_ca_file: str | None = None
     proxy_url: str | None = None
-    """Where the console's calls reach the proxy; None: it makes none."""
+    """The URL at which the console's calls reach the proxy; None: it makes none."""
     checkpoint_store: str | None = None
-    """Where the files of training checkpoints are read; None: nowhere."""
+    """The place from which the files of training checkpoints are read; None: nowhere."""
     tombstone_retention_s: float = 7 * 86_400.0
     drain_timeout_s: float = 25.0
     log_level: str = DEFAULT_LEVEL
@@ -52,7 +52,7 @@ class Settings:
 
     @property
     def sums_retention_days(self) -> float:
-        """How long hourly sums are kept: never shorter than the events that they add up."""
+        """The days for which hourly sums are kept: never shorter than the events that they add up."""
         return max(self.usage_retention_days, self.event_retention_days)
 
     @property
@@ -68,16 +68,16 @@ class Settings:
         """Read the settings. Raises `SettingsError` at the first one that is missing or invalid."""
         read = Environment(environ)
         read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, "")
-        found: dict[str, Any] = {field: read.text(name) for name, field in _TEXTS.items() if read.has(name)}
-        found |= {field: read.parsed(name, parse) for name, (field, parse) in _PARSED.items() if read.has(name)}
-        found |= {field: _number(read, name, least) for name, (field, least) in _NUMBERS.items() if read.has(name)}
-        found.setdefault("database_url", DEFAULT_DATABASE_URL)
+        fields: dict[str, Any] = {field: read.text(name) for name, field in _TEXTS.items() if read.has(name)}
+        fields |= {field: read.parsed(name, parse) for name, (field, parse) in _PARSED.items() if read.has(name)}
+        fields |= {field: _number(read, name, least) for name, (field, least) in _NUMBERS.items() if read.has(name)}
+        fields.setdefault("database_url", DEFAULT_DATABASE_URL)
         return cls(
             internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
             secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
-            **found,
+            **fields,
         )
 
 

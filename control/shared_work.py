@@ -1,4 +1,4 @@
-"""Many proxies ask for the same thing in the same moment, after each change: one run serves all of them.
+"""Runs that many callers share: many proxies ask for the same thing at the same moment, after each change.
 
 A run serves only those who asked before it began. Whoever asks while one runs may know of a later commit, and waits for
 the next.
@@ -22,10 +22,10 @@ class SharedWork(Generic[Key, Result]):
 
     async def of(self, key: Key) -> Result:
         """The result, or the error, of a run that begins after this call. It goes on if its askers are cancelled."""
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = asyncio.create_task(self._after(key, self._running.get(key)))
-        return await asyncio.shield(waiting)
+        run = self._waiting.get(key)
+        if run is None:
+            run = self._waiting[key] = asyncio.create_task(self._after(key, self._running.get(key)))
+        return await asyncio.shield(run)
 
     async def _after(self, key: Key, running: asyncio.Task[Result] | None) -> Result:
         if running is not None:

@@ -12,7 +12,7 @@ from control.errors import RateLimitedError
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """At most `requests` in any window of `window_ms`. `name` identifies the limit."""
+    """A limit of at most `requests` in any window of `window_ms`. `name` identifies it."""
 
     name: str
     requests: int
@@ -21,7 +21,7 @@ class Allowance:
 
 OTHER = Allowance("other", 100, 1_000)
 USAGE_PAGE = Allowance("usage_page", 10, 1_000)
-"""Of a group, over all who look at its usage page."""
+"""The allowance of a group, over all who look at its usage page."""
 _DEPLOYMENT = "/v1/models/{model_id}/deployments/"
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),

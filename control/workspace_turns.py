@@ -18,7 +18,7 @@ class WorkspaceTurns:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being processed."""
+        """Return whether no request is being processed."""
         return not self._users
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the audit trail consists of. Values only; times are epoch milliseconds."""
+"""The records of the audit trail. Values only; times are epoch milliseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Shown = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who changes something: the prefix of a workspace key, or the command line on the machine itself."""
+    """The author of a change: the prefix of a workspace key, or the command line on the machine itself."""
 
     name: str = CLI
     request_id: str | None = None
@@ -47,7 +47,7 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries of a workspace's trail are read: those of `[start_ms, end_ms)`. None is no filter."""
+    """A selection from a workspace's trail: the entries of `[start_ms, end_ms)`. None is no filter."""
 
     workspace_id: str
     start_ms: int | None = None

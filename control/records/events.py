@@ -23,7 +23,7 @@ class ShownEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which events a list is of: `[start_ms, end_ms)`, and filters, empty for no filter."""
+    """The selection of events for a list: those of `[start_ms, end_ms)`, and filters, empty for no filter."""
 
     workspace_id: str
     start_ms: int

@@ -28,5 +28,5 @@ def new_key() -> str:
 
 
 def new_nonce() -> bytes:
-    """For `policy.sealing.seal`."""
+    """Return 12 random bytes for `policy.sealing.seal`."""
     return secrets.token_bytes(12)

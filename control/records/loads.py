@@ -39,9 +39,9 @@ class Heard:
     machine_age_ms: float
 
 
-def sum_of(heard: Iterable[Heard]) -> Load:
-    """The load of a deployment from what its machines reported."""
-    machines = [one for one in heard if one.machine_age_ms < HEALTH_LASTS_MS]
+def sum_of(reports: Iterable[Heard]) -> Load:
+    """Return the load of a deployment from what its machines reported."""
+    machines = [one for one in reports if one.machine_age_ms < HEALTH_LASTS_MS]
     if not machines:
         return Load()
     fresh = [one.load for one in machines if one.age_ms < FIGURES_LAST_MS]

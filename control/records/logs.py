@@ -18,7 +18,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which lines of a log are read: those from the first to the last of these milliseconds that match.
+    """The selection of lines of a log: those from the first to the last of these milliseconds that match.
 
     None is no filter. `includes`: texts that the message contains, all of them. `excludes`: texts of which it contains
     none. `limit`: see `log_rows.read_page`.

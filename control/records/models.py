@@ -27,7 +27,7 @@ class DeploymentRecord:
     created_at_ms: int
     updated_at_ms: int
     wake_url: str | None = field(default=None, repr=False)
-    """Its path may hold a secret."""
+    """The URL of the wake hook. Its path may hold a secret."""
     health: HealthCheck | None = None
     max_concurrency: int | None = None
     max_queued: int = DEFAULT_MAX_QUEUED
@@ -49,7 +49,7 @@ class ReportedDeployment:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRecord:
-    """Which deployment an environment of a model points to."""
+    """An environment of a model, and the deployment that it points to."""
 
     model_id: str
     name: str

@@ -23,7 +23,7 @@ class WorkspaceRecord:
     previous_signing_secret: str | None = field(default=None, repr=False)
     previous_signing_until_ms: int = 0
     training: bool = False
-    """Whether it may create training jobs."""
+    """True if it may create training jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class EndpointRecord:
     managed_by: str | None = None
     """The policy file that owns it."""
     managed_at_ms: int | None = None
-    """Its `updated_at_ms` when that file last wrote it."""
+    """The endpoint's `updated_at_ms` when that file last wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SecretRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """Which groups of a workspace are listed. `top_id`: this one and all below it. None is no filter."""
+    """The selection of a workspace's groups for a list. `top_id`: this one and all below it. None is no filter."""
 
     external_entity_id: str | None = None
     top_id: str | None = None

@@ -1,4 +1,4 @@
-"""What control keeps of training, as the rules and the queries in `edges/sql/training` exchange it. Values only.
+"""The records of training that the rules and the queries in `edges/sql/training` exchange. Values only.
 
 Times are epoch milliseconds.
 """
@@ -46,7 +46,7 @@ class JobRecord:
     node_count: int
     resources: NodeResources
     gpu_memory_mib: int | None
-    """Of one GPU, if the backend knew it when the job was created."""
+    """The memory of one GPU, if the backend knew it when the job was created."""
     attempt: int
     stop_requested: bool
     is_deleted: bool
@@ -55,7 +55,7 @@ class JobRecord:
     environment_digest: str | None
     nodes: tuple[NodeState, ...]
     output_offsets: Mapping[int, int]
-    """What control has of each node's output, by rank."""
+    """The amount of each node's output that control has, by rank."""
     created_at_ms: int
     updated_at_ms: int
     ended_at_ms: int | None
@@ -63,7 +63,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobSearch:
-    """Which jobs of a workspace are searched for; None and empty are no filter."""
+    """The selection of a workspace's jobs for a search; None and empty are no filter."""
 
     workspace_id: str
     project_id: str | None = None
@@ -110,7 +110,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class BackendRecord:
-    """What the trainer reported last. `reason`: why its backend is away; None if it is there."""
+    """The last report of a trainer. `reason`: why its backend is away; None if it is there."""
 
     trainer: str
     backend: str

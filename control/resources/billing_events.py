@@ -35,18 +35,18 @@ class EventReader:
     holdback_s: float
     clock: EventClock
 
-    async def first_page(self, asked: Window, limit: int) -> EventPage:
+    async def first_page(self, window: Window, limit: int) -> EventPage:
         """The window cut to what may be served now, and its first page."""
-        return await self._page(await self.fixed(asked), None, limit)
+        return await self._page(await self.fixed(window), None, limit)
 
-    async def fixed(self, asked: Window) -> Window:
+    async def fixed(self, window: Window) -> Window:
         """The window cut to what may be served now: it never changes again. An empty one ends where it starts."""
         holdback_ms = int(self.holdback_s * 1000)
         async with self.store.read() as conn:
             moment = await self.clock.read(conn)
         if holdback_ms:
             await self.clock.record(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
-        return replace(asked, end_ms=max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms)))
+        return replace(window, end_ms=max(window.start_ms, min(window.end_ms, moment.now_ms - holdback_ms)))
 
     async def look_at_clock(self) -> None:
         """Read the clock for the sake of `clock.behind_s` alone. Nobody may have asked for events for long."""
@@ -62,6 +62,6 @@ class EventReader:
             return EventPage(window, limit, (), None)
         async with self.store.read() as conn:
             rows = await page_of_events(conn, window, after, limit + 1)
-        shown = rows[:limit]
+        events = rows[:limit]
         more = len(rows) > limit
-        return EventPage(window, limit, shown, (shown[-1].timestamp_ms, shown[-1].idempotency_key) if more else None)
+        return EventPage(window, limit, events, (events[-1].timestamp_ms, events[-1].idempotency_key) if more else None)

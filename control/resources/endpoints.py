@@ -59,8 +59,8 @@ async def create_endpoint(
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
         await _check_references(tx, keys, workspace_id, new.target)
-        made = EndpointRecord(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms)
-        record = with_owner(made, new.owner)
+        unowned = EndpointRecord(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms)
+        record = with_owner(unowned, new.owner)
         await endpoint_rows.insert_endpoint(tx, record)
         tx.audit(workspace_id, Change("endpoint.create", path_of(record), None, shown_endpoint(record)))
         return record
@@ -109,7 +109,7 @@ async def read_endpoint(store: Store, workspace_id: str, endpoint_id: str) -> En
 
 
 async def read_endpoints(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[EndpointRecord]:
-    """At most `limit` endpoints, oldest first, behind the id `after`."""
+    """Return at most `limit` endpoints, oldest first, behind the id `after`."""
     async with store.read() as conn:
         return await endpoint_rows.list_endpoints(conn, workspace_id, after, limit)
 

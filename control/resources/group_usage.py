@@ -42,7 +42,7 @@ class SlugBounds:
 
 
 class LimitPlace(NamedTuple):
-    """Where a limit stands among all of a group: by slug, type, unit, and how far up the tree its group is."""
+    """The place of a limit among all of a group: by slug, type, unit, and how far up the tree its group is."""
 
     slug: str
     type: str
@@ -86,16 +86,16 @@ class GroupLimits:
         return cls(path, await beside(path[0].workspace_id, _entries([path]), partial(_sorted_bounds, path)))
 
     async def read(self, source: UsageSource | None, after: LimitPlace | None, most: int) -> list[LimitUse]:
-        """At most `most` limits behind `after`, in the order of their places. Without a source, nothing counts."""
+        """Return at most `most` limits behind `after`, ordered by their places. Without a source, nothing counts."""
         slugs = self._slugs if after is None else [of_slug for of_slug in self._slugs if of_slug.slug >= after.slug]
-        found: list[LimitUse] = []
+        limits: list[LimitUse] = []
         for start in range(0, len(slugs), self._AT_ONCE):
             read = slugs[start : start + self._AT_ONCE]
             uses = _uses_of(read, await _read_used(source, _meters(read)), self._levels)
-            found += [use for use in uses if after is None or use.place > after]
-            if len(found) >= most:
+            limits += [use for use in uses if after is None or use.place > after]
+            if len(limits) >= most:
                 break
-        return found[:most]
+        return limits[:most]
 
 
 async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]]) -> list[list[LimitUse]]:
@@ -108,18 +108,18 @@ async def read_usage(source: UsageSource | None, paths: Sequence[Sequence[Group]
     workspace_id = paths[0][0].workspace_id
     entries = _entries(paths)
     of_groups, meters = await beside(workspace_id, entries, partial(_usage_bounds, paths))
-    used = await _read_used(source, meters)
-    return await beside(workspace_id, entries, partial(_binding_uses, paths, of_groups, used))
+    usage = await _read_used(source, meters)
+    return await beside(workspace_id, entries, partial(_binding_uses, paths, of_groups, usage))
 
 
 def _tightest_of_each(uses: Sequence[LimitUse]) -> Iterable[LimitUse]:
     """The limit of each slug, type and unit with the least left, which refuses first. Of equals the first tried."""
-    found: dict[tuple[str, str, int], LimitUse] = {}
+    tightest: dict[tuple[str, str, int], LimitUse] = {}
     for use in uses:
         kind = use.place[:3]
-        if use.left < found.setdefault(kind, use).left:
-            found[kind] = use
-    return found.values()
+        if use.left < tightest.setdefault(kind, use).left:
+            tightest[kind] = use
+    return tightest.values()
 
 
 async def usage_clock_ms(source: UsageSource | None) -> int:
@@ -148,14 +148,14 @@ def _usage_bounds(paths: Sequence[Sequence[Group]]) -> tuple[list[list[SlugBound
 
 
 def _binding_uses(
-    paths: Sequence[Sequence[Group]], of_groups: Sequence[Sequence[SlugBounds]], used: Mapping[Meter, Used]
+    paths: Sequence[Sequence[Group]], of_groups: Sequence[Sequence[SlugBounds]], usage: Mapping[Meter, Used]
 ) -> list[list[LimitUse]]:
     """The uses that bind each path, in the order of their places."""
-    found: list[list[LimitUse]] = []
+    of_paths: list[list[LimitUse]] = []
     for path, slugs in zip(paths, of_groups, strict=True):
-        uses = _uses_of(slugs, used, _levels(path))
-        found.append(sorted(_tightest_of_each(uses), key=lambda use: use.place))
-    return found
+        uses = _uses_of(slugs, usage, _levels(path))
+        of_paths.append(sorted(_tightest_of_each(uses), key=lambda use: use.place))
+    return of_paths
 
 
 def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
@@ -186,26 +186,26 @@ async def _read_used(source: UsageSource | None, meters: Sequence[Meter]) -> dic
     return dict(zip(meters, read, strict=True))
 
 
-def _uses_of(slugs: Sequence[SlugBounds], used: Mapping[Meter, Used], levels: Mapping[str, int]) -> list[LimitUse]:
-    found = (limit_uses(of_slug, [used[meter] for meter in of_slug.meters], levels) for of_slug in slugs)
-    return [*chain.from_iterable(found)]
+def _uses_of(slugs: Sequence[SlugBounds], usage: Mapping[Meter, Used], levels: Mapping[str, int]) -> list[LimitUse]:
+    of_slugs = (limit_uses(of_slug, [usage[meter] for meter in of_slug.meters], levels) for of_slug in slugs)
+    return [*chain.from_iterable(of_slugs)]
 
 
-def limit_uses(of_slug: SlugBounds, used: Sequence[Used], levels: Mapping[str, int]) -> list[LimitUse]:
+def limit_uses(of_slug: SlugBounds, usage: Sequence[Used], levels: Mapping[str, int]) -> list[LimitUse]:
     """The limits of a slug with what is used of each, in the order of their places. `levels`: by group, 0 the caller's.
 
     Of each type, the limit with the least left binds: it is the first to refuse. Of equals it is the first tried.
     """
-    left = [bound.limit.threshold - use.amount for bound, use in zip(of_slug.bounds, used, strict=True)]
+    rest = [bound.limit.threshold - use.amount for bound, use in zip(of_slug.bounds, usage, strict=True)]
     binding: dict[LimitType, int] = {}
     for index, bound in enumerate(of_slug.bounds):
-        if left[index] < left[binding.setdefault(bound.limit.type, index)]:
+        if rest[index] < rest[binding.setdefault(bound.limit.type, index)]:
             binding[bound.limit.type] = index
     uses = [
         LimitUse(
             LimitPlace(of_slug.slug, bound.limit.type, _UNITS[bound.limit.unit], levels[bound.source_group]),
             bound,
-            used[index],
+            usage[index],
             binding[bound.limit.type] == index,
         )
         for index, bound in enumerate(of_slug.bounds)

@@ -67,7 +67,7 @@ class NewGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What PATCH may change. `models`, `owner` None: unchanged. `name` counts only when `renames`."""
+    """The change that a PATCH makes. `models`, `owner` None: unchanged. `name` counts only when `renames`."""
 
     models: tuple[SlugLimits, ...] | None = None
     renames: bool = False
@@ -95,8 +95,8 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         path = f"{parent.path if parent else ''}{group.id}/"
         record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
         await group_rows.insert_group(tx, record)
-        _, shown = await _sides(None, record)
-        tx.audit(workspace_id, Change("group.create", path_of(record), None, shown))
+        _, side = await _sides(None, record)
+        tx.audit(workspace_id, Change("group.create", path_of(record), None, side))
         return GroupInTree(record, (group, *ancestors))
 
     try:
@@ -140,10 +140,10 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
     async def work(tx: WriteTx) -> tuple[RemovedGroup, list[Bucket]]:
         record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         buckets = await _buckets_of(tx.conn, record)
-        gone = await group_rows.delete_subtree(tx, record)
-        shown, _ = await _sides(record, None)
-        counts = {"groups_deleted": gone.groups, "api_keys_deleted": gone.keys}
-        tx.audit(workspace_id, Change("group.delete", path_of(record), {**(shown or {}), **counts}, None))
+        deleted = await group_rows.delete_subtree(tx, record)
+        side, _ = await _sides(record, None)
+        counts = {"groups_deleted": deleted.groups, "api_keys_deleted": deleted.keys}
+        tx.audit(workspace_id, Change("group.delete", path_of(record), {**(side or {}), **counts}, None))
         return RemovedGroup(record, tx.now_ms), buckets
 
     removed, buckets = await store.transact(work)
@@ -156,16 +156,16 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
 
 
 async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:
-    """Of the group and those below it, up to a bound."""
-    found = [Bucket(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
+    """Return the buckets of the group and of those below it, up to a bound."""
+    buckets = [Bucket(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
     is_cascading = top.group.enforcement is Enforcement.CASCADING
     async for batch in group_rows.descendants_of(conn, top):
         for group in batch:
             owner = top.counting_owner if is_cascading else group.id
-            found += [Bucket(bucket_key(owner, entry.slug), group.id) for entry in group.models]
-        if len(found) >= MOST_FORGOTTEN:
+            buckets += [Bucket(bucket_key(owner, entry.slug), group.id) for entry in group.models]
+        if len(buckets) >= MOST_FORGOTTEN:
             break
-    return found[:MOST_FORGOTTEN]
+    return buckets[:MOST_FORGOTTEN]
 
 
 async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInTree:
@@ -175,13 +175,13 @@ async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInT
 
 
 async def read_groups(
-    store: Store, workspace_id: str, wanted: GroupFilter, after: str | None, limit: int
+    store: Store, workspace_id: str, selection: GroupFilter, after: str | None, limit: int
 ) -> list[GroupInTree]:
-    """At most `limit` groups, oldest first, behind the id `after`; all their ancestors are read at once."""
+    """Return at most `limit` groups, oldest first, behind the id `after`; all their ancestors are read at once."""
     async with store.read() as conn:
-        records = await group_rows.list_groups(conn, workspace_id, wanted, after, limit)
-        known = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
-    return [GroupInTree(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
+        records = await group_rows.list_groups(conn, workspace_id, selection, after, limit)
+        ancestors = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
+    return [GroupInTree(r, (r.group, *(ancestors[id] for id in r.ancestor_ids))) for r in records]
 
 
 async def _sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:
@@ -193,11 +193,11 @@ async def _sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple
 
 def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
     """Refuse an illegal entry, a slug that the workspace does not own, and a slug that is named twice."""
-    seen: set[str] = set()
+    slugs: set[str] = set()
     for index, entry in enumerate(models):
-        if entry.slug in seen:
+        if entry.slug in slugs:
             raise InvalidFieldError(f"models.{index}.slug", f"{entry.slug} is named twice in models")
-        seen.add(entry.slug)
+        slugs.add(entry.slug)
         try:
             check_slug(entry.slug, prefixes)
             check_slug_limits(entry)

@@ -21,7 +21,7 @@ from policy.credentials import KeyKind, digest_of, prefix_of
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """Whose keys: a workspace's own (`group_id` None), or those minted under one of its groups."""
+    """The owner of keys: a workspace (`group_id` None), or one of its groups, under which they are minted."""
 
     workspace_id: str
     group_id: str | None = None
@@ -71,17 +71,17 @@ async def read_key(store: Store, owner: KeyOwner, prefix: str) -> KeyRecord:
 
 
 async def read_keys(store: Store, owner: KeyOwner, after: tuple[int, str] | None, limit: int) -> Sequence[KeyRecord]:
-    """At most `limit` keys, oldest first, behind `after` (created_at_ms, prefix)."""
+    """Return at most `limit` keys, oldest first, behind `after` (created_at_ms, prefix)."""
     async with store.read() as conn:
         await _check_owner(conn, owner)
         return await key_rows.list_keys(conn, owner.workspace_id, owner.group_id, after, limit)
 
 
 async def find_presented_keys(store: Store, keys: Sequence[str]) -> list[PresentedKey]:
-    """Who holds the keys that a request presents; unknown keys are left out."""
+    """Return the holders of the keys that a request presents; unknown keys are left out."""
     async with store.read() as conn:
-        found = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
-    return [holder for holder in found if holder is not None]
+        holders = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
+    return [holder for holder in holders if holder is not None]
 
 
 async def _check_owner(conn: Connection, owner: KeyOwner) -> None:

@@ -19,12 +19,13 @@ from control.records.logs import NS_PER_MS, LogFilter, LogLine
 from control.resources.millisecond_room import MillisecondRoom
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-"""From the least important up."""
+"""The levels, from the least important up."""
 MAX_MESSAGE_CHARS = 16_384
 LINES_AT_ONCE = 1000
-"""In one call."""
+"""The most lines that one call writes."""
 LINES_PER_MS = 500
-"""At one millisecond of a log. Later ones get the next, so that a page can hold all lines of each that it shows."""
+"""The most lines at one millisecond of a log. Later ones get the next, so that a page can hold all lines of each
+that it shows."""
 MAX_NS = 9 * 10**18 - 1
 """The latest time that a line may say. A column holds later ones, which lines may get that find no room."""
 _DAY_NS = 86_400_000 * NS_PER_MS
@@ -40,7 +41,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """What is kept of each log. `max_bytes`: of its messages in UTF-8."""
+    """The bounds of each log. `max_bytes`: of its messages in UTF-8."""
 
     max_lines: int = 100_000
     max_bytes: int = 64 * 1024 * 1024
@@ -57,7 +58,7 @@ def printable(message: str) -> str:
     A log is read on terminals, where such characters would act. A message beyond the bound is cut.
     """
     text = message[: MAX_MESSAGE_CHARS + 1].replace("\r\n", "\n").rstrip("\n")
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - len(_CUT)] + _CUT
 
 
@@ -76,7 +77,7 @@ class Logs:
         """One transaction at a time, so that a flood of lines takes at most every other turn of the database."""
         self._new_lines: Counter[str] = Counter()
         self._new_bytes: Counter[str] = Counter()
-        """Written by this process since the owner's log was cut back."""
+        """The bytes that this process has written since the owner's log was cut back."""
 
     async def write(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Write (owner's id, line); lines of unknown owners are dropped."""
@@ -89,9 +90,9 @@ class Logs:
     async def insert(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Write printable lines in the caller's transaction. Call `note_written` after its commit."""
         owners = await rows.lock_owners(tx, self._table, {id for id, _ in lines})
-        kept = [(id, line) for id, line in lines if id in owners]
-        if kept:
-            await rows.insert_lines(tx, self._table, await self._spread(tx, kept))
+        owned = [(id, line) for id, line in lines if id in owners]
+        if owned:
+            await rows.insert_lines(tx, self._table, await self._spread(tx, owned))
 
     async def _spread(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> list[tuple[str, LogLine]]:
         """The lines by time. One whose millisecond is full is moved to the beginning of the next that has room."""
@@ -114,9 +115,9 @@ class Logs:
             if self._may_be_full(id):
                 await self.cut_back(id)
 
-    async def read(self, owner_id: str, wanted: LogFilter) -> list[LogLine]:
+    async def read(self, owner_id: str, selection: LogFilter) -> list[LogLine]:
         async with self._store.read() as conn:
-            return await rows.read_page(conn, self._table, owner_id, wanted)
+            return await rows.read_page(conn, self._table, owner_id, selection)
 
     async def prune(self) -> int:
         """Cut back every log; delete those of deleted owners. Returns the number of deleted lines."""
@@ -124,10 +125,10 @@ class Logs:
         id = ""
         while True:
             async with self._store.read() as conn:
-                found = await rows.logged_after(conn, self._table, id)
-            if found is None:
+                owner = await rows.logged_after(conn, self._table, id)
+            if owner is None:
                 return deleted
-            id = found
+            id = owner
             deleted += await self.cut_back(id)
 
     async def cut_back(self, owner_id: str) -> int:

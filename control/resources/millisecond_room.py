@@ -22,9 +22,9 @@ class MillisecondRoom:
         self._counts = dict[Millisecond, int]()
         self._latest = dict[str, int]()
 
-    async def look_at(self, wanted: Collection[Millisecond]) -> None:
+    async def look_at(self, milliseconds: Collection[Millisecond]) -> None:
         """Count what these hold, in one look. Others are counted once they are needed."""
-        self._counts.update(await self._count(wanted))
+        self._counts.update(await self._count(milliseconds))
 
     async def take(self, id: str, ms: int) -> int:
         """The first millisecond from `ms` on that has room and is not before the owner's last one."""

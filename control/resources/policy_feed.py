@@ -31,12 +31,12 @@ FIRST_KINDS = 6
 NOTED_AGAIN_MS = 60_000
 ASKED_WITHIN_MS = 86_400_000
 _FIRST_ROWS = 64
-"""How many rows are read before their size is known."""
+"""The number of rows that are read before their size is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedCursor:
-    """Where the next page begins. `tombstones_from`: 0, or the revision at which a read from the start began.
+    """The start of the next page. `tombstones_from`: 0, or the revision at which a read from the start began.
 
     `seen`: the revision and nonce at the page before; they tell when the database was restored in between.
     """
@@ -55,13 +55,13 @@ class FeedCursor:
         fields = json.loads(text)
         if not isinstance(fields, list) or [type(field) for field in fields] != [str, int, str, str, int, int, str]:
             raise ValueError("not a cursor of this feed")
-        epoch, revision, kind, id, tombstones_from, *seen = fields
-        return cls(epoch, (revision, kind, id), tombstones_from, (seen[0], seen[1]))
+        epoch, revision, kind, id, tombstones_from, *last_page = fields
+        return cls(epoch, (revision, kind, id), tombstones_from, (last_page[0], last_page[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class FeedReader:
-    """What a proxy asks with: the epoch and revision that it has, and the cursor of the page before.
+    """The position of a proxy: the epoch and revision that it has, and the cursor of the page before.
 
     `nonce`: of that revision; None from a proxy of an older version, which knows none.
     """
@@ -97,13 +97,13 @@ async def delete_old_tombstones(store: Store, retention_s: float) -> int:
 
 
 async def _is_same_history(conn: Connection, now: PublishedState, cursor: FeedCursor) -> bool:
-    """Whether the page before was read from this database's history."""
+    """Return whether the page before was read from this database's history."""
     number, nonce = cursor.seen
     return cursor.epoch == now.epoch and await published_rows.nonce_of(conn, number) == nonce
 
 
 async def _must_start_over(conn: Connection, now: PublishedState, reader: FeedReader) -> bool:
-    """Whether the reader has another database, a state from before a restore, or misses deleted tombstones.
+    """Return whether the reader has another database, a state from before a restore, or misses deleted tombstones.
 
     The revision alone cannot show a restore: the restored database may have reached the same number again.
     """
@@ -115,15 +115,15 @@ async def _must_start_over(conn: Connection, now: PublishedState, reader: FeedRe
 async def _page_from(
     conn: Connection, now: PublishedState, cursor: FeedCursor, reset: bool, limit: int
 ) -> SnapshotPage:
-    shown, more = await _some_rows(conn, cursor, limit)
+    published, more = await _some_rows(conn, cursor, limit)
     following = None
     if more:
-        last = shown[-1]
+        last = published[-1]
         place = (last.revision, last.kind, last.id)
-        seen = (now.revision, now.nonce)
-        following = FeedCursor(now.epoch, place, cursor.tombstones_from, seen).encode()
-    chars = sum(len(row.body or "") for row in shown)
-    rows = await beside(OPERATOR, len(shown) + chars // CHARS_PER_ITEM, partial(_rows, shown))
+        page = (now.revision, now.nonce)
+        following = FeedCursor(now.epoch, place, cursor.tombstones_from, page).encode()
+    chars = sum(len(row.body or "") for row in published)
+    rows = await beside(OPERATOR, len(published) + chars // CHARS_PER_ITEM, partial(_rows, published))
     return SnapshotPage(now.epoch, now.revision, reset, rows, following, now.nonce)
 
 
@@ -134,22 +134,22 @@ async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[
     chars = 0
     batch = _FIRST_ROWS
     while True:
-        wanted = min(batch, limit + 1 - len(rows))
-        found = await published_rows.changes(conn, after, cursor.tombstones_from, wanted)
-        for row in found:
+        most = min(batch, limit + 1 - len(rows))
+        batch_rows = await published_rows.changes(conn, after, cursor.tombstones_from, most)
+        for row in batch_rows:
             if len(rows) == limit or chars > PAGE_CHARS:
                 return rows, True
             rows.append(row)
             chars += len(row.body or "")
             after = (row.revision, row.kind, row.id)
-        if len(found) < wanted:
+        if len(batch_rows) < most:
             return rows, False
         batch = max(1, min(limit, PAGE_CHARS * len(rows) // (chars + 1)))
 
 
-def _rows(shown: Sequence[PublishedRow]) -> tuple[Row, ...]:
-    bodies = (None if row.body is None else orjson.loads(row.body) for row in shown)
-    return tuple(Row(row.kind, row.id, row.revision, body) for row, body in zip(shown, bodies, strict=True))
+def _rows(published: Sequence[PublishedRow]) -> tuple[Row, ...]:
+    bodies = (None if row.body is None else orjson.loads(row.body) for row in published)
+    return tuple(Row(row.kind, row.id, row.revision, body) for row, body in zip(published, bodies, strict=True))
 
 
 class OlderProxies:

@@ -66,8 +66,8 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
             await secret_rows.update_secret(tx, record)
             tx.audit(workspace_id, Change("secret.rotate", path_of(record), shown_secret(old), shown_secret(record)))
         else:
-            made = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
-            record = with_owner(made, new.owner)
+            unowned = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
+            record = with_owner(unowned, new.owner)
             await secret_rows.insert_secret(tx, record)
             tx.audit(workspace_id, Change("secret.create", path_of(record), None, shown_secret(record)))
         return record
@@ -88,20 +88,20 @@ def _check_sendable(value: str) -> None:
         raise InvalidFieldError("value", message) from None
 
 
-async def compare_secret(store: Store, keys: Sequence[bytes], workspace_id: str, asked: NewSecret) -> bool | None:
-    """Whether the secret of that name has that value; None if there is no such secret.
+async def compare_secret(store: Store, keys: Sequence[bytes], workspace_id: str, secret: NewSecret) -> bool | None:
+    """Return whether the secret of that name has that value; None if there is no such secret.
 
     Takes the same time wherever two values of one length differ. 503 when no configured key opens the secret.
     """
     async with store.read() as conn:
-        found = await secret_rows.find_named(conn, workspace_id, [asked.name])
-    if not found:
+        records = await secret_rows.find_named(conn, workspace_id, [secret.name])
+    if not records:
         return None
     try:
-        value = unseal(keys, found[0].id, found[0].ciphertext)
+        value = unseal(keys, records[0].id, records[0].ciphertext)
     except SealedWithUnknownKeyError:
         raise SecretUnreadableError from None
-    return hmac.compare_digest(value.encode(), asked.value.encode())
+    return hmac.compare_digest(value.encode(), secret.value.encode())
 
 
 async def remove_secret(store: Store, workspace_id: str, name: str) -> str:
@@ -127,7 +127,7 @@ async def remove_secret(store: Store, workspace_id: str, name: str) -> str:
 
 
 async def read_secrets(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[SecretRecord]:
-    """At most `limit` secrets, oldest first, behind the id `after`."""
+    """Return at most `limit` secrets, oldest first, behind the id `after`."""
     async with store.read() as conn:
         return await secret_rows.list_secrets(conn, workspace_id, after, limit)
 

@@ -85,11 +85,11 @@ def new_delivery(webhook_id: str, type: str, event_keys: Sequence[str], now_ms: 
 
 def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
     """The message: the same bytes on each attempt."""
-    known = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
+    rows = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
     message = {
         "type": delivery.type,
         "timestamp": time_text(delivery.created_at_ms),
-        "data": {"events": [_event(row) for row in known]},
+        "data": {"events": [_event(row) for row in rows]},
     }
     return orjson.dumps(message)
 
@@ -115,10 +115,10 @@ def signed_headers(message_id: str, body: bytes, now_ms: int, valid_secrets: Seq
 
 def valid_secrets(record: WebhookRecord, keys: Sequence[bytes], now_ms: int) -> list[str]:
     """The current secret, and the one before while the overlap lasts."""
-    found = [unseal(keys, record.id, record.secret)]
+    secrets = [unseal(keys, record.id, record.secret)]
     if record.previous_secret is not None and now_ms < (record.previous_until_ms or 0):
-        found.append(unseal(keys, record.id, record.previous_secret))
-    return found
+        secrets.append(unseal(keys, record.id, record.previous_secret))
+    return secrets
 
 
 def after_attempt(
@@ -128,14 +128,14 @@ def after_attempt(
     ended_ms = attempt.at_ms + attempt.duration_ms
     entry = [attempt.at_ms, attempt.duration_ms, attempt.status_code, attempt.error]
     log = [*orjson.loads(delivery.attempt_log), entry][-LOGGED_ATTEMPTS:]
-    written = {"attempt_log": orjson.dumps(log).decode()}
+    columns = {"attempt_log": orjson.dumps(log).decode()}
     if attempt.succeeded:
-        return {**written, "status": DELIVERED, "ended_at_ms": ended_ms}
+        return {**columns, "status": DELIVERED, "ended_at_ms": ended_ms}
     give_up_at_ms = delivery.retry_since_ms + retry_for_ms
     if ended_ms >= give_up_at_ms:
-        return {**written, "status": DEAD, "ended_at_ms": ended_ms}
+        return {**columns, "status": DEAD, "ended_at_ms": ended_ms}
     delay_ms = max(delay_ms_after(delivery.attempts, chance), min(attempt.retry_after_ms, LONGEST_DELAY_MS))
-    return {**written, "next_attempt_at_ms": min(ended_ms + delay_ms, give_up_at_ms)}
+    return {**columns, "next_attempt_at_ms": min(ended_ms + delay_ms, give_up_at_ms)}
 
 
 def delay_ms_after(attempts: int, chance: float) -> int:

@@ -103,7 +103,7 @@ class WebhookSender:
             if webhook_id not in self._lanes:
                 lane = asyncio.create_task(self._lane(webhook_id), name=f"webhook {webhook_id}")
                 self._lanes[webhook_id] = lane
-                lane.add_done_callback(lambda done, id=webhook_id: self._close_lane(id, done))  # type: ignore[misc]  # a default binds the loop's value
+                lane.add_done_callback(lambda task, id=webhook_id: self._close_lane(id, task))  # type: ignore[misc]  # a default binds the loop's value
 
     async def _due(self) -> list[str]:
         async with self._store.read() as conn:
@@ -134,10 +134,10 @@ class WebhookSender:
                 if not sending:
                     return
                 # The timeout: messages queued since must not wait for one that hangs.
-                done, sending = await asyncio.wait(
+                ended_tasks, sending = await asyncio.wait(
                     sending, timeout=self._options.poll_interval_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                for one in done:
+                for one in ended_tasks:
                     one.result()
         finally:
             for one in sending:

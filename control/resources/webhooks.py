@@ -50,7 +50,7 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookChange:
-    """What PATCH may change; None: unchanged. `overlap_ms`: rotate the secret; both secrets sign for this long.
+    """The change that a PATCH makes; None: unchanged. `overlap_ms`: rotate the secret; both sign for this long.
 
     `description` counts only when `describes`.
     """
@@ -79,8 +79,8 @@ async def create_webhook(
             raise TooManyWebhooksError(MAX_WEBHOOKS)
         sealed = seal(keys, id, secret, new_nonce())
         times = (tx.now_ms, tx.now_ms)
-        made = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
-        record = with_owner(made, new.owner)
+        unowned = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
+        record = with_owner(unowned, new.owner)
         await webhook_rows.insert_webhook(tx, record)
         tx.audit(workspace_id, Change("webhook.create", path_of(record), None, shown_webhook(record)))
         return record
@@ -132,7 +132,7 @@ async def read_webhook(store: Store, workspace_id: str, webhook_id: str) -> Webh
 
 
 async def read_webhooks(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[WebhookRecord]:
-    """At most `limit` webhooks, oldest first, behind the id `after`."""
+    """Return at most `limit` webhooks, oldest first, behind the id `after`."""
     async with store.read() as conn:
         return await webhook_rows.list_webhooks(conn, workspace_id, after, limit)
 
@@ -140,7 +140,7 @@ async def read_webhooks(store: Store, workspace_id: str, after: str | None, limi
 async def read_deliveries(
     store: Store, webhook_id: str, status: str | None, before: str | None, limit: int
 ) -> Sequence[DeliveryRecord]:
-    """At most `limit` deliveries of a webhook, newest first, behind the id `before`."""
+    """Return at most `limit` deliveries of a webhook, newest first, behind the id `before`."""
     async with store.read() as conn:
         return await webhook_rows.list_deliveries(conn, webhook_id, status, before, limit)
 
@@ -195,8 +195,8 @@ async def send_test(store: Store, webhook: WebhookRecord) -> DeliveryRecord:
     async def work(tx: WriteTx) -> DeliveryRecord:
         delivery = new_delivery(webhook.id, TEST_TYPE, (), await database_ms(tx.conn))
         await webhook_rows.insert_deliveries(tx, [delivery])
-        shown = shown_delivery(delivery)
-        tx.audit(webhook.workspace_id, Change("webhook.test", path_of(delivery), None, shown))
+        fields = shown_delivery(delivery)
+        tx.audit(webhook.workspace_id, Change("webhook.test", path_of(delivery), None, fields))
         return delivery
 
     return await store.transact(work)

@@ -1,4 +1,4 @@
-"""What the operator does on the command line: create and change workspaces, issue their keys, re-encrypt secrets.
+"""The operator's commands: create and change workspaces, issue their keys, re-encrypt secrets.
 
 Each function is one transaction on a `Store` and returns what the command prints. A refusal is a `WorkspaceError`.
 
@@ -68,19 +68,19 @@ async def create_workspace(
 
 async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, Any]:
     """Change `tier`, `billing`, `onboarded`, `training` or `async_max_body_bytes`; None leaves a field as it is."""
-    wanted = {field: value for field, value in changes.items() if value is not None}
-    unknown = wanted.keys() - set(_CHANGEABLE)
-    if unknown or not wanted:
+    columns = {field: value for field, value in changes.items() if value is not None}
+    unknown = columns.keys() - set(_CHANGEABLE)
+    if unknown or not columns:
         raise WorkspaceError(f"give at least one of {', '.join(_CHANGEABLE)}")
-    if wanted.get("billing", "active") not in ("active", "suspended"):
+    if columns.get("billing", "active") not in ("active", "suspended"):
         raise WorkspaceError("billing is active or suspended")
-    if "async_max_body_bytes" in wanted:
-        wanted["async_max_body_bytes"] = _body_bytes(wanted["async_max_body_bytes"])
+    if "async_max_body_bytes" in columns:
+        columns["async_max_body_bytes"] = _body_bytes(columns["async_max_body_bytes"])
 
     async def work(tx: WriteTx) -> dict[str, Any]:
-        found = await workspace_rows.find_workspace(tx.conn, name)
-        old = await workspace_rows.lock_workspace(tx, found.id) if found else None
-        record = await workspace_rows.update_workspace(tx, name, wanted)
+        workspace = await workspace_rows.find_workspace(tx.conn, name)
+        old = await workspace_rows.lock_workspace(tx, workspace.id) if workspace else None
+        record = await workspace_rows.update_workspace(tx, name, columns)
         if old is None or record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
         owned = await workspace_rows.owned_prefixes(tx.conn, record.id)
@@ -106,8 +106,14 @@ async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.
         record = await workspace_rows.find_workspace(tx.conn, name)
         if record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
-        key, made = await add_key(tx, KeyOwner(record.id), kind, None)
-        return {"workspace_id": record.id, "name": name, "api_key": key, "prefix": made.prefix, "type": made.kind}
+        key, key_record = await add_key(tx, KeyOwner(record.id), kind, None)
+        return {
+            "workspace_id": record.id,
+            "name": name,
+            "api_key": key,
+            "prefix": key_record.prefix,
+            "type": key_record.kind,
+        }
 
     return await store.transact(work)
 
@@ -122,7 +128,7 @@ async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
             "signing_secrets": await signing_secrets.reencrypt(tx, keys),
         }
         for workspace_id in sorted(set().union(*sealed.values())):
-            counts = {kind: found[workspace_id] for kind, found in sealed.items()}
+            counts = {kind: by_workspace[workspace_id] for kind, by_workspace in sealed.items()}
             tx.audit(workspace_id, Change("secrets.reencrypt", "secrets", None, counts))
         return {"reencrypted": sealed["secrets"].total()}
 
@@ -142,12 +148,12 @@ def _shown(record: WorkspaceRecord, prefixes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _body_bytes(wanted: object) -> int | None:
+def _body_bytes(value: object) -> int | None:
     """The column's value for what the operator gave: a number, or `DEFAULT`."""
-    if wanted == DEFAULT:
+    if value == DEFAULT:
         return None
-    if isinstance(wanted, int) and 1 <= wanted <= MAX_ASYNC_BODY_BYTES:
-        return wanted
+    if isinstance(value, int) and 1 <= value <= MAX_ASYNC_BODY_BYTES:
+        return value
     raise WorkspaceError(f"async_max_body_bytes is 1 to {MAX_ASYNC_BODY_BYTES}, or {DEFAULT!r}")
 
 

@@ -1,4 +1,4 @@
-"""Which windows can be reported: those whose events are kept, and whole hours whose sums are kept."""
+"""The windows that can be reported: those whose events are kept, and whole hours whose sums are kept."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class KeptUsage:
 
     @property
     def from_ms(self) -> int:
-        """From here on, days and hours can be reported whole."""
+        """The start of the time whose days and hours can be reported whole."""
         return min(self.events_from_ms, max(self.summed.start_ms, self.sums_from_ms))
 
     def check(self, window: Window) -> None:
@@ -27,8 +27,8 @@ class KeptUsage:
         Events that are not added to sums yet are not deleted.
         """
         if window.start_ms < min(self.sums_from_ms, window.end_ms):
-            kept = f"sums before {time_text(self.sums_from_ms)} are deleted (TOLLGATE_USAGE_RETENTION_DAYS)"
-            raise InvalidFieldError("start", f"{kept}; start later")
+            reason = f"sums before {time_text(self.sums_from_ms)} are deleted (TOLLGATE_USAGE_RETENTION_DAYS)"
+            raise InvalidFieldError("start", f"{reason}; start later")
         parts = self.summed.parts_of(window)
         for field, part in (("start", parts.before), ("end", parts.after)):
             if part.start_ms < min(self.events_from_ms, self.summed.end_ms, part.end_ms):

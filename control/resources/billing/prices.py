@@ -16,7 +16,7 @@ from policy.endpoints import EndpointRuleError, check_slug
 from policy.prices import Price, amount_text, date_text
 
 MAX_PRICES = 10_000
-"""Of a workspace: each page of a report reads them all."""
+"""The most prices of a workspace: each page of a report reads them all."""
 
 
 async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
@@ -58,7 +58,7 @@ async def remove_price(store: Store, workspace_id: str, position: Position) -> P
 async def read_prices(
     store: Store, workspace_id: str, slug: str | None, after: Position | None, limit: int
 ) -> Sequence[Price]:
-    """At most `limit` prices behind `after`, ordered by slug and date."""
+    """Return at most `limit` prices behind `after`, ordered by slug and date."""
     async with store.read() as conn:
         return await price_rows.list_prices(conn, workspace_id, slug, after, limit)
 

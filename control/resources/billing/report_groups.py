@@ -65,7 +65,7 @@ class ReportGroup:
     @property
     def lines(self) -> Sequence[ReportLine]:
         """The calls by slug and price."""
-        found = sorted(self.sums.items(), key=lambda item: item[0].place)
+        items = sorted(self.sums.items(), key=lambda item: item[0].place)
         return [
             ReportLine(
                 priced.slug,
@@ -73,7 +73,7 @@ class ReportGroup:
                 Usage._make(figures),
                 None if priced.rates is None else amount_of(priced.rates.cost(figures)),
             )
-            for priced, figures in found
+            for priced, figures in items
         ]
 
     @property
@@ -141,8 +141,8 @@ class _ValidPrices(dict[str, PricedSlug]):
             del self[slug]
 
     def __missing__(self, slug: str) -> PricedSlug:
-        found = self[slug] = self._prices.at(slug, self._day_ms)
-        return found
+        priced = self[slug] = self._prices.at(slug, self._day_ms)
+        return priced
 
 
 class SumBook:
@@ -165,10 +165,10 @@ class SumBook:
 
     def _add(self, names: Iterable[Name], priced: Iterable[PricedSlug], figures: Iterable[Figures]) -> None:
         """Look up by `map`, without bytecode of our own: that halves the time."""
-        for group, slug, found in zip(map(self._groups.__getitem__, names), priced, figures, strict=False):
-            before = group.setdefault(slug, found)
-            if before is not found:
-                group[slug] = _sum(before, found)
+        for group, slug, sums in zip(map(self._groups.__getitem__, names), priced, figures, strict=False):
+            before = group.setdefault(slug, sums)
+            if before is not sums:
+                group[slug] = _sum(before, sums)
 
     @property
     def size(self) -> int:
@@ -176,7 +176,7 @@ class SumBook:
         return len(self._groups)
 
     def groups(self) -> Iterator[ReportGroup]:
-        """In the order of their names."""
+        """Yield the groups in the order of their names."""
         for name, sums in sorted(self._groups.items(), key=itemgetter(0)):
             yield ReportGroup(name, sums)
 

@@ -30,7 +30,7 @@ from control.resources.billing_events import EventReader
 from policy.prices import DAY_MS, Price, date_text, parse_date
 
 MAX_DAYS = 92
-"""Of a window: a quarter."""
+"""The most days of a window: a quarter."""
 LONGEST_PAGE_S = 5.0
 _SUMS_AT_ONCE = 100_000
 """The bound on what is in memory at once, within twice as much."""
@@ -46,7 +46,7 @@ _members = attrgetter(*(field.name for field in fields(Price)))
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
-    """Which events, and by what they are grouped. The window names at most one entity, and no keys.
+    """The events of a report, and what groups them. The window names at most one entity, and no keys.
 
     `slug`: only calls of this one.
     """
@@ -93,7 +93,7 @@ class RecentDays:
 
     @property
     def days_ms(self) -> range:
-        """When each day begins."""
+        """The start of each day."""
         return range(self.window.start_ms, self.window.end_ms, DAY_MS)
 
 
@@ -106,12 +106,12 @@ class UsageReports:
     retention_days: float
     sums_retention_days: float
 
-    async def first_page(self, asked: ReportQuery, room: PageRoom) -> ReportPage:
+    async def first_page(self, query: ReportQuery, room: PageRoom) -> ReportPage:
         """The window cut to what is final, and the first groups."""
-        window = await self.events.fixed(asked.window)
+        window = await self.events.fixed(query.window)
         if window.end_ms - window.start_ms > MAX_DAYS * DAY_MS:
             raise InvalidFieldError("end", f"the window has at most {MAX_DAYS} days; read it in parts")
-        return await self._page(replace(asked, window=window), None, room, None)
+        return await self._page(replace(query, window=window), None, room, None)
 
     async def next_page(self, query: ReportQuery, after: Name, room: PageRoom, price_list: str) -> ReportPage:
         """The groups behind `after`. PricesChangedError if the prices are no longer those of the first page."""
@@ -124,8 +124,8 @@ class UsageReports:
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
         async with self.store.read() as conn:
-            found = [await source.totals(by_key=True) for source in await sources_of(conn, window)]
-        return RecentDays(window, [*chain.from_iterable(found)])
+            sums = [await source.totals(by_key=True) for source in await sources_of(conn, window)]
+        return RecentDays(window, [*chain.from_iterable(sums)])
 
     async def _kept(self, workspace_id: str) -> KeptUsage:
         async with self.store.read() as conn:
@@ -137,16 +137,16 @@ class UsageReports:
     async def _page(self, query: ReportQuery, after: Name | None, room: PageRoom, price_list: str | None) -> ReportPage:
         # On each page, because events are deleted meanwhile.
         (await self._kept(query.window.workspace_id)).check(query.window)
-        prices, found = await self._prices(query.window)
-        if price_list is not None and price_list != found:
+        prices, digest = await self._prices(query.window)
+        if price_list is not None and price_list != digest:
             raise PricesChangedError
         page = _PageInProgress(room)
         async with aclosing(self._groups(query, PricedSlugs(prices), after or (), room.limit)) as behind:
             async for groups in behind:
                 items = sum(len(group.sums) for group in groups[: room.limit])
                 if await beside(query.window.workspace_id, items, partial(page.add, groups)):
-                    return ReportPage(query, found, page.groups, page.last)
-        return ReportPage(query, found, page.groups, None)
+                    return ReportPage(query, digest, page.groups, page.last)
+        return ReportPage(query, digest, page.groups, None)
 
     async def _prices(self, window: Window) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
@@ -155,9 +155,9 @@ class UsageReports:
         after = None
         async with self.store.read() as conn:
             while listed := await list_prices(conn, window.workspace_id, None, after, PRICES_AT_ONCE):
-                found = [price for price in listed if price.valid_from_ms < window.end_ms]
-                valid += found
-                digest.update("".join(map(repr, map(_members, found))).encode())
+                page = [price for price in listed if price.valid_from_ms < window.end_ms]
+                valid += page
+                digest.update("".join(map(repr, map(_members, page))).encode())
                 if len(listed) < PRICES_AT_ONCE:
                     break
                 after = (listed[-1].slug, listed[-1].valid_from_ms)
@@ -209,8 +209,8 @@ class UsageReports:
         by_key = query.by is Grouping.KEY
         async with self.store.read() as conn:
             sources = await sources_of(conn, query.window)
-            found = [await source.totals(by_key, query.slug) for source in sources]
-        await _add(book, query, chain.from_iterable(found))
+            sums = [await source.totals(by_key, query.slug) for source in sources]
+        await _add(book, query, chain.from_iterable(sums))
 
     async def _entities(
         self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
@@ -227,8 +227,8 @@ class UsageReports:
                 sources = await sources_of(conn, query.window)
                 entities = await next_entities(sources, entity, sums_a_day)
                 by_key = query.by is Grouping.KEY
-                found = [await source.of_entities(entities, by_key, query.slug) for source in sources]
-            read = await _add(book, query, chain.from_iterable(found))
+                sums = [await source.of_entities(entities, by_key, query.slug) for source in sources]
+            read = await _add(book, query, chain.from_iterable(sums))
             yield await _groups_in(book, query)
             entity = entities.last
             if entity is not None:
@@ -263,9 +263,9 @@ class _PageInProgress:
         return False
 
 
-async def _add(book: SumBook, query: ReportQuery, found: Iterable[DaySums]) -> int:
+async def _add(book: SumBook, query: ReportQuery, sums: Iterable[DaySums]) -> int:
     """Add the sums to the book; returns how many."""
-    days = [*found]
+    days = [*sums]
     items = sum(day.items for day in days)
     return await beside(query.window.workspace_id, items, partial(book.add, days, query.by))
 

@@ -1,1 +1,1 @@
-"""Who changes what: which policy file owns a resource, and the audit trail. No HTTP, no SQL."""
+"""The policy file that owns a resource, and the audit trail of changes. No HTTP, no SQL."""

@@ -11,8 +11,8 @@ from control.records.audit import AuditEvent, AuditFilter
 
 
 async def read_audit_events(
-    store: Store, wanted: AuditFilter, before: tuple[int, str] | None, limit: int
+    store: Store, selection: AuditFilter, before: tuple[int, str] | None, limit: int
 ) -> Sequence[AuditEvent]:
-    """At most `limit` changes, newest first, behind `before` (timestamp_ms, id)."""
+    """Return at most `limit` changes, newest first, behind `before` (timestamp_ms, id)."""
     async with store.read() as conn:
-        return await rows.list_audit_events(conn, wanted, before, limit)
+        return await rows.list_audit_events(conn, selection, before, limit)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 MAX_LIST_BYTES = 65_536
-"""Of one list on one side of a change."""
+"""The most bytes of one list on one side of a change."""
 
 
 def shown_lists(name: str, before: Sequence[bytes], after: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -21,13 +21,13 @@ def shown_lists(name: str, before: Sequence[bytes], after: Sequence[bytes]) -> t
 
 
 def _differing(name: str, items: Sequence[bytes], unchanged: Collection[bytes]) -> dict[str, Any]:
-    kept: list[bytes] = []
+    differing: list[bytes] = []
     room = MAX_LIST_BYTES
     for item in items:
         if item not in unchanged and len(item) <= room:
-            kept.append(item)
+            differing.append(item)
             room -= len(item)
-    return {name: _array(kept), f"{name}_left_out": len(items) - len(kept)}
+    return {name: _array(differing), f"{name}_left_out": len(items) - len(differing)}
 
 
 def _array(items: Sequence[bytes]) -> orjson.Fragment:

@@ -1,4 +1,4 @@
-"""Which policy file owns a resource (docs/reference/management-api.md#ownership). No SQL, no HTTP.
+"""The policy file that owns a resource (docs/reference/management-api.md#ownership). No SQL, no HTTP.
 
 A resource has drifted when its `updated_at_ms` is not that of its owner's last write: something else changed it.
 """
@@ -14,19 +14,19 @@ R = TypeVar("R", EndpointRecord, GroupRecord, SecretRecord, WebhookRecord)
 
 @dataclass(frozen=True, slots=True)
 class OwnerChange:
-    """What a write says about the owner. `name` None: nobody owns the resource any longer."""
+    """The owner that a write names. `name` None: nobody owns the resource any longer."""
 
     name: str | None
 
 
-def with_owner(written: R, change: OwnerChange | None) -> R:
+def with_owner(record: R, change: OwnerChange | None) -> R:
     """The record as this write leaves it. `change` None: the write comes from something other than the owner."""
     if change is None:
-        return written
-    applied_at_ms = None if change.name is None else written.updated_at_ms
-    return replace(written, managed_by=change.name, managed_at_ms=applied_at_ms)
+        return record
+    applied_at_ms = None if change.name is None else record.updated_at_ms
+    return replace(record, managed_by=change.name, managed_at_ms=applied_at_ms)
 
 
 def has_drifted(record: R) -> bool:
-    """Whether something other than the owner wrote the resource after the owner did."""
+    """Return whether something other than the owner wrote the resource after the owner did."""
     return record.managed_by is not None and record.managed_at_ms != record.updated_at_ms

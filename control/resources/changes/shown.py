@@ -22,12 +22,12 @@ def shown_owner(record: R) -> dict[str, Any]:
 
 
 def shown_endpoint(record: EndpointRecord) -> dict[str, Any]:
-    shown = {"id": record.id, "slug": record.slug, "targets": [target_to_wire(record.target)]}
-    return shown | _times(record) | shown_owner(record)
+    fields = {"id": record.id, "slug": record.slug, "targets": [target_to_wire(record.target)]}
+    return fields | _times(record) | shown_owner(record)
 
 
 def shown_group(record: GroupRecord) -> dict[str, Any]:
-    """Without its lists: `models` and `effective_models`."""
+    """The group without its lists: `models` and `effective_models`."""
     group = record.group
     return {
         "id": group.id,
@@ -81,7 +81,7 @@ def shown_webhook(record: WebhookRecord) -> dict[str, Any]:
 
 
 def shown_delivery(record: DeliveryRecord) -> dict[str, Any]:
-    """Without its attempts."""
+    """The delivery without its attempts."""
     return {
         "id": record.id,
         "type": record.type,

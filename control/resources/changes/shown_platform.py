@@ -67,7 +67,7 @@ def shown_project(record: ProjectRecord) -> dict[str, Any]:
 
 
 def shown_job(record: JobRecord) -> dict[str, Any]:
-    """Without its configuration, whose environment may hold secrets, and without what its trainer reports."""
+    """The job without its configuration, whose environment may hold secrets, and without its trainer's reports."""
     return {
         "id": record.id,
         "created_at": time_text(record.created_at_ms),

@@ -1,4 +1,4 @@
-"""How many calls of the console may be under way: of a session, of a workspace, and in this process.
+"""Bounds on the console's calls that are under way: of a session, of a workspace, and in this process.
 
 See docs/reference/console.md#calls.
 """
@@ -21,7 +21,7 @@ class CallPlaces:
     def __init__(self) -> None:
         self._places = Places(MOST, _CALLS)
         self._of_sessions: Counter[str] = Counter()
-        """Without sessions that have no call under way."""
+        """The calls under way of each session that has any."""
 
     @contextmanager
     def taken(self, session: str, workspace_id: str) -> Iterator[None]:

@@ -47,7 +47,7 @@ class ConsoleSession:
 
 
 def is_token(text: str) -> bool:
-    """Whether a text has the form of a session's token."""
+    """Return whether a text has the form of a session's token."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -74,8 +74,8 @@ async def find_session(store: Store, token: str) -> ConsoleSession | None:
     if not is_token(token):
         return None
     async with store.read() as conn:
-        found = await session_rows.find_active(conn, _digest(token), now_ms())
-    return None if found is None else ConsoleSession(*found, _sealing_key(token))
+        row = await session_rows.find_active(conn, _digest(token), now_ms())
+    return None if row is None else ConsoleSession(*row, _sealing_key(token))
 
 
 async def end_session(store: Store, token: str) -> None:

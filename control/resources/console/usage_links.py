@@ -27,7 +27,7 @@ _ORIGIN = re.compile(rf"https?://{_LABEL}(?:\.{_LABEL})*(?::([1-9][0-9]{{0,4}}))
 
 @dataclass(frozen=True, slots=True)
 class UsageLink:
-    """What a link opens, for which key, until when, and the origins whose pages may frame it."""
+    """The group that a link opens, for which key, until when, and the origins whose pages may frame it."""
 
     workspace_id: str
     group_id: str
@@ -66,17 +66,17 @@ class UsageLinkSealer:
         return UsageLink(workspace_id, group_id, key_prefix, expires_at_ms, tuple(origins))
 
 
-async def mint_link(store: Store, asked: NewLink) -> UsageLink:
+async def mint_link(store: Store, link: NewLink) -> UsageLink:
     """A link from now on. GroupNotFoundError; InvalidFieldError for an origin."""
-    origins = checked_origins(asked.frame_origins)
+    origins = checked_origins(link.frame_origins)
 
     async def work(tx: WriteTx) -> UsageLink:
-        if await find_named_group(tx.conn, asked.workspace_id, asked.group_id) is None:
+        if await find_named_group(tx.conn, link.workspace_id, link.group_id) is None:
             raise GroupNotFoundError
-        until_ms = tx.now_ms + asked.expires_in_s * 1000
-        shown = {"expires_at": time_text(until_ms), "frame_origins": list(origins)}
-        tx.audit(asked.workspace_id, Change("usage_link.create", f"groups/{asked.group_id}/usage_links", None, shown))
-        return UsageLink(asked.workspace_id, asked.group_id, asked.key_prefix, until_ms, origins)
+        until_ms = tx.now_ms + link.expires_in_s * 1000
+        fields = {"expires_at": time_text(until_ms), "frame_origins": list(origins)}
+        tx.audit(link.workspace_id, Change("usage_link.create", f"groups/{link.group_id}/usage_links", None, fields))
+        return UsageLink(link.workspace_id, link.group_id, link.key_prefix, until_ms, origins)
 
     return await store.transact(work)
 
@@ -89,10 +89,10 @@ async def group_of_link(store: Store, link: UsageLink) -> NamedGroup | None:
         return await find_group_of_key(conn, link.workspace_id, link.group_id, link.key_prefix)
 
 
-def checked_origins(given: Sequence[str]) -> tuple[str, ...]:
+def checked_origins(texts: Sequence[str]) -> tuple[str, ...]:
     """The origins in lower case, each once. They become part of a header, so nothing but plain origins may pass."""
-    found = [_checked_origin(f"frame_origins.{place}", origin) for place, origin in enumerate(given)]
-    return tuple(dict.fromkeys(found))
+    origins = [_checked_origin(f"frame_origins.{place}", origin) for place, origin in enumerate(texts)]
+    return tuple(dict.fromkeys(origins))
 
 
 def _checked_origin(field: str, origin: str) -> str:

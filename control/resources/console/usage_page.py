@@ -1,4 +1,4 @@
-"""What a customer sees of its own group: limits; calls and tokens of the last days, by slug and key. No money.
+"""The usage page of a customer's own group: limits; calls and tokens of the last days, by slug and key. No money.
 
 See docs/reference/console.md#usage-page.
 """
@@ -52,8 +52,8 @@ async def read_usage_page(
         keys = await key_rows.list_keys(conn, workspace_id, group.id, None, _KEYS_LOOKED_AT)
     days = [(date_text(day_ms), by_day.get(day_ms, Usage())) for day_ms in recent.days_ms]
     slugs = sorted(by_slug.items(), key=lambda item: (-item[1].calls, item[0]))
-    used = sorted(((key, calls[key.prefix]) for key in keys), key=lambda pair: (-pair[1], pair[0].created_at_ms))
-    return UsagePage(recent.window.end_ms, uses, days, slugs[:MAX_SLUGS], used[:MAX_KEYS])
+    key_calls = sorted(((key, calls[key.prefix]) for key in keys), key=lambda pair: (-pair[1], pair[0].created_at_ms))
+    return UsagePage(recent.window.end_ms, uses, days, slugs[:MAX_SLUGS], key_calls[:MAX_KEYS])
 
 
 def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usage], Counter[str]]:

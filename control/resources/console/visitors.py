@@ -1,4 +1,4 @@
-"""Who is logged in, in words: the names of the workspace and of the group whose key it is."""
+"""The names of a logged-in visitor: the workspace, and the group whose key it is."""
 
 from dataclasses import dataclass
 

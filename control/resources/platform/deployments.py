@@ -104,9 +104,9 @@ async def check_replicas(urls: UpstreamUrls, replicas: Sequence[str]) -> tuple[s
             raise InvalidFieldError(f"replicas.{index}", error.message) from None
 
     checks = (check(index, url) for index, url in enumerate(replicas))
-    for found in await asyncio.gather(*checks, return_exceptions=True):
-        if found is not None:
-            raise found
+    for error_or_none in await asyncio.gather(*checks, return_exceptions=True):
+        if error_or_none is not None:
+            raise error_or_none
     return tuple(dict.fromkeys(url.rstrip("/") for url in replicas))
 
 
@@ -114,19 +114,19 @@ async def replace_replicas(
     store: Store, loads: Loads, ref: DeploymentRef, replicas: tuple[str, ...]
 ) -> DeploymentRecord:
     """Replace the whole list."""
-    known = await _loads(store, loads, ref)
+    reports = await _loads(store, loads, ref)
 
     def changed(record: DeploymentRecord) -> DeploymentRecord:
-        return statuses.with_replicas(record, replicas, known.get(record.id, UNREPORTED))
+        return statuses.with_replicas(record, replicas, reports.get(record.id, UNREPORTED))
 
     return await _change(store, ref, "set_replicas", changed)
 
 
 async def activate_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> DeploymentRecord:
-    known = await _loads(store, loads, ref)
+    reports = await _loads(store, loads, ref)
 
     def changed(record: DeploymentRecord) -> DeploymentRecord:
-        return statuses.activated(record, known.get(record.id, UNREPORTED))
+        return statuses.activated(record, reports.get(record.id, UNREPORTED))
 
     return await _change(store, ref, "activate", changed)
 
@@ -136,13 +136,13 @@ async def deactivate_deployment(store: Store, ref: DeploymentRef) -> DeploymentR
 
 
 async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
-    """Whether the deployment had failed and is tried again, and how it stands now."""
-    known = await _loads(store, loads, ref)
+    """Try again a deployment that has failed. Returns whether it had failed, and its record now."""
+    reports = await _loads(store, loads, ref)
     tried: list[bool] = []
 
     def changed(record: DeploymentRecord) -> DeploymentRecord:
         tried.append(record.status in HAS_FAILED)
-        return statuses.activated(record, known.get(record.id, UNREPORTED)) if tried[-1] else record
+        return statuses.activated(record, reports.get(record.id, UNREPORTED)) if tried[-1] else record
 
     record = await _change(store, ref, "retry", changed)
     return tried[-1], record
@@ -161,8 +161,8 @@ async def report_status(
 async def observe_health(store: Store, model_id: str, deployment_id: str, load: Load) -> None:
     """Change the status to what the proxies' report makes of it. Without effect if the deployment is gone."""
     async with store.read() as conn:
-        seen = await model_rows.find_deployment(conn, model_id, deployment_id)
-    if seen is None or statuses.after_report(seen, load) == seen:
+        record = await model_rows.find_deployment(conn, model_id, deployment_id)
+    if record is None or statuses.after_report(record, load) == record:
         return
 
     async def work(tx: WriteTx) -> None:
@@ -182,7 +182,7 @@ async def read_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
 async def read_deployments(
     store: Store, workspace_id: str, model_id: str, after: str | None, limit: int
 ) -> Sequence[DeploymentRecord]:
-    """At most `limit` deployments, oldest first, behind the id `after`."""
+    """Return at most `limit` deployments, oldest first, behind the id `after`."""
     async with store.read() as conn:
         await find_model(conn, workspace_id, model_id)
         return await model_rows.list_deployments(conn, model_id, after, limit)
@@ -191,23 +191,23 @@ async def read_deployments(
 async def summarize(
     store: Store, loads: Loads, model_id: str, records: Sequence[DeploymentRecord]
 ) -> list[DeploymentSummary]:
-    """These deployments of one model, with what changes without them."""
+    """Return these deployments of one model with what changes without them."""
     async with store.read() as conn:
         first = await model_rows.first_environments(conn, [record.id for record in records])
-        found = await model_rows.pointers_of(conn, [model_id], _SHOWN)
-    production, development = (deployment_of(found.get(model_id, {}), name) for name in _SHOWN)
-    known = await loads.loads([record.id for record in records])
+        pointers = await model_rows.pointers_of(conn, [model_id], _SHOWN)
+    production, development = (deployment_of(pointers.get(model_id, {}), name) for name in _SHOWN)
+    reports = await loads.loads([record.id for record in records])
     return [
         DeploymentSummary(
             *(record, first.get(record.id), record.id == production, record.id == development),
-            known.get(record.id, UNREPORTED),
+            reports.get(record.id, UNREPORTED),
         )
         for record in records
     ]
 
 
 async def _loads(store: Store, loads: Loads, ref: DeploymentRef) -> Mapping[str, Load]:
-    """What the proxies report of the deployment. Read before the transaction, which may find another one by then."""
+    """Return the proxies' report of the deployment. Read before the transaction, which may find another one by then."""
     return await loads.loads([(await read_deployment(store, ref)).id])
 
 
@@ -236,8 +236,8 @@ async def _change(
     store: Store, ref: DeploymentRef, verb: str, changed: Callable[[DeploymentRecord], DeploymentRecord]
 ) -> DeploymentRecord:
     async def work(tx: WriteTx, model: ModelRecord) -> DeploymentRecord:
-        found = await _find(tx.conn, ref)
-        old = _existing(await model_rows.lock_deployment(tx, model.id, found.id))
+        present = await _find(tx.conn, ref)
+        old = _existing(await model_rows.lock_deployment(tx, model.id, present.id))
         record = await _write(tx, model, old, changed(old))
         if record != old:
             sides = deployment_sides(old, record)

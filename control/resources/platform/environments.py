@@ -57,7 +57,7 @@ async def read_environment(store: Store, workspace_id: str, model_id: str, name:
 async def read_environments(
     store: Store, workspace_id: str, model_id: str, after: str | None, limit: int
 ) -> Sequence[EnvironmentRecord]:
-    """At most `limit` environments by name, behind the name `after`."""
+    """Return at most `limit` environments by name, behind the name `after`."""
     async with store.read() as conn:
         await find_model(conn, workspace_id, model_id)
         return await model_rows.list_environments(conn, model_id, after, limit)

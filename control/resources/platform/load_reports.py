@@ -1,4 +1,4 @@
-"""What the supervisors of the proxies' machines report about deployments, and what follows from it.
+"""Reports of the supervisors of the proxies' machines about deployments, and what follows from them.
 
 Statuses follow health, wake hooks follow parked calls, and the time of the last request is kept.
 
@@ -62,25 +62,25 @@ class LoadReports:
     async def _consider(self, reported: ReportedIds) -> None:
         """Act on what is known of these deployments. Machines that report the same ones at once share a run."""
         models = dict(reported)
-        known = await self._book.loads(list(models))
-        now_ms, found = await self._find(list(models))
-        found = [one for one in found if one.record.model_id == models[one.record.id]]
+        loads = await self._book.loads(list(models))
+        now_ms, matches = await self._find(list(models))
+        matches = [one for one in matches if one.record.model_id == models[one.record.id]]
         # First what takes no transaction: a wake must not wait for the statuses of others.
-        for one in found:
-            self._note(one, known.get(one.record.id, Load()), now_ms)
-        for one in found:
+        for one in matches:
+            self._note(one, loads.get(one.record.id, Load()), now_ms)
+        for one in matches:
             record = one.record
-            load = known.get(one.record.id, Load())
+            load = loads.get(one.record.id, Load())
             if statuses.after_report(record, load) != record:
                 await deployments.observe_health(self._store, record.model_id, record.id, load)
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         """Ask for a deployment to be woken, without a call. False if too many hooks are being asked already."""
-        _now_ms, found = await self._find([deployment_id])
-        if not found or found[0].record.model_id != model_id:
+        _now_ms, matches = await self._find([deployment_id])
+        if not matches or matches[0].record.model_id != model_id:
             raise DeploymentNotFoundError
-        known = await self._book.loads([deployment_id])
-        return self._ask(found[0], "wake", known.get(deployment_id, Load()).parked)
+        loads = await self._book.loads([deployment_id])
+        return self._ask(matches[0], "wake", loads.get(deployment_id, Load()).parked)
 
     async def write_periodically(self) -> None:
         while True:
@@ -104,21 +104,21 @@ class LoadReports:
     async def _find(self, deployment_ids: Sequence[str]) -> tuple[int, list[ReportedDeployment]]:
         """The database's clock, and the deployments."""
         now_ms = 0
-        found = list[ReportedDeployment]()
+        matches = list[ReportedDeployment]()
         for start in range(0, len(deployment_ids), _ROWS_AT_ONCE):
             async with self._store.read() as conn:
                 now_ms = await database_ms(conn)
-                found += await model_rows.reported_deployments(conn, deployment_ids[start : start + _ROWS_AT_ONCE])
-        return now_ms, found
+                matches += await model_rows.reported_deployments(conn, deployment_ids[start : start + _ROWS_AT_ONCE])
+        return now_ms, matches
 
-    def _note(self, found: ReportedDeployment, load: Load, now_ms: int) -> None:
-        record = found.record
+    def _note(self, deployment: ReportedDeployment, load: Load, now_ms: int) -> None:
+        record = deployment.record
         if (load.last_request_at_ms or 0) > (record.last_request_at_ms or 0):
             self._last_requests[record.id] = load.last_request_at_ms or 0
         if load.parked and is_due(record, now_ms):
-            self._ask(found, "request", load.parked)
+            self._ask(deployment, "request", load.parked)
 
-    def _ask(self, found: ReportedDeployment, reason: Reason, parked: int) -> bool:
-        if not has_wake_hook(found.record):
+    def _ask(self, deployment: ReportedDeployment, reason: Reason, parked: int) -> bool:
+        if not has_wake_hook(deployment.record):
             return True
-        return self._wakes.ask(WakeRequest(found.workspace_id, found.record, reason, parked))
+        return self._wakes.ask(WakeRequest(deployment.workspace_id, deployment.record, reason, parked))

@@ -1,4 +1,4 @@
-"""What the proxies report about a deployment, as the rules and the API use it."""
+"""The proxies' reports of a deployment's load, as the rules and the API use them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ class Loads(Protocol):
 
 
 def active_replicas(record: DeploymentRecord, load: Load) -> int:
-    """How many listed replicas are healthy. Without probes, a replica is healthy until it is reported unhealthy."""
+    """The number of listed replicas that are healthy. Without probes, a replica is until it is reported unhealthy."""
     if record.status in NOT_SERVING:
         return 0
     if record.health is None and record.status not in PARKING:

@@ -60,8 +60,8 @@ async def remove_model(store: Store, workspace_id: str, model_id: str) -> str:
             raise ModelInUseError(slugs)
         count = (await model_rows.count_deployments(tx.conn, [model.id])).get(model.id, 0)
         await model_rows.delete_model(tx, model)
-        shown = shown_model(model) | {"deployments_deleted": count}
-        tx.audit(workspace_id, Change("model.delete", path_of(model), shown, None))
+        fields = shown_model(model) | {"deployments_deleted": count}
+        tx.audit(workspace_id, Change("model.delete", path_of(model), fields, None))
         return model.id
 
     try:
@@ -76,7 +76,7 @@ async def read_model(store: Store, workspace_id: str, model_id: str) -> ModelSum
 
 
 async def read_models(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelSummary]:
-    """At most `limit` models, oldest first, behind the id `after`."""
+    """Return at most `limit` models, oldest first, behind the id `after`."""
     async with store.read() as conn:
         return await _summaries(conn, await model_rows.list_models(conn, workspace_id, after, limit))
 

@@ -22,7 +22,7 @@ from control.resources.webhooks import new_secret
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 
 OVERLAP_MS = 86_400_000
-"""How long the previous secret signs as well."""
+"""The time for which the previous secret signs as well."""
 _PLACE = "async/webhook_secret"
 
 
@@ -91,7 +91,7 @@ async def _make_first(store: Store, keys: Sequence[bytes], workspace_id: str) ->
 
 
 def _shown(record: WorkspaceRecord) -> dict[str, Any] | None:
-    """What the audit trail says of the secrets: how long the previous one signs. None before the first one."""
+    """The secrets as the audit trail shows them: how long the previous one signs. None before the first one."""
     if record.signing_secret is None:
         return None
     return {"previous_secret_expires_at": optional_time_text(record.previous_signing_until_ms or None)}
@@ -106,10 +106,10 @@ def _signing(keys: Sequence[bytes], record: WorkspaceRecord, now_ms: int) -> lis
 
 def _sealed(record: WorkspaceRecord, now_ms: int) -> list[str]:
     """The secrets that sign now, newest first, sealed."""
-    found = [record.signing_secret]
+    secrets = [record.signing_secret]
     if now_ms < record.previous_signing_until_ms:
-        found.append(record.previous_signing_secret)
-    return [sealed for sealed in found if sealed is not None]
+        secrets.append(record.previous_signing_secret)
+    return [sealed for sealed in secrets if sealed is not None]
 
 
 def _can_open(keys: Sequence[bytes], id: str, sealed: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which status follows: after a change of the replicas, after a report of the proxies, after each verb. Pure.
+"""The status that follows a change of the replicas, a report of the proxies, and each verb. Pure.
 
 See docs/reference/management-api.md#statuses.
 """

@@ -56,7 +56,7 @@ class WakeSender:
         task = asyncio.create_task(self._ask_until_answered(request), name=f"wake {id}")
         self._asking[id] = task
         self._per_workspace[workspace_id] += 1
-        task.add_done_callback(lambda done: self._ended(request, done))
+        task.add_done_callback(lambda ended_task: self._ended(request, ended_task))
         return True
 
     async def close(self) -> None:
@@ -99,8 +99,8 @@ class WakeSender:
                 await asyncio.sleep(TRY_AGAIN_S)
 
     async def _post(self, request: WakeRequest, claim: WakeClaim) -> bool:
-        named = {"model_id": claim.model_id, "deployment_id": claim.deployment_id}
-        body = orjson.dumps({**named, "reason": request.reason, "parked": request.parked})
+        ids = {"model_id": claim.model_id, "deployment_id": claim.deployment_id}
+        body = orjson.dumps({**ids, "reason": request.reason, "parked": request.parked})
         problem = await self._client.post(claim.wake_url, body)
         async with self._claims:
             pause_ms = await self._transactions.run(finish_wake(self._store, claim, not problem))

@@ -1,4 +1,4 @@
-"""When a deployment's wake hook is asked, and what its answer changes.
+"""The times at which a deployment's wake hook is asked, and what its answer changes.
 
 A need is one deployment with parked calls, or one `wake`. Control processes share its schedule in the deployment's row:
 who moves `wake_next_ms` asks; nobody else does before that time. If the one who asks dies, the time passes as well.
@@ -23,7 +23,7 @@ FIRST_RETRY_MS = 1_000
 LONGEST_PAUSE_MS = 60_000
 """The pause after an answer and after a failure. Each doubles, up to the longest."""
 LEASE_MS = 15_000
-"""How long the process that asks may take. Longer than the client's timeout."""
+"""The time that the process that asks may take. Longer than the client's timeout."""
 _CLOCK_JUMP_MS = 2 * LONGEST_PAUSE_MS
 """No pause is so long: a later `wake_next_ms` is of a clock that was set back."""
 
@@ -49,14 +49,14 @@ class WakeClaim:
 
 
 class NoClaim(Enum):
-    """Why the hook is not asked now."""
+    """The reason why the hook is not asked now."""
 
     NOT_NEEDED = "the deployment has no hook, serves, or its launcher has answered"
     NOT_YET = "the hook is being asked, or failed a moment ago"
 
 
 def has_wake_hook(record: DeploymentRecord) -> bool:
-    """Whether parked calls of the deployment are a reason to ask its hook."""
+    """Return whether parked calls of the deployment are a reason to ask its hook."""
     scaled_to_zero = record.status in (SCALED_TO_ZERO, WAKING_UP) or (
         record.status == DEPLOYING and not record.replicas
     )
@@ -64,7 +64,7 @@ def has_wake_hook(record: DeploymentRecord) -> bool:
 
 
 def is_due(record: DeploymentRecord, now_ms: int) -> bool:
-    """Whether the hook may be asked at this time of the database's clock."""
+    """Return whether the hook may be asked at this time of the database's clock."""
     return not now_ms < record.wake_next_ms < now_ms + _CLOCK_JUMP_MS
 
 
@@ -76,7 +76,7 @@ def pause_after(earlier_ms: int, succeeded: bool) -> int:
 
 
 async def claim_wake(store: Store, request: WakeRequest) -> WakeClaim | NoClaim:
-    """Whether it is this process' turn to ask."""
+    """Claim the hook for this process, or say why it is not this process' turn to ask."""
     model_id = request.deployment.model_id
     id = request.deployment.id
 

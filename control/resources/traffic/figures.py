@@ -17,14 +17,14 @@ from control.resources.traffic.steps import Period, span_of
 from policy.traffic import TrafficRow
 
 MAX_SLUGS = 100
-"""Of one answer; the others are summed. With all its steps an item has 15 kB."""
+"""The most slugs of one answer; the others are summed. With all its steps an item has 15 kB."""
 Figures = Mapping[int, Sequence[int]]
-"""By the start of each step that has any, in the order of the table's columns."""
+"""The sums of each step that has any, by its start, in the order of the table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficQuery:
-    """Which traffic. `end_ms`: of the period; None is now. `slug`: this one alone; None is the busiest `most`."""
+    """The traffic to read. `end_ms`: of the period; None is now. `slug`: this one alone; None is the busiest `most`."""
 
     period: Period
     end_ms: int | None = None
@@ -72,7 +72,7 @@ async def read_traffic(store: Store, workspace_id: str, query: TrafficQuery) -> 
         names = [slug] if slug is not None else await traffic_rows.busiest_slugs(*where, query.most)
         points = await traffic_rows.points_of(*where, names)
         rest = await traffic_rows.points_of_others(*where, names) if slug is None else None
-    found = [SlugTraffic(name, points[name]) for name in names if name in points]
+    items = [SlugTraffic(name, points[name]) for name in names if name in points]
     if rest is not None:
-        found.append(SlugTraffic(None, rest))
-    return Chart(span, found)
+        items.append(SlugTraffic(None, rest))
+    return Chart(span, items)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from policy.traffic import FIRST_BYTE_BOUNDS_MS
 
 _EDGES_MS = (0, *FIRST_BYTE_BOUNDS_MS, FIRST_BYTE_BOUNDS_MS[-1])
-"""What lies in the last bucket counts as its lower end: it has no other."""
+"""The lower ends of the buckets. The last bucket has no upper end, so all in it counts as its lower one."""
 
 
 def percentile_ms(buckets: Sequence[int], percent: int) -> float | None:
@@ -16,12 +16,12 @@ def percentile_ms(buckets: Sequence[int], percent: int) -> float | None:
     total = sum(buckets)
     if not total:
         return None
-    wanted = total * percent / 100
+    place_in_total = total * percent / 100
     before = 0
     for place, count in enumerate(buckets):
-        if count and before + count >= wanted:
+        if count and before + count >= place_in_total:
             low_ms = _EDGES_MS[place]
             high_ms = _EDGES_MS[place + 1]
-            return round(low_ms + (high_ms - low_ms) * (wanted - before) / count, 1)
+            return round(low_ms + (high_ms - low_ms) * (place_in_total - before) / count, 1)
         before += count
     raise AssertionError("the buckets add up to their total")

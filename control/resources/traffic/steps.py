@@ -1,4 +1,4 @@
-"""Which steps of traffic a chart shows.
+"""The steps of traffic that a chart shows.
 
 See docs/reference/management-api.md#traffic.
 """
@@ -10,7 +10,7 @@ from control.records.traffic import HOURS, MINUTES, QUARTER_DAYS, QUARTERS, Span
 
 
 class Period(StrEnum):
-    """What a chart shows."""
+    """The period that a chart shows."""
 
     HOUR = "hour"
     DAY = "day"

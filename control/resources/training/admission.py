@@ -1,4 +1,4 @@
-"""Whether a job may ever run: its nodes fit on the backend's machines, its sessions exist there, its secrets exist.
+"""Refusal of jobs that can never run: for want of machines that fit, of sessions on the backend, or of a secret.
 
 See docs/reference/training.md#jobs.
 """
@@ -28,9 +28,9 @@ def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
 
 async def check_secrets(tx: WriteTx, workspace_id: str, spec: JobSpec) -> None:
     """InvalidFieldError for a variable whose secret does not exist. Keeps the others from being deleted meanwhile."""
-    named = {name: value.name for name, value in spec.environment.items() if isinstance(value, SecretRef)}
-    existing = await secret_rows.lock_existing(tx, workspace_id, named.values()) if named else set()
-    for variable, secret in named.items():
+    secrets = {name: value.name for name, value in spec.environment.items() if isinstance(value, SecretRef)}
+    existing = await secret_rows.lock_existing(tx, workspace_id, secrets.values()) if secrets else set()
+    for variable, secret in secrets.items():
         if secret not in existing:
             message = f"the workspace has no secret named {secret!r}; store it with POST /v1/secrets"
             raise InvalidFieldError(f"{_JOB}.runtime.environment_variables.{variable}", message)

@@ -1,4 +1,4 @@
-"""What a trainer reports, twice a second, and what control wants then. Statuses of jobs follow these reports.
+"""The reports of a trainer, twice a second, and what control wants then. Statuses of jobs follow these reports.
 
 Reports may be lost and repeated: each says everything. A report that changes nothing writes nothing, except, once a
 second, that the trainer is there.
@@ -24,14 +24,14 @@ from policy.training.resources import NodeResources
 from policy.training.statuses import ENDED, STOPPED, Phase, Wanted
 
 _WRITE_EVERY_MS = 1_000
-"""How often an unchanged report of the backend is written."""
+"""The interval at which an unchanged report of the backend is written."""
 _ALIVE = (Phase.STARTING, Phase.RUNNING)
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What control wants, and the statuses that jobs came to by this report."""
+    """The wishes of control, and the statuses that jobs came to by this report."""
 
     wanted: tuple[WantedJob, ...]
     entered: tuple[str, ...]
@@ -39,7 +39,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a report makes of a job. `after` None: nothing is left of it, and its record goes."""
+    """The change that a report makes to a job. `after` None: nothing is left of it, and its record goes."""
 
     before: JobRecord
     after: JobRecord | None
@@ -47,7 +47,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What the database held when a report came. `jobs` by id: first those that are wanted, in order."""
+    """The state of the database when a report came. `jobs` by id: first those that are wanted, in order."""
 
     backend: BackendRecord | None
     jobs: Mapping[str, JobRecord]
@@ -67,12 +67,12 @@ async def take_report(store: Store, report: BackendReport) -> Synced:
         changes = await store.transact(lambda tx: _write(tx, backend, view.reports, sorted(changes)))
         _log_backend(view.backend, backend)
     jobs = {id: changes[id].after if id in changes else job for id, job in view.jobs.items()}
-    wanted = await beside(OPERATOR, len(jobs) + len(view.reports), partial(_all_wanted, jobs, view.reports))
-    return Synced(wanted, _entered(changes.values()))
+    orders = await beside(OPERATOR, len(jobs) + len(view.reports), partial(_all_wanted, jobs, view.reports))
+    return Synced(orders, _entered(changes.values()))
 
 
 async def read_state(store: Store) -> tuple[bool, Mapping[str, int]]:
-    """Whether the backend is there, and how many jobs have each status of those that have not ended."""
+    """Return whether the backend is there, and the number of unfinished jobs of each status."""
     async with store.read() as conn:
         backend = await backend_rows.find_backend(conn)
         counts = await job_rows.count_by_status(conn)
@@ -95,15 +95,15 @@ async def _view(conn: Connection, report: BackendReport) -> _View:
 
 def _changes(view: _View, at_ms: int) -> dict[str, _Change]:
     """The changes that the reports make, by job."""
-    known = [one for one in view.reports.values() if one.job_id in view.jobs]
-    changes = {one.job_id: _changed(view.jobs[one.job_id], one, at_ms) for one in known}
+    reports = [one for one in view.reports.values() if one.job_id in view.jobs]
+    changes = {one.job_id: _changed(view.jobs[one.job_id], one, at_ms) for one in reports}
     return {id: change for id, change in changes.items() if change.after != change.before}
 
 
 def _all_wanted(jobs: Mapping[str, JobRecord | None], reports: Mapping[str, JobReport]) -> tuple[WantedJob, ...]:
-    wanted = (_wanted(job) for job in jobs.values() if job is not None)
+    orders = (_wanted(job) for job in jobs.values() if job is not None)
     strays = (_stray(jobs.get(one.job_id), one) for one in reports.values())
-    return tuple(job for job in (*wanted, *strays) if job is not None)
+    return tuple(job for job in (*orders, *strays) if job is not None)
 
 
 def _changed(job: JobRecord, report: JobReport, at_ms: int) -> _Change:
@@ -132,25 +132,23 @@ async def _write(
     return changes
 
 
-def _is_others(seen: BackendRecord | None, new: BackendRecord) -> bool:
-    """Whether another trainer was heard of lately. A clock may have been set back."""
-    return bool(
-        seen and seen.trainer != new.trainer and abs(new.reported_at_ms - seen.reported_at_ms) < REPORT_VALID_MS
-    )
+def _is_others(old: BackendRecord | None, new: BackendRecord) -> bool:
+    """Return whether another trainer was heard of lately. A clock may have been set back."""
+    return bool(old and old.trainer != new.trainer and abs(new.reported_at_ms - old.reported_at_ms) < REPORT_VALID_MS)
 
 
-def _is_due(seen: BackendRecord | None, new: BackendRecord) -> bool:
-    if seen is None or replace(seen, reported_at_ms=new.reported_at_ms) != new:
+def _is_due(old: BackendRecord | None, new: BackendRecord) -> bool:
+    if old is None or replace(old, reported_at_ms=new.reported_at_ms) != new:
         return True
-    return abs(new.reported_at_ms - seen.reported_at_ms) >= _WRITE_EVERY_MS
+    return abs(new.reported_at_ms - old.reported_at_ms) >= _WRITE_EVERY_MS
 
 
-def _log_backend(seen: BackendRecord | None, new: BackendRecord) -> None:
-    if seen is None or seen.trainer != new.trainer:
+def _log_backend(old: BackendRecord | None, new: BackendRecord) -> None:
+    if old is None or old.trainer != new.trainer:
         log.info("Trainer %s reports for the training backend %s.", new.trainer, new.backend)
-    if new.reason is not None and (seen is None or seen.reason != new.reason):
+    if new.reason is not None and (old is None or old.reason != new.reason):
         log.warning("Training backend %s is away (%s); jobs stay as they are.", new.backend, new.reason)
-    if new.reason is None and seen is not None and seen.reason is not None:
+    if new.reason is None and old is not None and old.reason is not None:
         log.info("Training backend %s is back.", new.backend)
 
 
@@ -160,14 +158,14 @@ def _entered(changes: Iterable[_Change]) -> tuple[str, ...]:
 
 
 def _wanted(job: JobRecord) -> WantedJob | None:
-    wanted = job_states.wanted(job)
-    if wanted is None:
+    order = job_states.wanted(job)
+    if order is None:
         return None
     return WantedJob(
         job_id=job.id,
         attempt=job.attempt,
         status=job.status,
-        wanted=wanted,
+        wanted=order,
         priority=job.priority,
         availability_model=job.availability_model,
         node_count=job.node_count,

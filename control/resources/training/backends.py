@@ -1,4 +1,4 @@
-"""Whether the training backend is there, by what its trainer reported last.
+"""The presence of the training backend, by the last report of its trainer.
 
 See docs/reference/training.md#backends.
 """

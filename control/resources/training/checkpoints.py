@@ -92,7 +92,7 @@ async def list_files(store: Store, ref: JobRef, checkpoint_id: str) -> ListedFil
 
 
 async def find_file(store: Store, links: LinkSealer, token: str) -> tuple[Link, CheckpointFile]:
-    """What a link opens. LinkExpiredError; CheckpointFileNotFoundError if that content is not there any more."""
+    """Find the file that a link opens. LinkExpiredError; CheckpointFileNotFoundError if that content is gone."""
     link = links.open(token, now_ms())
     async with store.read() as conn:
         record = await checkpoint_rows.find_checkpoint(conn, link.checkpoint_id)
@@ -100,17 +100,17 @@ async def find_file(store: Store, links: LinkSealer, token: str) -> tuple[Link, 
         if record is None or job is None or job.is_deleted or job.workspace_id != link.workspace_id:
             raise CheckpointFileNotFoundError
         files = await checkpoint_rows.get_files(conn, record.id) if record.location == link.location else None
-        found = next((file for file in files or () if file.path == link.path), None)
-        if found is None:
+        content = next((file for file in files or () if file.path == link.path), None)
+        if content is None:
             raise CheckpointFileNotFoundError
-        return link, found
+        return link, content
 
 
 async def _write(tx: WriteTx, job_id: str, reports: Sequence[CheckpointReport]) -> tuple[str, ...]:
-    known = {record.name: record for record in await checkpoint_rows.list_checkpoints(tx.conn, job_id)}
+    records = {record.name: record for record in await checkpoint_rows.list_checkpoints(tx.conn, job_id)}
     entered: list[str] = []
     for report in reports:
-        before = known.get(report.name)
+        before = records.get(report.name)
         after = _record(job_id, report, before, tx.now_ms)
         if before is None:
             await checkpoint_rows.insert_checkpoint(tx, after, report.files)
@@ -120,9 +120,9 @@ async def _write(tx: WriteTx, job_id: str, reports: Sequence[CheckpointReport]) 
             continue
         entered.append(after.sync_status)
     reported = {report.name for report in reports}
-    gone = [one.id for one in known.values() if one.sync_status == SYNCING and one.name not in reported]
-    if gone:
-        await checkpoint_rows.delete_checkpoints(tx, gone)
+    lost_ids = [one.id for one in records.values() if one.sync_status == SYNCING and one.name not in reported]
+    if lost_ids:
+        await checkpoint_rows.delete_checkpoints(tx, lost_ids)
     return tuple(entered)
 
 

@@ -32,7 +32,7 @@ from policy.training.statuses import SYNCING
 
 _TOKEN_BYTES = 32
 _MOST_RECREATIONS = 100
-"""How far back a checkpoint is looked for, from a job to the one that it repeats."""
+"""The most jobs on the way back to a checkpoint, from a job to the one that it repeats."""
 log = logging.getLogger(__name__)
 
 
@@ -89,9 +89,9 @@ def _digest(token: str) -> str:
 
 async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> OpenedEnvironment:
     environment = (await job_rows.get_spec(conn, job.id)).environment
-    named = {name: value.name for name, value in environment.items() if isinstance(value, SecretRef)}
-    sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, set(named.values()))}
-    missing = sorted(set(named.values()) - sealed.keys())
+    secret_names = {name: value.name for name, value in environment.items() if isinstance(value, SecretRef)}
+    sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, set(secret_names.values()))}
+    missing = sorted(set(secret_names.values()) - sealed.keys())
     if missing:
         raise MissingSecretsError(missing)
     opened = dict[str, str]()
@@ -102,7 +102,7 @@ async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> Open
             log.error("Training job %s cannot start: its secret %r cannot be opened. %s", job.id, secret.name, _REMEDY)
             raise SecretUnreadableError from None
     plain = {name: value for name, value in environment.items() if isinstance(value, str)}
-    variables = plain | {name: opened[secret] for name, secret in named.items()}
+    variables = plain | {name: opened[secret] for name, secret in secret_names.items()}
     return OpenedEnvironment(variables, tuple(sorted(set(opened.values()))))
 
 
@@ -117,9 +117,9 @@ async def _restore(conn: Connection, job: JobRecord) -> Restore | None:
     for _ in range(_MOST_RECREATIONS):
         if job.checkpoint_sync_status == SYNCING:
             raise CheckpointsSyncingError
-        found = await last_checkpoint(conn, job.id)
+        checkpoint = await last_checkpoint(conn, job.id)
         earlier = await job_rows.find_job_anywhere(conn, job.recreated_from) if job.recreated_from else None
-        if found is not None or earlier is None or earlier.is_deleted:
-            return found
+        if checkpoint is not None or earlier is None or earlier.is_deleted:
+            return checkpoint
         job = earlier
     return None

@@ -18,7 +18,7 @@ VALID_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a link opens, and until when."""
+    """The file that a link opens, and until when."""
 
     workspace_id: str
     checkpoint_id: str

@@ -21,26 +21,26 @@ class InstanceType:
     gpu_count: int
     gpu_type: str | None
     gpu_memory_limit_mib: int | None
-    """Of one GPU; None if the backend does not know it."""
+    """The memory of one GPU; None if the backend does not know it."""
 
 
 def instance_type_of(job: JobRecord) -> InstanceType:
-    """What each node of the job gets."""
+    """The resources that each node of the job gets."""
     return _instance_type(job.resources, job.gpu_memory_mib)
 
 
 def instance_types(hosts: Sequence[Host]) -> list[InstanceType]:
     """The most that one node gets on each kind of machine, the smallest first; one for each type of its GPUs."""
-    found = {type.id: type for type in _types_of(hosts)}
+    types = {type.id: type for type in _types_of(hosts)}
     return sorted(
-        found.values(), key=lambda type: (type.gpu_count, type.millicpu_limit, type.memory_limit_mib, type.id)
+        types.values(), key=lambda type: (type.gpu_count, type.millicpu_limit, type.memory_limit_mib, type.id)
     )
 
 
 def gpu_memory_mib(hosts: Iterable[Host], gpu_type: str | None) -> int | None:
     """The memory of one GPU of this type, the least that a machine has; None if no machine says."""
-    known = (host.gpu_memory_mib.get(gpu_type) for host in hosts) if gpu_type else ()
-    return min((mib for mib in known if mib is not None), default=None)
+    sizes = (host.gpu_memory_mib.get(gpu_type) for host in hosts) if gpu_type else ()
+    return min((mib for mib in sizes if mib is not None), default=None)
 
 
 def _types_of(hosts: Sequence[Host]) -> Iterable[InstanceType]:

@@ -36,7 +36,7 @@ MAX_ERROR_CHARS = 1000
 
 
 class Event(Enum):
-    """What happens to a job."""
+    """An event in the life of a job."""
 
     DOES_NOT_FIT = "DOES_NOT_FIT"
     CLAIMED = "CLAIMED"
@@ -127,7 +127,7 @@ def deleted(job: JobRecord, now_ms: int) -> JobRecord:
 
 
 def wanted(job: JobRecord) -> Wanted | None:
-    """What a trainer is to do with the job; None if it has ended and may keep its files."""
+    """The order that a trainer gets for the job; None if it has ended and may keep its files."""
     if job.is_deleted:
         return Wanted.FORGET
     if job.status in ENDED:

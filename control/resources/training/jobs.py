@@ -148,7 +148,7 @@ def _record(project: ProjectRecord, new: NewJob, backend: BackendRecord, now_ms:
 
 async def _change(store: Store, ref: JobRef, verb: str, changed: Callable[[JobRecord, int], JobRecord]) -> JobSummary:
     async def work(tx: WriteTx) -> JobSummary:
-        found = await find_job(tx.conn, ref)
+        summary = await find_job(tx.conn, ref)
         old = await job_rows.lock_job(tx, ref.job_id)
         if old is None or old.is_deleted:
             raise TrainingJobNotFoundError
@@ -158,6 +158,6 @@ async def _change(store: Store, ref: JobRef, verb: str, changed: Callable[[JobRe
         if new != old:
             after = None if new.is_deleted else shown_job(new)
             tx.audit(ref.workspace_id, Change(f"training_job.{verb}", path_of(new), shown_job(old), after))
-        return JobSummary(new, found.project_name)
+        return JobSummary(new, summary.project_name)
 
     return await store.transact(work)

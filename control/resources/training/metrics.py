@@ -18,11 +18,11 @@ from policy.training.reports import MetricPoint
 
 MAX_POINTS = 100_000
 MAX_NAMES = 100
-"""Of one job."""
+"""The most metric names of one job."""
 POINTS_AT_ONCE = 10_000
-"""In one answer, which has more to hold whole milliseconds."""
+"""The most points of one answer, which has more to hold whole milliseconds."""
 POINTS_PER_MS = 5_000
-"""At one millisecond of a job. Later ones get the next."""
+"""The most points at one millisecond of a job. Later ones get the next."""
 MAX_MS = LAST_MS - 1_000
 """The latest time that a point may say. Later ones are for points that find no room."""
 _GROWTH = 10
@@ -38,24 +38,24 @@ class JobMetrics:
         self._store = store
         self._max_points = max_points
         self._new: Counter[str] = Counter()
-        """Written by this process since the job's points were cut back."""
+        """The points that this process has written since the job's were cut back."""
 
     async def insert(self, tx: WriteTx, job_id: str, points: Sequence[MetricPoint]) -> int:
         """Write points in the caller's transaction; returns how many. Call `note_written` after its commit.
 
         Drops what no column holds, and names beyond the bound: a job must not be able to stop its own output.
         """
-        held = [point for point in points if _is_held(point)]
-        if not held:
+        storable = [point for point in points if _is_held(point)]
+        if not storable:
             return 0
         names = await rows.metric_names(tx.conn, job_id)
-        for point in held:
+        for point in storable:
             if len(names) < MAX_NAMES:
                 names.add(point.name)
-        kept = [point for point in held if point.name in names]
-        if kept:
-            await rows.insert_points(tx, job_id, await _spread(tx, job_id, kept))
-        return len(kept)
+        stored = [point for point in storable if point.name in names]
+        if stored:
+            await rows.insert_points(tx, job_id, await _spread(tx, job_id, stored))
+        return len(stored)
 
     async def note_written(self, job_id: str, count: int) -> None:
         """Cut the job's points back if they may have grown beyond the bound."""
@@ -74,10 +74,10 @@ class JobMetrics:
         id = ""
         while True:
             async with self._store.read() as conn:
-                found = await rows.job_after(conn, id)
-            if found is None:
+                job_id = await rows.job_after(conn, id)
+            if job_id is None:
                 return deleted
-            id = found
+            id = job_id
             deleted += await self.cut_back(id)
 
     async def cut_back(self, job_id: str) -> int:

@@ -1,4 +1,4 @@
-"""What the nodes of a job print: each byte range of a node's output is taken once, with its lines and its metrics.
+"""Output of the nodes of a job: each byte range of a node's output is taken once, with its lines and its metrics.
 
 A batch, its lines, its metrics and the offset behind it are one transaction, so a batch that is sent again, late or out
 of order changes nothing.
@@ -52,12 +52,12 @@ class JobOutput:
         async def work(tx: WriteTx) -> Taken:
             return await self._take(tx, job_id, batch, lines, points)
 
-        taken = await self._store.transact(work)
-        if taken.lines:
+        result = await self._store.transact(work)
+        if result.lines:
             await self.logs.note_written(lines)
-        if taken.points:
-            await self.metrics.note_written(job_id, taken.points)
-        return taken
+        if result.points:
+            await self.metrics.note_written(job_id, result.points)
+        return result
 
     async def prune(self) -> int:
         """Cut back all logs and metrics. Returns the number of deleted rows."""
@@ -75,10 +75,10 @@ class JobOutput:
         if batch.offset != expected:
             return Taken(expected)
         await self.logs.insert(tx, lines)
-        kept = await self.metrics.insert(tx, job_id, points)
+        point_count = await self.metrics.insert(tx, job_id, points)
         offsets = {**job.output_offsets, batch.rank: batch.next_offset}
         await job_rows.update_job(tx, job, replace(job, output_offsets=offsets))
-        return Taken(batch.next_offset, len(lines), kept, dropped_points=len(points) - kept)
+        return Taken(batch.next_offset, len(lines), point_count, dropped_points=len(points) - point_count)
 
 
 def _printable(job_id: str, batch: OutputBatch) -> tuple[_Lines, Sequence[MetricPoint]]:

@@ -18,7 +18,7 @@ from control.resources.changes.shown_platform import shown_project
 from control.resources.training.backends import present_backend
 
 MAX_PROJECTS = 1000
-"""Of one workspace. All are in one answer."""
+"""The most projects of a workspace. All are in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ async def put_project(store: Store, workspace_id: str, name: str) -> ProjectSumm
 
     async def work(tx: WriteTx) -> ProjectSummary:
         await workspace_rows.lock_workspace(tx, workspace_id)  # so that nobody else makes it at the same time
-        found = await project_rows.find_project_called(tx.conn, workspace_id, name)
-        if found is not None:
-            return (await _summaries(tx.conn, [found]))[0]
+        project = await project_rows.find_project_called(tx.conn, workspace_id, name)
+        if project is not None:
+            return (await _summaries(tx.conn, [project]))[0]
         if await project_rows.count_projects(tx.conn, workspace_id) >= MAX_PROJECTS:
             raise TooManyProjectsError(MAX_PROJECTS)
         record = ProjectRecord(new_id("tp"), workspace_id, name, False, tx.now_ms, tx.now_ms)

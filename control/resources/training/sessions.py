@@ -30,7 +30,7 @@ from policy.training.statuses import RUNNING
 CODE_VALID_MS = 15 * 60 * 1000
 MAX_WRONG_CODES = 5
 DEFAULT_TIMEOUT_MINUTES = 60
-"""Of a session that is asked for where the job's configuration names none."""
+"""The timeout of a session that is asked for where the job's configuration names none."""
 _MINUTE_MS = 60_000
 _ID = re.compile("session_[0-9a-f]{32}")
 
@@ -45,13 +45,13 @@ class AuthCode:
 
 
 class Refusal(Enum):
-    """Why a code opens nothing."""
+    """The reason why a code opens nothing."""
 
     OVER = "OVER"
-    """There is no such session, or not any more."""
+    """No such session, or not any more."""
     WRONG = "WRONG"
     VOID = "VOID"
-    """There is no code to compare with: it was spent, it expired, or five wrong ones voided it."""
+    """No code to compare with: it was spent, it expired, or five wrong ones voided it."""
 
 
 # --- when a session begins ----------------------------------------------------------------------------------------
@@ -133,10 +133,10 @@ async def read_auth_codes(store: Store, keys: Sequence[bytes], ref: JobRef) -> S
         job = (await find_job(conn, ref)).record
         records = await session_rows.list_active(conn, job.id, now_ms())
         directory = (await job_rows.get_spec(conn, job.id)).working_directory if records else None
-    shown = [(record, _code_of(keys, record, now_ms())) for record in records]
-    if any(code is None for _, code in shown):
-        shown = await _with_codes(store, keys, [record.id for record in records])
-    return [AuthCode(record, code, directory) for record, code in shown if code is not None]
+    pairs = [(record, _code_of(keys, record, now_ms())) for record in records]
+    if any(code is None for _, code in pairs):
+        pairs = await _with_codes(store, keys, [record.id for record in records])
+    return [AuthCode(record, code, directory) for record, code in pairs if code is not None]
 
 
 async def _with_codes(
@@ -145,12 +145,12 @@ async def _with_codes(
     """These sessions with a code each, without those that ended meanwhile."""
 
     async def work(tx: WriteTx) -> list[tuple[SessionRecord, str | None]]:
-        found: list[tuple[SessionRecord, str | None]] = []
+        pairs: list[tuple[SessionRecord, str | None]] = []
         for id in sorted(session_ids):  # in one order, so that two processes cannot deadlock
             record = await session_rows.lock_active(tx, id)
             if record is not None:
-                found.append(await _with_code(tx, keys, record))
-        return sorted(found, key=lambda pair: pair[0].rank)
+                pairs.append(await _with_code(tx, keys, record))
+        return sorted(pairs, key=lambda pair: pair[0].rank)
 
     return await store.transact(work)
 
@@ -184,9 +184,9 @@ def _code_of(keys: Sequence[bytes], record: SessionRecord, at_ms: int) -> str | 
 
 async def spend_code(store: Store, keys: Sequence[bytes], session_id: str, typed: str) -> str | Refusal:
     """A new cookie for whoever typed the session's code. Spends the code, or counts the wrong one."""
-    found = await find_session(store, session_id)
-    if found is None or found.code is None:  # guessing on costs no write
-        return Refusal.OVER if found is None else Refusal.VOID
+    session = await find_session(store, session_id)
+    if session is None or session.code is None:  # guessing on costs no write
+        return Refusal.OVER if session is None else Refusal.VOID
 
     async def work(tx: WriteTx) -> str | Refusal:
         record = await session_rows.lock_active(tx, session_id)
@@ -232,12 +232,12 @@ async def owner_of(store: Store, session: SessionRecord) -> str:
 
 
 def is_opened_by(session: SessionRecord, cookie: str) -> bool:
-    """Whether this cookie was given out for the code that was spent last."""
+    """Return whether this cookie was given out for the code that was spent last."""
     return session.cookie_digest is not None and hmac.compare_digest(session.cookie_digest, _digest(cookie))
 
 
 def _plain(code: str) -> bytes:
-    """What is compared: without case, hyphens and spaces, as a digest of fixed length."""
+    """Return the form in which codes are compared: without case, hyphens and spaces, as a digest of fixed length."""
     typed = "".join(code.split()).replace("-", "").upper()
     return hashlib.sha256(typed.encode("utf-8", "surrogateescape")).digest()
 
