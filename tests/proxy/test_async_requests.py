@@ -396,7 +396,8 @@ async def test_request_of_another_workspace_or_model_is_answered_like_an_unknown
 ) -> None:
     id = await rig.queued()
     foreign = about(id, method, authorization=f"Bearer {OTHER_KEY}")
-    other, unknown_model = about(id, method), about(id, method)
+    other = about(id, method)
+    unknown_model = about(id, method)
     other.target = f"/models/{OTHER_MODEL}/async_request/{id}"
     unknown_model.target = f"/models/mdl_none/async_request/{id}"
     for incoming in (foreign, other, unknown_model, about(UNKNOWN_ID, method)):

@@ -1,4 +1,4 @@
-"""What stock clients send and expect, over the whole path on in-memory parts (docs/reference/inference.md#headers)."""
+"""Stock clients send and expect these, over the whole path on in-memory parts (docs/reference/inference.md#headers)."""
 
 import json
 from typing import Any

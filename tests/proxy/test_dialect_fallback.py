@@ -51,7 +51,9 @@ RESPONSE = {
 }
 NO_PATH = {"detail": "Not Found"}
 UNKNOWN_MODEL = {"error": {"message": "no such model", "code": "model_not_found", "type": "invalid_request_error"}}
-CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+CHAT_PATH = "/v1/chat/completions"
+MESSAGES_PATH = "/v1/messages"
+RESPONSES_PATH = "/v1/responses"
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_calls_of_a_tick_whose_write_fails_are_503_and_send_nothing(
 def test_calls_whose_close_is_refused_are_502_and_do_not_keep_others_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their opens stay in the journal: they are billed as calls whose worker died."""
+    """Opens of these calls stay in the journal: the calls are billed as if their worker had died."""
     with canned_worker() as (runner, worker):
         assert statuses(runner.run(answers(worker, 5))) == {b"200"}
         with monkeypatch.context() as full:

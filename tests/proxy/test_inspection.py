@@ -157,7 +157,8 @@ def test_key_shows_its_groups_and_every_limit_with_its_source(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("replica")
 def test_model_api_slug_shows_the_limits_of_the_tier(tmp_path: Path) -> None:
-    by_slug, by_key = show(tmp_path, "--slug", "o/api"), show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/api")
+    by_slug = show(tmp_path, "--slug", "o/api")
+    by_key = show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/api")
     for shown in (by_slug, by_key):
         assert "at most 15 REQUEST per MINUTE, set by tier basic of workspace ws" in shown
         assert "at most 100000 TOKEN per MINUTE, set by tier basic of workspace ws" in shown

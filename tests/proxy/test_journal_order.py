@@ -1,4 +1,4 @@
-"""What waits for the journal: nothing of a request leaves before its open is written, no last byte before its close."""
+"""A request leaves only after its open is written, and the last byte of an answer only after its close."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ FRAMES = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":
 
 @dataclass
 class HeldJournal(FakeJournal):
-    """Its records are written when a test says so."""
+    """A journal that writes its records when a test says so."""
 
     opening: list[JournaledCall] = field(default_factory=list)
     closing: list[JournaledCall] = field(default_factory=list)

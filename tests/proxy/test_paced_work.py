@@ -9,7 +9,8 @@ import pytest
 
 from proxy.time_slices import Slices
 
-HOSTILE, OTHER = "hostile", "other"
+HOSTILE = "hostile"
+OTHER = "other"
 
 
 async def started(*waiting: "asyncio.Task[None]") -> None:
@@ -32,7 +33,9 @@ async def test_error_of_the_work_is_raised() -> None:
 
 
 async def test_one_piece_of_work_runs_at_a_time() -> None:
-    work, running, most = Slices(), list[int](), list[int]()
+    work = Slices()
+    running = list[int]()
+    most = list[int]()
 
     def one() -> None:
         running.append(1)
@@ -44,7 +47,9 @@ async def test_one_piece_of_work_runs_at_a_time() -> None:
 
 
 async def test_work_whose_caller_has_gone_keeps_its_turn_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    work, begun, may_end = Slices(), threading.Event(), threading.Event()
+    work = Slices()
+    begun = threading.Event()
+    may_end = threading.Event()
 
     def fail_later() -> None:
         begun.set()

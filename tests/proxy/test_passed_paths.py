@@ -339,7 +339,8 @@ async def test_form_above_the_bound_is_a_413(rig: PathRig) -> None:
 async def test_only_what_comes_before_the_model_is_held() -> None:
     rig = PathRig(capacity=CapacityLimits(max_held_bytes=30_000))
     rig.upstream.will(answer(b"{}"))
-    model, file = field("model", SLUG), [FILE[:-2], *[b"x" * 10_000] * 5, b"\r\n"]
+    model = field("model", SLUG)
+    file = [FILE[:-2], *[b"x" * 10_000] * 5, b"\r\n"]
     outgoing = await rig.serve(form(TRANSCRIPTIONS, model, *file, b"--b--\r\n"))
     assert outgoing.status == 200
     outgoing = await rig.serve(form(TRANSCRIPTIONS, *file, model, b"--b--\r\n"))

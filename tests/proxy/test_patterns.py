@@ -22,11 +22,12 @@ import proxy
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat
 
-SHORT, LONG = 4_000, 40_000
+SHORT = 4_000
+LONG = 40_000
 GROWTH = 4 * LONG / SHORT
 """Four times the time per byte for the longer text; quadratic time would take ten times."""
 FLOOR_S = 0.001
-"""Shorter times are noise: clock ticks, caches."""
+"""Shortest time that counts: below it is the noise of clock ticks and caches."""
 MEASUREMENTS = 20
 """A busy machine makes single measurements longer, never shorter."""
 UNITS = (

@@ -75,7 +75,8 @@ async def test_call_is_answered_billed_and_counted_in_metrics(rig: PathRig) -> N
     outgoing = await rig.serve(asking())
     assert (outgoing.status, outgoing.finished) == (200, True)
     assert outgoing.json["model"] == SLUG
-    [opened], [closed] = rig.journal.opened, rig.journal.closed
+    [opened] = rig.journal.opened
+    [closed] = rig.journal.closed
     assert (closed.status, closed.tokens) == (200, REPORTED)
     assert (opened.workspace_id, opened.group_id, opened.model_slug) == ("w1", "g1", SLUG)
     assert (opened.api_key_prefix, opened.external_entity_id) == (KEY.partition(".")[0], "entity-1")
@@ -436,7 +437,8 @@ async def test_unknown_and_forbidden_slugs_get_the_same_404(rig: PathRig) -> Non
 
 
 async def test_group_deleted_while_the_body_comes_revokes_the_key_of_the_call_too(rig: PathRig) -> None:
-    incoming, body_comes = asking(), asyncio.Event()
+    incoming = asking()
+    body_comes = asyncio.Event()
     incoming.parts.appendleft(body_comes)
     serving = asyncio.create_task(rig.serve(incoming))
     await incoming.waiting.wait()
@@ -483,7 +485,7 @@ async def test_413_names_both_sizes() -> None:
 
 
 async def test_body_that_came_with_its_head_is_taken_and_bounded(rig: PathRig) -> None:
-    """Its bytes are the call's alone, so that a stream's call can free them."""
+    """The body's bytes are the call's alone, so that a stream's call can free them."""
     incoming = asking()
     incoming.whole = incoming.parts.popleft()  # type: ignore[assignment]  # bytes
     rig.upstream.will(answer(completion()))

@@ -64,7 +64,8 @@ async def test_records_of_one_look_are_one_write() -> None:
 
 
 async def test_discarded_stream_is_not_looked_at_and_an_idle_clock_sets_no_timer() -> None:
-    clock, stream = ProgressClock(no_write), Stream()
+    clock = ProgressClock(no_write)
+    stream = Stream()
     clock.add(stream).discard(stream)
     await asyncio.sleep(1.5 * PROGRESS_INTERVAL_S)
     assert not stream.looks

@@ -28,7 +28,8 @@ STATUSES = {400, 401, 402, 403, 404, 405, 408, 413, 415, 429, 499, 500, 502, 503
 
 
 def every_refusal() -> set[type[RefusalError]]:
-    found, todo = set[type[RefusalError]](), [RefusalError]
+    found = set[type[RefusalError]]()
+    todo = [RefusalError]
     while todo:
         todo += todo.pop().__subclasses__()
         found.update(todo)

@@ -1,4 +1,4 @@
-"""What is kept of heads that repeat (`HeadFacts`, `Shape`) must not outlive the policy that it was made under."""
+"""Values kept for repeated heads (`HeadFacts`, `Shape`) must not outlive the policy that they were made under."""
 
 import asyncio
 from collections.abc import Iterator
@@ -156,7 +156,7 @@ def test_suspended_workspace_is_refused(scene: Scene) -> None:
 def test_who_pays_follows_a_change_between_the_look_ups_of_key_and_route(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That call makes what is kept with the new route, but it was identified under the old policy."""
+    """The call makes the kept values with the new route, but it was identified under the old policy."""
     look_up = SnapshotDirectory.shape
 
     def changed(directory: SnapshotDirectory, facts: HeadFacts, slug: str) -> Shape | None:

@@ -14,7 +14,9 @@ from tests.fakes.seals import ANY_BLOCK
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 CALLERS = (CHAT, MESSAGES, RESPONSES)
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 DETAIL = {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0}
@@ -85,7 +87,7 @@ def rig_of(target: Target, *keys: bytes) -> PathRig:
 
 
 async def sealed_by(path: str, target: Target, reply: FakeAnswer, *keys: bytes, **members: Any) -> str:
-    """What this target's reasoning is sealed in for a caller of this path."""
+    """Return the seal of this target's reasoning for a caller of this path."""
     rig = rig_of(target, *keys)
     rig.upstream.will(reply)
     outgoing = await rig.serve(asked(path, **members))

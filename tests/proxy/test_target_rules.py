@@ -1,4 +1,4 @@
-"""What a target does not let callers ask is refused on every path and provider, and takes nothing from limits."""
+"""Members that a target forbids are refused on every path and provider, and take nothing from limits."""
 
 import asyncio
 import json
@@ -15,7 +15,9 @@ from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 from tests.proxy.test_passed_paths import FILE, field, form
 
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 NAMED = {
     CHAT: ("messages", [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file_1"}}]}]),
     MESSAGES: (
@@ -108,7 +110,8 @@ async def test_long_body_is_checked_while_the_loop_serves_others() -> None:
     rig = PathRig()
     rig.directory.add_slug(SLUG, target("VENDOR_B"))
     long = [{"role": "user", "content": "long text " * 5_000}, *NAMED[CHAT][1]]
-    incoming, outgoing = asking(CHAT, messages=long), FakeOutgoing()
+    incoming = asking(CHAT, messages=long)
+    outgoing = FakeOutgoing()
     task = asyncio.ensure_future(rig.pipeline.handle(incoming, outgoing))
     await asyncio.sleep(0)
     assert not task.done()

@@ -10,7 +10,8 @@ import pytest
 from proxy.time_slices import LONG_BYTES, Slices, Uncut, at_once
 from runtime.shares.places import MAX_WAITING, NoPlaceError
 
-W1, W2 = "w1", "w2"
+W1 = "w1"
+W2 = "w2"
 
 
 def work(uncut: Uncut) -> Generator[Uncut | None, Any, str]:
@@ -48,14 +49,17 @@ async def test_error_of_uncut_work_is_raised() -> None:
 
 @pytest.mark.parametrize("size_bytes", [1, LONG_BYTES + 1])
 async def test_sliced_work_of_a_workspace_waits_for_one_of_another(size_bytes: int) -> None:
-    slices, order = Slices(), list[str]()
+    slices = Slices()
+    order = list[str]()
     many = [slices.run(W1, noted(f"w1 {n}", order, steps=20), size_bytes) for n in range(50)]
     await asyncio.gather(*many, slices.run(W2, noted("w2", order), size_bytes))
     assert order[:3] == ["w1 0", "w2", "w1 1"]
 
 
 async def test_sliced_work_goes_on_while_uncut_work_of_another_runs_beside() -> None:
-    slices, going_on, order = Slices(), threading.Event(), list[str]()
+    slices = Slices()
+    going_on = threading.Event()
+    order = list[str]()
     waiting = asyncio.create_task(slices.run(W1, work(lambda: going_on.wait(timeout=60)), 1))
     await slices.run(W2, noted("w2", order), 1)
     assert order
@@ -65,7 +69,8 @@ async def test_sliced_work_goes_on_while_uncut_work_of_another_runs_beside() -> 
 
 
 async def test_only_work_on_answers_may_wait_beyond_the_bound() -> None:
-    slices, order = Slices(), list[str]()
+    slices = Slices()
+    order = list[str]()
     many = [asyncio.create_task(slices.run(W1, noted("w1", order), 1)) for _ in range(MAX_WAITING + 1)]
     await asyncio.sleep(0)
     with pytest.raises(NoPlaceError):

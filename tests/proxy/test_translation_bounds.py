@@ -1,4 +1,4 @@
-"""What is too much to be translated is refused before any work, with all that the call took given back."""
+"""Requests too large to be translated are refused before any work, with all that the call took returned."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,8 @@ def depth(count: int) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
 
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 TOO_MUCH: dict[str, tuple[str, dict[str, Any], str]] = {
     "tools": (CHAT, ASKS | {"tools": chat_tools(MAX_TOOLS + 1)}, "tools"),
     "tools in namespaces": (

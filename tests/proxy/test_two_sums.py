@@ -28,7 +28,7 @@ def rig() -> PathRig:
 
 
 async def most_of(rig: PathRig, path: str, members: dict[str, Any]) -> int:
-    """What a call was taken to cost at most, beside the bytes of its body."""
+    """Return the most tokens that a call was taken to cost, beside the bytes of its body."""
     incoming = FakeIncoming(path).saying({"model": SLUG, **members})
     body_bytes = incoming.declared_bytes or 0
     rig.upstream.will(answer(USED % (1, 1)))

@@ -23,7 +23,8 @@ from proxy.accounting.call_bound import (
 from proxy.json_text.large_json import parse_with_placeholders
 from tests.proxy.budget.counting import Counts, counting_calls
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 PICTURE_URL = {"type": "image_url", "image_url": {"url": "https://x.test/cat"}}
 
 

@@ -26,7 +26,8 @@ def test_journal_truncated_at_any_byte_yields_its_complete_records(written: Reco
     encoded = [frame(*record) for record in written]
     stream = b"".join(encoded)
     cut = data.draw(st.integers(0, len(stream)))
-    whole, size = 0, 0
+    whole = 0
+    size = 0
     while whole < len(encoded) and size + len(encoded[whole]) <= cut:
         size += len(encoded[whole])
         whole += 1

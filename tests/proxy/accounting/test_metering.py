@@ -1,6 +1,6 @@
-"""What a call bills without an accepted usage report: an estimate from the delivered text, never the expected output.
+"""Calls without an accepted usage report bill an estimate of the delivered text, never the expected output.
 
-Over the whole path, on in-memory parts.
+Calls go over the whole path, on in-memory parts.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def reported(output: int) -> bytes:
 
 
 async def billed_after_disconnect(rig: PathRig, *pieces: bytes) -> Tokens:
-    """What a caller is billed that disconnects after these pieces."""
+    """Return what a caller is billed that disconnects after these pieces."""
     upstream = streamed(*pieces, asyncio.Event())
     rig.upstream.will(upstream)
     call = asyncio.create_task(rig.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
@@ -138,9 +138,10 @@ async def test_largest_accepted_usage_is_a_setting(rig: PathRig) -> None:
 
 
 async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first bytes, and after each interval in which more arrived."""
+    """Progress is journaled at the first bytes, and after each interval in which more arrived."""
     monkeypatch.setattr(progress_clock, "PROGRESS_INTERVAL_S", 0.01)
-    pause, end = asyncio.Event(), asyncio.Event()
+    pause = asyncio.Event()
+    end = asyncio.Event()
     rig.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
     call = asyncio.create_task(rig.serve(asking(stream=True)))
     seen = rig.journal.progressed

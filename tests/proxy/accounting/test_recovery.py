@@ -87,7 +87,7 @@ def test_settlements_have_the_whole_reservations_of_their_call() -> None:
 
 
 def test_open_record_with_margins_is_read_by_a_version_without_them() -> None:
-    """It demands three members, and five of each reservation, and looks only at the estimate's first figure."""
+    """The older version expects three members, five per reservation, and reads only the estimate's first figure."""
     record = call(1, reservations=TWO_RESERVATIONS).record
     _, estimate, reservations = orjson.loads(record[HEAD_BYTES:].partition(b"\n")[2])
     assert estimate[0] == ESTIMATE.expected
@@ -141,7 +141,7 @@ def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: T
 
 
 def test_journal_of_an_older_worker_is_read() -> None:
-    """Its ANSWERED records carry no token counts: the estimated input is billed, and no output."""
+    """ANSWERED records of the older worker carry no token counts: the estimated input is billed, and no output."""
     ledger = Ledger()
     first, second = (frame(Kind.OPEN, opened_by_an_older_worker(number)) for number in (1, 2))
     read(ledger, first, frame(Kind.ANSWERED, key(1).encode()), second)
@@ -160,7 +160,8 @@ def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:
         call(9).record,
         end(9).record,
     ]
-    ledger, again = Ledger(), Ledger()
+    ledger = Ledger()
+    again = Ledger()
     live = read(ledger, *records)
     read(again, *records)
     orphans = ledger.orphans()
@@ -188,7 +189,8 @@ def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int)
         "c": lambda n: end(n).record,
     }
     records = [makers[move](index % 5) for index, move in enumerate(moves)]
-    straight, first = Ledger(), Ledger()
+    straight = Ledger()
+    first = Ledger()
     ended = read(straight, *records)
     before = read(first, *records[:cut])
     second = Ledger.from_wire(orjson.loads(orjson.dumps(first.to_wire())))
@@ -199,7 +201,9 @@ def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int)
 
 def test_ledger_stops_at_the_requested_number_of_calls() -> None:
     records = [record for n in range(5) for record in (call(n).record, end(n).record)]
-    ledger, data, ended = Ledger(), b"".join(records) + frame(Kind.END, b""), list[Halves]()
+    ledger = Ledger()
+    data = b"".join(records) + frame(Kind.END, b"")
+    ended = list[Halves]()
     taken, over = ledger.feed(data, ended, 2)
     assert (data[:taken], over, ledger.last_number) == (b"".join(records[:4]), False, 2)
     assert ledger.feed(data[taken:], ended, 100) == (len(b"".join(records[4:])), True)

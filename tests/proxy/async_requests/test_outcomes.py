@@ -1,4 +1,4 @@
-"""What the end of an attempt means: its error code, whether another attempt follows, and when."""
+"""The end of an attempt decides its error code, whether another attempt follows, and when."""
 
 import orjson
 import pytest

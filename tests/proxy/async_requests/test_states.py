@@ -20,7 +20,7 @@ ATTEMPTS = frozenset((Phase.RUNNING, Phase.PAUSED))
 
 @dataclass(frozen=True)
 class History:
-    """What happened to one request. `phases[n]` is the one before `events[n]`."""
+    """The events of one request. `phases[n]` is the phase before `events[n]`."""
 
     has_webhook: bool
     phases: tuple[Phase, ...] = (Phase.QUEUED,)

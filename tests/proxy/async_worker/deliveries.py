@@ -51,7 +51,7 @@ async def end_request(
     workspace_id: str = "ws_1",
     answer: bytes | None = None,
 ) -> None:
-    """Have a request end: with this answer, or failed."""
+    """Submit and start a request, then end it with `answer`; None ends it as failed."""
     deployment = replace(DEPLOYMENT, workspace_id=workspace_id)
     await queue.submit(NewRequest(id, deployment, "/predict", Submission(b"{}", url)), parks=False)
     attempt = await queue.start(deployment, "runner")

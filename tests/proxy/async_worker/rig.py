@@ -20,7 +20,8 @@ from tests.fakes.replicas import FakeReplicas
 from tests.fakes.upstream_client import FakeUpstream
 from tests.waiting import eventually
 
-A, B = "http://a:1", "http://b:1"
+A = "http://a:1"
+B = "http://b:1"
 D1 = DeploymentRef("w1", "m1", "d1")
 D2 = DeploymentRef("w2", "m2", "d2")
 HOOK = "https://hooks.example.com/in"
@@ -76,7 +77,7 @@ class Rig:
         return f"r{self._numbers}"
 
     async def sweep(self, *runners: Runner) -> None:
-        """What a process does each second, and after a hint."""
+        """Sweep every workspace, as a process does each second and after a hint."""
         for runner in runners or (self.runner,):
             for workspace_id in {"w1", "w2", *await self.queue.workspaces()}:
                 runner.found(workspace_id, await self.queue.sweep(workspace_id))
@@ -87,7 +88,7 @@ class Rig:
         return found
 
     async def until(self, status: Status, id: str, workspace_id: str = "w1") -> RequestState:
-        """Its state once it has this status. Sweeps meanwhile."""
+        """Sweep until the request has this status; return its state."""
 
         async def look() -> bool:
             await self.sweep()
@@ -100,7 +101,7 @@ class Rig:
         await eventually(look, what, every_s=0.001)
 
     def figures(self, deployment_id: str = "d1") -> tuple[int, int, int]:
-        """In flight, queued, parked at the switchboard."""
+        """Return how many calls are in flight, queued and parked at the switchboard."""
         load = self.replicas.switchboard.load_of(deployment_id)
         return (load.in_flight, load.queued, load.parked) if load is not None else (0, 0, 0)
 

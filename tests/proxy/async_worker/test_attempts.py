@@ -243,9 +243,12 @@ async def test_answer_waits_while_its_workspaces_answers_have_reached_their_boun
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_reading, "FULL_RETRY_S", 0.01)
-    large, end, later = b"x" * (8 * CHUNK_BYTES), asyncio.Event(), asyncio.Event()  # the bound is 1 000 000
+    large = b"x" * (8 * CHUNK_BYTES)
+    end = asyncio.Event()
+    later = asyncio.Event()  # the bound is 1 000 000
     rig.upstream.will(answer(pieces=[large, end]), answer(pieces=[later, OK]))
-    first, second = await rig.submit(webhook=HOOK), await rig.submit(webhook=HOOK)
+    first = await rig.submit(webhook=HOOK)
+    second = await rig.submit(webhook=HOOK)
     await rig.sweep()
     await rig.eventually(lambda: rig.queue.entries[first].stored_bytes == len(large))
     later.set()

@@ -32,7 +32,7 @@ class ScriptedTeller:
         self.hangs: set[str] = set()
         self.cancelled = 0
         self.answer_missing = 0
-        """So many tries find something missing of the answer."""
+        """Number of tries that find a part of the answer missing."""
         self.on_answer: Callable[[], object] = lambda: None
 
     async def tell(self, delivery: Delivery) -> str:
@@ -86,7 +86,7 @@ class World:
         return Deliveries(parts, holder)
 
     async def sweep(self) -> None:
-        """What the process does each second, and with each hint."""
+        """Sweep every workspace, as the process does each second and with each hint."""
         for workspace_id in await self.queue.workspaces():
             if (await self.queue.sweep(workspace_id)).deliveries:
                 self.deliveries.due(workspace_id)

@@ -1,4 +1,4 @@
-"""What is held is renewed; what cannot be renewed is given up in time."""
+"""Leases of running attempts are renewed; attempts whose lease cannot be renewed are given up in time."""
 
 import asyncio
 from collections.abc import Collection

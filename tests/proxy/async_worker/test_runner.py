@@ -95,7 +95,7 @@ async def test_workspace_that_fills_its_share_leaves_places_to_others() -> None:
 
 
 async def test_busy_replica_holds_up_no_other_deployment() -> None:
-    """Those that wait for their turn take no place."""
+    """Requests that wait for their turn take no place of the runner."""
     rig = Rig(most=2)
     never = asyncio.Event()
     rig.deploy(D1, A, most=1)
@@ -194,7 +194,8 @@ async def test_queue_learns_whether_requests_are_parked_or_a_replica_is_ready(ri
 
 
 async def test_drain_begins_nothing_and_hands_back_what_does_not_end(rig: Rig) -> None:
-    gate, never = asyncio.Event(), asyncio.Event()
+    gate = asyncio.Event()
+    never = asyncio.Event()
     rig.upstream.will(answer(pieces=[gate, OK]), answer(pieces=[never]), answer(pieces=[never]))
     ends, lasts, last_try = [await rig.submit(attempts=attempts) for attempts in (3, 3, 1)]
     await rig.sweep()
@@ -233,7 +234,8 @@ async def test_drain_waits_until_the_queue_has_heard_of_what_was_handed_back(
 
 def hold_starts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[DeploymentRef], asyncio.Event]:
     """Make requests of D1 wait for the event when they are taken from the queue. Also returns which have come there."""
-    start, go_on = rig.queue.start, asyncio.Event()
+    start = rig.queue.start
+    go_on = asyncio.Event()
     started: list[DeploymentRef] = []
 
     async def slow_start(deployment: DeploymentRef, holder: str) -> Attempt | None:

@@ -1,4 +1,4 @@
-"""What is swept when: hints, lost hints, due times, and a queue that is away."""
+"""The scanner sweeps after hints, lost hints and due times, and when the queue is unreachable for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""When the queue is told whether requests are parked."""
+"""Workers report to the queue whether requests are parked."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,8 @@ class RecordingQueue(FakeAsyncQueue):
 
 class World:
     def __init__(self) -> None:
-        self.queue, self.now = RecordingQueue(), 0.0
+        self.queue = RecordingQueue()
+        self.now = 0.0
         self.asking: list[DeploymentRef] = []
         self.standings = Standings(self.queue, lambda: self.asking, lambda: self.now)
 

@@ -1,1 +1,1 @@
-"""What one governed call costs a worker, counted so that no processor and no load changes it."""
+"""The cost of one governed call to a worker, counted so that no processor and no load changes it."""

@@ -17,10 +17,10 @@ from proxy.edges.upstream.connection import UpstreamConnection
 from proxy.edges.upstream.egress import Origin
 
 TakeReply = Callable[[int], bytes]
-"""What take.lua replies when it admits that many calls."""
+"""The reply of take.lua that admits that many calls."""
 _BEFORE_ESTIMATES = len(("EVALSHA", "script", "1", "key", "layout", "values", "incarnation"))
 _COUNTS = slice(6, 8)
-"""Where take.lua's packed values have the numbers of groups and of columns."""
+"""Position of the numbers of groups and of columns in take.lua's packed values."""
 
 
 class FirstDescriptor:
@@ -53,13 +53,13 @@ class CannedTransport(asyncio.Transport):
         """A canned request came whole."""
 
     def resume_reading(self) -> None:
-        """Nothing more comes before the answer."""
+        """Do nothing: no more bytes come before the answer."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def abort(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class CannedCaller:
@@ -71,8 +71,11 @@ class CannedCaller:
     def __init__(
         self, buffer: memoryview, connection: asyncio.BufferedProtocol, request: bytes, calls: int, ending: bytes = b""
     ) -> None:
-        self._request, self._left, self._ending = request, calls, ending
-        self._buffer, self._connection = buffer, connection
+        self._request = request
+        self._left = calls
+        self._ending = ending
+        self._buffer = buffer
+        self._connection = connection
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.answers: list[bytes] = []
@@ -110,7 +113,8 @@ class CannedEgress:
         self, origin: Origin, protocol: Callable[[socket.socket], UpstreamConnection], deadline: float
     ) -> UpstreamConnection:
         """A connection of the product's client on a canned transport."""
-        loop, reads = asyncio.get_running_loop(), self._reads
+        loop = asyncio.get_running_loop()
+        reads = self._reads
         self.connected += 1
         with socket.socket() as unused:
             connection = protocol(unused)
@@ -132,14 +136,16 @@ class CannedEgress:
         return connection
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class CannedRedis:
     """Admits every take, and confirms every settlement."""
 
     def __init__(self, protocol: asyncio.Protocol, take: Script, take_reply: TakeReply) -> None:
-        self._protocol, self._take, self._take_reply = protocol, (take.sha, take.text), take_reply
+        self._protocol = protocol
+        self._take = (take.sha, take.text)
+        self._take_reply = take_reply
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader()
         self.takes = self.settlements = 0

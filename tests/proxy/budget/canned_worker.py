@@ -82,7 +82,7 @@ class NoSupervisor:
     """Takes the counts, as the channel to the supervisor does."""
 
     congested = True
-    """So nothing is sent: every 0.1 s, however few calls were made by then."""
+    """A congested channel sends no counts. Else they would be sent every 0.1 s, however few calls were made by then."""
 
     def counted(self, counts: dict[str, Any]) -> None:
         raise AssertionError("the last counts are sent to a channel that has room")
@@ -179,7 +179,8 @@ class CannedWorker:
 
     async def serve(self, calls: int, request: bytes = REQUEST, ending: bytes = b"") -> list[CannedCaller]:
         """Answer `calls` calls of each of eight callers."""
-        buffer, server = self.server.buffer, self.server
+        buffer = self.server.buffer
+        server = self.server
         callers = [CannedCaller(buffer, Connection(server), request, calls, ending) for _ in range(CALLERS)]
         for caller in callers:
             await caller.done

@@ -12,7 +12,8 @@ from typing import Any
 from tests.proxy.budget.canned_worker import CALLERS, REQUEST, canned_worker
 
 ROOT = Path(__file__).parents[3]
-WARM_CALLS, COUNTED_CALLS = 40, 100
+WARM_CALLS = 40
+COUNTED_CALLS = 100
 PARTS = {
     "front door": ("proxy/edges/http/",),
     "pipeline": ("proxy/pipeline.py", "proxy/exchange.py", "proxy/answer_head.py", "proxy/capacity/"),
@@ -30,7 +31,7 @@ PARTS = {
     "settle and report": ("proxy/stages/settle.py", "proxy/edges/telemetry/"),
     "making values": ("<string>",),  # the methods that dataclasses and named tuples generate
 }
-"""Where each part's code is. A path counts for the first part that names it."""
+"""The code of each part, by path. A path counts for the first part that names it."""
 
 Function = tuple[str, str]
 """A path below the root, and a function's qualified name."""
@@ -38,7 +39,7 @@ Function = tuple[str, str]
 
 @dataclass(slots=True)
 class Counts:
-    """What the interpreter did, by Python function. None of it depends on the processor or on other load."""
+    """The interpreter's work by Python function. No figure depends on the processor or on other load."""
 
     calls: Counter[Function] = field(default_factory=Counter)
     """Calls of the function. A coroutine counts once for each step."""
@@ -57,7 +58,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one call takes, by function: see `Counts`."""
+    """The cost of one call by function: see `Counts`."""
 
     calls: dict[Function, float]
     c_calls: dict[Function, float]
@@ -118,7 +119,7 @@ def counting_bytecodes(counts: Counts) -> Iterator[None]:
 
 
 def spent_per_call(request: bytes = REQUEST) -> Spent:
-    """What a governed call takes of the event loop's thread, counted in two passes."""
+    """Count what a governed call takes of the event loop's thread, in two passes."""
     counts = Counts()
     with canned_worker() as (runner, worker):
         runner.run(worker.serve(WARM_CALLS, request))
@@ -145,8 +146,10 @@ def by_part(calls: dict[Function, float]) -> dict[str, float]:
 
 
 def report(spent: Spent) -> str:
-    """What a call takes by part, a line each, and the sums."""
-    calls, c_calls, bytecodes = by_part(spent.calls), by_part(spent.c_calls), by_part(spent.bytecodes)
+    """List the cost of a call by part, a line each, and the sums."""
+    calls = by_part(spent.calls)
+    c_calls = by_part(spent.c_calls)
+    bytecodes = by_part(spent.bytecodes)
     lines = [_line(calls[part], c_calls[part], bytecodes[part], part) for part in calls if calls[part]]
     total = _line(sum(calls.values()), sum(c_calls.values()), sum(bytecodes.values()), "in all")
     return "\n".join(["  Python       C bytecodes", *lines, total])

@@ -15,7 +15,8 @@ from tests.proxy.budget.canned_worker import CALLERS
 from tests.proxy.budget.counting import ROOT
 
 PYTHON = "/usr/bin/python3"
-FEW_CALLS, MANY_CALLS = 50, 100
+FEW_CALLS = 50
+MANY_CALLS = 100
 
 
 def instructions(*prompt_times: str) -> float:

@@ -9,7 +9,8 @@ from collections import Counter
 from tests.proxy.budget.canned_worker import CALLERS, KEY, SLUG, canned_worker
 from tests.proxy.budget.counting import Counts, Function, Spent, counting_bytecodes, counting_calls
 
-FEW_CHUNKS, MANY_CHUNKS = 100, 600
+FEW_CHUNKS = 100
+MANY_CHUNKS = 600
 _BODY = b'{"model":"%b","messages":[{"role":"user","content":"Tell me a story."}],"stream":true}' % SLUG.encode()
 REQUEST = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer %b\r\n"
@@ -34,8 +35,9 @@ def reads(chunks: int) -> list[bytes]:
 
 
 def spent_per_chunk() -> Spent:
-    """What a chunk takes of the event loop's thread."""
-    few, many = _counts_of(FEW_CHUNKS), _counts_of(MANY_CHUNKS)
+    """Count what a chunk takes of the event loop's thread."""
+    few = _counts_of(FEW_CHUNKS)
+    many = _counts_of(MANY_CHUNKS)
     more = Counts(
         calls=_difference(many.calls, few.calls),
         c_calls=_difference(many.c_calls, few.c_calls),
@@ -61,7 +63,7 @@ def _counts_of(chunks: int) -> Counts:
 
 
 def report(spent: Spent) -> str:
-    """What a chunk takes by function, a line each, and the sums."""
+    """List the cost of a chunk by function, a line each, and the sums."""
     lines = [f"{count:9.2f}  {path}  {name}" for (path, name), count in sorted(spent.calls.items()) if count >= 0.01]
     sums = [sum(counted.values()) for counted in (spent.calls, spent.c_calls, spent.bytecodes)]
     return "\n".join([*lines, "{:9.2f} Python calls, {:.2f} C calls, {:.1f} bytecodes per chunk".format(*sums)])

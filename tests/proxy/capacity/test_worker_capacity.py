@@ -1,4 +1,4 @@
-"""What one worker admits and sheds, and that its accounting stays exact."""
+"""A worker admits and sheds calls up to its capacity, and its accounting stays exact."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +40,8 @@ def hold(load: CallLoad) -> None:
 
 def test_each_limit_sheds_and_released_capacity_is_reused() -> None:
     capacity = Capacity(CapacityLimits(max_in_flight=2, max_parked=1, max_held_bytes=10))
-    one, other = capacity.enter(), capacity.enter()
+    one = capacity.enter()
+    other = capacity.enter()
     with pytest.raises(ShedError):
         capacity.enter()
     other.leave()
@@ -106,7 +107,8 @@ def test_one_large_piece_counts_like_many_small_ones() -> None:
 
 def test_only_body_of_a_workspace_may_exceed_its_share() -> None:
     capacity = Capacity(CapacityLimits(max_held_bytes=1000, workspace_share=0.1))
-    one, other = capacity.enter(), capacity.enter()
+    one = capacity.enter()
+    other = capacity.enter()
     one.claim("w1", "k1")
     for _ in range(9):
         one.hold(100)
@@ -118,7 +120,8 @@ def test_only_body_of_a_workspace_may_exceed_its_share() -> None:
 
 def test_declared_body_without_room_is_refused_before_it_arrives() -> None:
     capacity = Capacity(CapacityLimits(max_held_bytes=1000))
-    one, other = capacity.enter(), capacity.enter()
+    one = capacity.enter()
+    other = capacity.enter()
     one.claim("w1", "k1")
     other.claim("w2", "k2")
     one.hold(600)
@@ -142,7 +145,7 @@ def test_workspace_above_its_share_may_release_and_send_an_empty_body() -> None:
 
 
 class CapacityMachine(RuleBasedStateMachine):
-    """For any sequence of operations the totals are the sum over the calls, and zero at the end."""
+    """Any sequence of operations: the totals are the sum over the calls, and zero at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def assembled(events: Iterable[Event]) -> Answer:
     parts: list[AnswerPart] = []
     calls: dict[int, ToolCall] = {}
     is_open = False
-    started: Started | None = None
+    start: Started | None = None
     stopped: Stopped | None = None
     details = UsageDetails()
     logprobs: list[dict[str, object]] = []
@@ -40,8 +40,8 @@ def assembled(events: Iterable[Event]) -> Answer:
         assert stopped is None or isinstance(event, DetailsSeen)
         match event:
             case Started():
-                assert started is None
-                started = event
+                assert start is None
+                start = event
             case TextDelta() | RefusalDelta() | ReasoningDelta():
                 kind = _DELTAS[type(event)]
                 last = parts[-1] if parts and is_open else None
@@ -72,6 +72,6 @@ def assembled(events: Iterable[Event]) -> Answer:
                 stopped = event
             case Failed():
                 raise AssertionError(event)
-    assert started is not None
+    assert start is not None
     assert stopped is not None
-    return Answer(started.id, started.created_s, parts, stopped.stop, logprobs or None, details)
+    return Answer(start.id, start.created_s, parts, stopped.stop, logprobs or None, details)

@@ -92,10 +92,10 @@ def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = 
     )
 
 
-def frames(*payloads: Any, end: bytes = b"\n\n", done: bool = True) -> bytes:
+def frames(*payloads: Any, end: bytes = b"\n\n", has_done: bool = True) -> bytes:
     """Payloads as a Chat Completions stream."""
     out = [payload if isinstance(payload, bytes) else b"data: " + orjson.dumps(payload) + end for payload in payloads]
-    return b"".join(out) + (b"data: [DONE]" + end if done else b"")
+    return b"".join(out) + (b"data: [DONE]" + end if has_done else b"")
 
 
 def events(*payloads: dict[str, Any]) -> bytes:
@@ -140,7 +140,8 @@ def build_request(request: Received, target: Target, credential: str | None) -> 
 
 def answer_reader(request: Received, target: Target, headers: Headers, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
     """The reader of the first attempt's answer."""
-    dialects, content_type = Dialects(lambda: 0.0, SEAL_KEYS), answer_fields(headers).content_type
+    dialects = Dialects(lambda: 0.0, SEAL_KEYS)
+    content_type = answer_fields(headers).content_type
     attempt = dialects.first_attempt(request, target)
     return AnswerOfAnyForm(dialects.unread_answer(request, attempt, content_type, headers, most))
 

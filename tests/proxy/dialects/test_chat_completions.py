@@ -59,16 +59,16 @@ def as_slug(payload: dict[str, Any]) -> dict[str, Any]:
 
 def test_request_changes_only_the_model() -> None:
     raw = b'{ "temperature": 1.0,\n "model":"acme/fast" , "messages":[]}'
-    asked = build_request(received(raw), VENDOR_B, "sk-1")
-    assert asked.body == raw.replace(b"acme/fast", b"gpt-x")
-    assert asked.headers == {"content-type": "application/json", "authorization": "Bearer sk-1"}
-    assert asked.url_at("https://api.example.com") == "https://api.example.com/v1/chat/completions"
+    call = build_request(received(raw), VENDOR_B, "sk-1")
+    assert call.body == raw.replace(b"acme/fast", b"gpt-x")
+    assert call.headers == {"content-type": "application/json", "authorization": "Bearer sk-1"}
+    assert call.url_at("https://api.example.com") == "https://api.example.com/v1/chat/completions"
 
 
 def test_platform_target_without_model_name_gets_the_slug_and_no_credential() -> None:
-    asked = build_request(received(HELLO), PLATFORM, None)
-    assert asked.body == orjson.dumps(HELLO)
-    assert asked.headers == {"content-type": "application/json"}
+    call = build_request(received(HELLO), PLATFORM, None)
+    assert call.body == orjson.dumps(HELLO)
+    assert call.headers == {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("base", ["https://h/v1", "https://h/v1/", "https://h", "https://h/"])
@@ -108,7 +108,8 @@ def test_usage_is_not_requested_otherwise(body: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("target", [VENDOR_B, PLATFORM])
 def test_body_with_one_edit_is_that_of_the_general_rule(raw: bytes, target: Target) -> None:
-    request, dialects = received(raw), Dialects(lambda: 0.0, SEAL_KEYS)
+    request = received(raw)
+    dialects = Dialects(lambda: 0.0, SEAL_KEYS)
     attempt = dialects.first_attempt(request, target)
     body = dialects.build_body(request, target, attempt)
     assert bytes(body) == bytes(target_body(request, target, attempt))
@@ -117,9 +118,9 @@ def test_body_with_one_edit_is_that_of_the_general_rule(raw: bytes, target: Targ
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
 def test_paths_without_stream_options_get_none(path: str) -> None:
     body = {"model": SLUG, "input": "x", "stream": True}
-    asked = build_request(received(body, path), VENDOR_B, "k")
-    assert orjson.loads(bytes(asked.body)) == body | {"model": "gpt-x"}
-    assert asked.path == path
+    call = build_request(received(body, path), VENDOR_B, "k")
+    assert orjson.loads(bytes(call.body)) == body | {"model": "gpt-x"}
+    assert call.path == path
 
 
 def test_stream_options_must_be_an_object() -> None:
@@ -208,11 +209,12 @@ def test_invalid_figure_withdraws_the_report(member: bytes, figure: bytes) -> No
         b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"%b":%b}}\n\n'
         % (member, figure),
     ]
-    seen, answer = [], answer_reader(received(STREAMED), VENDOR_B, SSE)
+    reports = []
+    answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
     for frame in frames:
         answer.feed(frame)
-        seen.append(answer.reported.tokens)
-    assert seen == [Tokens(input=3, output=0), None]
+        reports.append(answer.reported.tokens)
+    assert reports == [Tokens(input=3, output=0), None]
     assert answer.reported.rejected.startswith(member.decode())
     assert figure.decode() not in answer.reported.rejected.partition("between")[0]
 
@@ -226,10 +228,11 @@ def test_largest_valid_figure_is_a_setting() -> None:
 @pytest.mark.parametrize("places", [[], [1], [2], [3], [7], list(range(500))])
 def test_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]) -> None:
     """Even if the mark precedes the frame that holds the usage."""
-    mark, usage = b"\xef\xbb\xbf", {"prompt_tokens": 3, "completion_tokens": 2}
+    mark = b"\xef\xbb\xbf"
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
     chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}
-    asked = received(STREAMED | {"stream_options": {"include_usage": True}})
-    answer = answer_reader(asked, VENDOR_B, SSE)
+    request = received(STREAMED | {"stream_options": {"include_usage": True}})
+    answer = answer_reader(request, VENDOR_B, SSE)
     rewritten = read(answer, cut(mark + frames(chunk), places))
     assert rewritten == mark + frames(chunk | {"model": SLUG})
     assert answer.reported.tokens == Tokens(input=3, output=2)
@@ -248,11 +251,12 @@ def test_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> No
         b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
     )
     answer = body_readers.BodyReader(SLUG, OpenAiMeter(), limit=100_000)
-    out, held = b"", 0
+    out = b""
+    backlog = 0
     for at in range(0, len(raw), 10_000):
         out += answer.feed(raw[at : at + 10_000])
-        held = max(held, at + 10_000 - len(out))
-    assert held < 250_000
+        backlog = max(backlog, at + 10_000 - len(out))
+    assert backlog < 250_000
     assert out + answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
@@ -262,21 +266,21 @@ def test_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> No
 
 def test_requested_usage_does_not_show_in_the_stream() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
-    assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
+    stream = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
+    assert read(answer, [stream]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_stream_keeps_usage_that_the_caller_requested() -> None:
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, SSE)
-    sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
-    assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
+    chunks = [chunk("a", usage=None), chunk(None, usage=USAGE)]
+    assert read(answer, [frames(*chunks)]) == frames(*map(as_slug, chunks))
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_frames_pass_at_once_and_the_last_one_waits() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
+    assert answer.feed(frames(chunk("a"), has_done=False)) == frames(as_slug(chunk("a")), has_done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
     assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
@@ -287,25 +291,28 @@ def test_frames_pass_at_once_and_the_last_one_waits() -> None:
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n", b""])
 def test_every_form_of_final_frame_waits(last: bytes) -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    assert read(answer, [frames(chunk("a"), done=False), last]) == frames(as_slug(chunk("a")), done=False) + last
+    assert (
+        read(answer, [frames(chunk("a"), has_done=False), last]) == frames(as_slug(chunk("a")), has_done=False) + last
+    )
 
 
 def test_usage_in_an_unfinished_last_frame_counts() -> None:
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, SSE)
-    read(answer, [frames(chunk(None, usage=USAGE), done=False).rstrip()])
+    read(answer, [frames(chunk(None, usage=USAGE), has_done=False).rstrip()])
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_last_report_counts_and_usage_beside_content_stays() -> None:
-    early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 2}
-    sent = [chunk("a", usage=early), chunk("b", usage=late)]
+    early = USAGE | {"completion_tokens": 9}
+    late = USAGE | {"completion_tokens": 2}
+    chunks = [chunk("a", usage=early), chunk("b", usage=late)]
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
+    assert read(answer, [frames(*chunks)]) == frames(*map(as_slug, chunks))
     assert answer.reported.tokens == Tokens(input=10, output=2, cached_input=4)
 
 
 @pytest.mark.parametrize(
-    ("sent", "passed"),
+    ("stream", "passed"),
     [
         (b'data: {"model":"m","usage": null , "choices":[]}\n\n', b'data: {"model":"acme/fast" , "choices":[]}\n\n'),
         (b'data: {"usage":null}\n\n', b"data: {}\n\n"),
@@ -330,12 +337,12 @@ def test_last_report_counts_and_usage_beside_content_stays() -> None:
         (b"retry: 10\n\n", b"retry: 10\n\n"),
     ],
 )
-def test_unusual_frames_pass(sent: bytes, passed: bytes) -> None:
-    assert read(answer_reader(received(STREAMED), VENDOR_B, SSE), [sent]) == passed
+def test_unusual_frames_pass(stream: bytes, passed: bytes) -> None:
+    assert read(answer_reader(received(STREAMED), VENDOR_B, SSE), [stream]) == passed
 
 
 def test_frame_with_a_second_model_member_is_rewritten_in_both() -> None:
-    ordinary = frames(chunk("a"), done=False)
+    ordinary = frames(chunk("a"), has_done=False)
     odd = ordinary.replace(b"}\n\n", b',"model":"gpt-x-2026"}\n\n')
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
     out = read(answer, [ordinary, odd, ordinary])
@@ -346,8 +353,8 @@ def test_frame_with_a_second_model_member_is_rewritten_in_both() -> None:
 @given(CUTS)
 def test_nothing_after_the_last_frame_belongs_to_the_answer(places: list[int]) -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    sent = frames(chunk("a")) + frames(chunk("late")) + b"junk"
-    assert read(answer, cut(sent, places)) == frames(as_slug(chunk("a")))
+    stream = frames(chunk("a")) + frames(chunk("late")) + b"junk"
+    assert read(answer, cut(stream, places)) == frames(as_slug(chunk("a")))
     assert answer.ended
 
 
@@ -364,21 +371,21 @@ ODD = st.sampled_from([b": ping\n\n", b":\n", b"\n", b"event: x\n\n", b'data: {"
     st.lists(CHUNKS | PLAIN | ODD, max_size=8), CUTS, st.sampled_from([STREAMED, STREAMED_WITH_USAGE]), st.booleans()
 )
 def test_segmentation_changes_neither_output_nor_tokens(
-    sent: list[Any], places: list[int], body: dict[str, Any], done: bool
+    values: list[Any], places: list[int], body: dict[str, Any], has_done: bool
 ) -> None:
-    stream = frames(*sent, done=done)
+    stream = frames(*values, has_done=has_done)
     unsplit, pieces = (answer_reader(received(body), VENDOR_B, SSE) for _ in range(2))
     out = read(unsplit, [stream])
     assert read(pieces, cut(stream, places)) == out
     assert pieces.reported.tokens == unsplit.reported.tokens
-    given = [p for p in payloads(stream) if p != "[DONE]"]
+    inputs = [p for p in payloads(stream) if p != "[DONE]"]
     dropped = "stream_options" not in body
     expected = [
         {k: v for k, v in as_slug(p).items() if not (dropped and k == "usage" and v is None)}
-        for p in given
+        for p in inputs
         if not (dropped and p["choices"] == [] and p.get("usage"))
     ]
-    assert payloads(out) == expected + ["[DONE]"] * done
+    assert payloads(out) == expected + ["[DONE]"] * has_done
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), CUTS)
@@ -393,7 +400,8 @@ def test_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
     big = chunk("x" * 5_000_000, usage=USAGE)
     stream = frames(big, chunk("b"))
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, SSE)
-    out, most = b"", 0
+    out = b""
+    most = 0
     for at in range(0, len(stream), step):
         out += answer.feed(stream[at : at + step])
         most = max(most, min(len(stream), at + step) - len(out))
@@ -404,7 +412,9 @@ def test_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
 
 def test_held_frames_have_a_bound() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, SSE)
-    finish = frames(chunk("x" * 9_994) | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, done=False)
+    finish = frames(
+        chunk("x" * 9_994) | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, has_done=False
+    )
     out = b"".join(answer.feed(finish + b": keep-alive %0*d\n\n" % (9_000, 1)) for _ in range(1000))
     assert len(out) > 8_000_000 - finish_module.MAX_HELD_BYTES - (2 << 20)
 
@@ -432,24 +442,25 @@ def test_body_of_too_many_numbers_is_not_parsed_and_still_counts() -> None:
 def test_embeddings_usage_has_no_output() -> None:
     body = {"model": SLUG, "input": "x"}
     answer = answer_reader(received(body, "/v1/embeddings"), VENDOR_B, JSON)
-    sent = {
+    vendor_body = {
         "object": "list",
         "data": [{"embedding": [0.5]}],
         "model": "m",
         "usage": {"prompt_tokens": 2, "total_tokens": 2},
     }
-    assert orjson.loads(read(answer, [orjson.dumps(sent)])) == as_slug(sent)
+    assert orjson.loads(read(answer, [orjson.dumps(vendor_body)])) == as_slug(vendor_body)
     assert answer.reported.tokens == Tokens(input=2, output=0, cached_input=0)
 
 
 def test_every_chat_provider_is_read_alike() -> None:
     custom = Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h/api/v1")
-    asked = build_request(received(HELLO, CHAT), custom, "k")
-    assert asked.url_at(custom.base_url or "") == "https://h/api/v1/chat/completions"
+    call = build_request(received(HELLO, CHAT), custom, "k")
+    assert call.url_at(custom.base_url or "") == "https://h/api/v1/chat/completions"
 
 
 DELTA = b'data: {"id":"c1","model":"gpt-x-2026","choices":[{"delta":{"content":"a"}}]'
-OPENING, ENDING = DELTA[:-5], DELTA[-4:] + b"}\n\n"
+OPENING = DELTA[:-5]
+ENDING = DELTA[-4:] + b"}\n\n"
 TEXTS = [  # between them
     b"more",
     b"",
@@ -515,7 +526,9 @@ KINDS_OF_FRAME = [
     set(),
     True,
 )
-def test_frame_that_arrives_alone_is_read_like_any_other(frames: list[bytes], joined: set[int], asked: bool) -> None:
+def test_frame_that_arrives_alone_is_read_like_any_other(
+    frames: list[bytes], joined: set[int], asks_usage: bool
+) -> None:
     """Whole frames take a fast path that split frames do not take; single bytes never take it."""
     at_once = [b""]
     for number, frame in enumerate(frames):
@@ -523,14 +536,14 @@ def test_frame_that_arrives_alone_is_read_like_any_other(frames: list[bytes], jo
             at_once[-1] += frame
         else:
             at_once.append(frame)
-    request = received(STREAMED_WITH_USAGE if asked else STREAMED)
-    plain = [DELTA + (b"}\n\n" if asked else b',"usage":null}\n\n')] * 2
-    seen = []
+    request = received(STREAMED_WITH_USAGE if asks_usage else STREAMED)
+    plain = [DELTA + (b"}\n\n" if asks_usage else b',"usage":null}\n\n')] * 2
+    results = []
     for pieces in (at_once, cut(b"".join(frames), range(10_000))):
         one = answer_reader(request, VENDOR_B, SSE)
         passed = b"".join(one.feed(piece) for piece in [*plain, *pieces])
-        seen.append((passed, one.end(), one.reported.tokens, one.failed))
-    assert seen[0] == seen[1]
+        results.append((passed, one.end(), one.reported.tokens, one.failed))
+    assert results[0] == results[1]
 
 
 def test_learned_pattern_rewrites_deltas_as_the_parser_does() -> None:

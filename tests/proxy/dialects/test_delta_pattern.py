@@ -25,7 +25,8 @@ def test_escape_that_the_next_text_would_complete_does_not_match() -> None:
 def test_pattern_joins_the_texts_of_whole_deltas_only() -> None:
     pattern = learn_from(b'data: {"content":"a"}\n\n', b"", 0, 0)
     assert pattern is not None
-    one, two = b'data: {"content":"\\"one"}\n\n', b'data: {"content":""}\n\n'
+    one = b'data: {"content":"\\"one"}\n\n'
+    two = b'data: {"content":""}\n\n'
     assert pattern.joined_text(one) == b'\\"one'
     assert pattern.joined_text(one + two + one) == b'\\"one\\"one'
     assert pattern.joined_text(one, two, one) == pattern.joined_text(one, two + one) == b'\\"one\\"one'

@@ -85,11 +85,11 @@ def test_a_request_keeps_the_numbers_of_schemas_and_history(caller: str, target:
 @pytest.mark.parametrize(("caller", "target"), PAIRS)
 def test_a_long_request_keeps_them_too(caller: str, target: str) -> None:
     text = request_text(caller, "x" * (3 * LONG_BYTES))
-    found = parse_with_placeholders(text)
-    assert found is not None
+    result = parse_with_placeholders(text)
+    assert result is not None
     request = received(text, PATHS[caller])
     assert isinstance(request, FakeReceived)
-    request.json, request.outline = found
+    request.json, request.outline = result
     assert request.outline is not None
     assert occurrences(bytes(build_request(request, TARGETS[target], "k").body)) == 2
 
@@ -120,8 +120,8 @@ def test_inputs_of_whole_answers_keep_numbers_beyond_a_double() -> None:
 
 def test_a_schema_that_is_closed_for_the_target_keeps_its_numbers() -> None:
     schema = {"type": "object", "properties": {"n": {"const": orjson.Fragment(NUMBERS)}}}
-    asked = {"type": "json_schema", "json_schema": {"name": "o", "schema": schema}}
-    text = orjson.dumps({"model": SLUG, "messages": [], "response_format": asked})
+    response_format = {"type": "json_schema", "json_schema": {"name": "o", "schema": schema}}
+    text = orjson.dumps({"model": SLUG, "messages": [], "response_format": response_format})
     assert occurrences(bytes(build_request(received(text, CHAT), VENDOR_A, "k").body)) == 1
 
 
@@ -156,9 +156,9 @@ def test_streamed_arguments_that_are_an_object_keep_their_numbers() -> None:
 
 
 def answered(caller: str, target: Target, answer: bytes, *, stream: bool = False) -> bytes:
-    """What the caller gets for an answer of the target."""
+    """Return the caller's bytes for an answer of the target."""
     body: dict[str, Any] = {"model": SLUG, "messages": [], "stream": stream, "max_tokens": 5}
     reader = answer_reader(received(body, PATHS[caller]), target, SSE if stream else JSON)
-    written = read(reader, [answer])
-    assert payloads(written) if stream else orjson.loads(written)
-    return written
+    output = read(reader, [answer])
+    assert payloads(output) if stream else orjson.loads(output)
+    return output

@@ -10,8 +10,11 @@ from policy.endpoints import Target
 from tests.proxy.dialects.samples import answer_reader, received
 
 SLUG = "acme/chat"
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-SSE, JSON = [("content-type", "text/event-stream")], [("content-type", "application/json")]
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+SSE = [("content-type", "text/event-stream")]
+JSON = [("content-type", "application/json")]
 VENDOR_A = Target("VENDOR_A", secret_id="s", target_model="m")
 VENDOR_B = Target("VENDOR_B", secret_id="s", target_model="m")
 DELTA = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}

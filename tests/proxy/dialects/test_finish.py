@@ -1,4 +1,4 @@
-"""What waits for the usage, and what lets it go: the rule of `finish.py`, in each dialect of targets."""
+"""Last events wait for the usage until something lets them go: the rule of `finish.py`, for each target dialect."""
 
 import re
 from typing import Any
@@ -17,11 +17,11 @@ CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
 
 def chunk(index: int = 0, finish: str | None = None, usage: Any = None, **delta: Any) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": finish}
-    return frames({"model": "m", "choices": [choice]} | ({"usage": usage} if usage else {}), done=False)
+    return frames({"model": "m", "choices": [choice]} | ({"usage": usage} if usage else {}), has_done=False)
 
 
 def passed(text: bytes) -> bytes:
-    """As a caller gets it."""
+    """Return the bytes that the caller gets: with the slug as the model."""
     return text.replace(b'"model":"m"', b'"model":"%b"' % SLUG.encode())
 
 
@@ -33,7 +33,7 @@ def reader(path: str = CHAT, **members: Any) -> AnswerReader:
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 def test_finish_and_usage_leave_together(path: str) -> None:
     answer = reader(path)
-    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False)
+    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, has_done=False)
     assert answer.feed(chunk(content="a")) == passed(chunk(content="a"))
     assert answer.feed(chunk(finish="stop")) == answer.feed(b": keep-alive\n\n") == b""
     assert answer.feed(usage) == passed(chunk(finish="stop") + b": keep-alive\n\n" + usage)
@@ -93,7 +93,7 @@ def test_usage_of_zero_lets_nothing_go() -> None:
 
 def test_usage_before_the_finish_passes() -> None:
     answer = reader()
-    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False)
+    usage = frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, has_done=False)
     assert answer.feed(usage) == passed(usage)
     assert answer.feed(chunk(finish="stop")) == b""
 
@@ -112,14 +112,14 @@ def test_last_event_is_supplied_where_nothing_else_is_missing() -> None:
 def test_answer_without_usage_ends_some_waits_after_its_finish(path: str, last: bytes) -> None:
     answer = reader(path, stream_options=None, max_tokens=9, messages=[{"role": "user", "content": "x"}])
     answer.feed(chunk(content="a"))
-    sent = answer.feed(chunk(finish="stop"))
+    output = answer.feed(chunk(finish="stop"))
     for _ in range(WAITS_FOR_USAGE - 1):
-        sent += answer.waited()
-        sent += answer.feed(b": keep-alive\n\n")
+        output += answer.waited()
+        output += answer.feed(b": keep-alive\n\n")
         assert (answer.ended, bool(answer.waits)) == (False, True)
-    sent += answer.waited()
+    output += answer.waited()
     assert (answer.ended, answer.waits) == (True, 0)
-    assert len(re.findall(rb'"(?:finish|stop)_reason":"', sent)) == 1
+    assert len(re.findall(rb'"(?:finish|stop)_reason":"', output)) == 1
     assert answer.end().endswith(last)
 
 
@@ -129,7 +129,7 @@ def test_report_in_a_late_wait_is_believed() -> None:
     answer.feed(chunk(finish="stop"))
     for _ in range(WAITS_FOR_USAGE - 1):
         answer.waited()
-    answer.feed(frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, done=False))
+    answer.feed(frames({"model": "m", "choices": [], "usage": CHAT_USAGE}, has_done=False))
     assert answer.waited() == b""
     assert answer.ended
     assert answer.reported.tokens == Tokens(input=10, output=3)
@@ -158,7 +158,7 @@ def test_output_after_the_wait_for_the_usage_is_read_on(path: str) -> None:
 
 def test_failure_ends_a_wait_later_unless_output_follows() -> None:
     answer = reader()
-    failure = frames({"error": {"message": "x"}}, done=False)
+    failure = frames({"error": {"message": "x"}}, has_done=False)
     assert answer.feed(failure) == failure
     first = answer.waits
     assert answer.feed(b": keep-alive\n\n") == b": keep-alive\n\n"
@@ -182,20 +182,20 @@ def test_each_wait_has_a_number_of_its_own() -> None:
 
 def test_failure_leaves_at_once_behind_what_was_held() -> None:
     answer = reader()
-    failure = frames({"error": {"message": "x"}}, done=False)
+    failure = frames({"error": {"message": "x"}}, has_done=False)
     answer.feed(chunk(finish="stop"))
     assert answer.feed(failure) == passed(chunk(finish="stop")) + failure
 
 
 def test_ends_of_parts_wait_until_another_part_begins() -> None:
     answer = reader("/v1/responses", input="x")
-    first, done, added = (
+    first, done_event, added = (
         events({"type": kind, "item": {}})
         for kind in ("response.output_text.delta", "response.output_item.done", "response.output_item.added")
     )
     assert answer.feed(first) == first
-    assert answer.feed(done) == b""
-    assert answer.feed(added) == done + added
+    assert answer.feed(done_event) == b""
+    assert answer.feed(added) == done_event + added
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_last_event_of_any_size_ends_the_answer(size: int) -> None:
     usage = {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13}
     delta = events({"type": "response.output_text.delta", "delta": "a"})
     last = events({"type": "response.completed", "response": {"output": "x" * size, "usage": usage}})
-    sent = delta + last + b": junk\n\n"
-    for step in (65_536, len(sent)):
+    stream = delta + last + b": junk\n\n"
+    for step in (65_536, len(stream)):
         answer = reader("/v1/responses", input="x")
-        out = b"".join(answer.feed(sent[start : start + step]) for start in range(0, len(sent), step))
+        out = b"".join(answer.feed(stream[start : start + step]) for start in range(0, len(stream), step))
         assert answer.ended
         assert len(out) < len(delta + last), "the end waits"
         assert out + answer.end() == delta + last

@@ -26,7 +26,9 @@ from tests.upstream.oddities.row import (
 )
 
 Json = dict[str, Any]
-HEARD = pytest.mark.parametrize("heard", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+CALLER_DIALECTS = pytest.mark.parametrize(
+    "caller_dialect", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name
+)
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,9 @@ CASES = [
 ]
 
 
-def translated(spoken: Dialect, heard: Dialect, stream: bytes) -> tuple[list[Any], TranslatingStreamReader]:
+def translated(spoken: Dialect, caller_dialect: Dialect, stream: bytes) -> tuple[list[Any], TranslatingStreamReader]:
     context = AnswerContext("acme/chat", Request([], include_usage=True), 1_700_000_000, seals_of())
-    reader = TranslatingStreamReader(spoken, heard, context, spoken.new_meter(MAX_REPORTED_TOKENS))
+    reader = TranslatingStreamReader(spoken, caller_dialect, context, spoken.new_meter(MAX_REPORTED_TOKENS))
     return payloads(reader.feed(stream) + reader.end()), reader
 
 
@@ -114,102 +116,102 @@ def is_failure(event: Any) -> bool:
     return isinstance(event, dict) and (bool(event.get("error")) or event.get("type") in ("error", "response.failed"))
 
 
-def check_last_word(heard: Dialect, told: list[Any]) -> None:
+def check_last_word(caller_dialect: Dialect, events: list[Any]) -> None:
     """The failure was told once, in the form of the dialect, and nothing after it."""
-    assert "overloaded" in repr(told[-1])
-    if heard is RESPONSES:
-        assert [event["type"] for event in told[-2:]] == ["error", "response.failed"]
-        told = told[:-1]
-    assert [event for event in told if is_failure(event)] == [told[-1]]
+    assert "overloaded" in repr(events[-1])
+    if caller_dialect is RESPONSES:
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        events = events[:-1]
+    assert [event for event in events if is_failure(event)] == [events[-1]]
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize(("spoken", "failure", "place"), CASES)
-def test_nothing_follows_a_failure(spoken: Spoken, failure: Json, place: Any, heard: Dialect) -> None:
-    told, reader = translated(spoken.dialect, heard, frames(*place(spoken, failure)))
+def test_nothing_follows_a_failure(spoken: Spoken, failure: Json, place: Any, caller_dialect: Dialect) -> None:
+    events, reader = translated(spoken.dialect, caller_dialect, frames(*place(spoken, failure)))
     assert reader.failed
-    check_last_word(heard, told)
+    check_last_word(caller_dialect, events)
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_failure_behind_the_last_event_is_no_part_of_the_answer(spoken: Spoken, heard: Dialect) -> None:
-    told, reader = translated(spoken.dialect, heard, frames(*spoken.text, spoken.failures[0]))
+def test_failure_behind_the_last_event_is_no_part_of_the_answer(spoken: Spoken, caller_dialect: Dialect) -> None:
+    events, reader = translated(spoken.dialect, caller_dialect, frames(*spoken.text, spoken.failures[0]))
     assert (reader.ended, reader.failed) == (True, False)
-    assert not any(map(is_failure, told))
+    assert not any(map(is_failure, events))
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_comments_do_not_follow_a_failure(spoken: Spoken, heard: Dialect) -> None:
+def test_comments_do_not_follow_a_failure(spoken: Spoken, caller_dialect: Dialect) -> None:
     stream = frames(*spoken.text[:-4], spoken.failures[0]) + b": alive\n\n" + frames(*spoken.text)
-    told, _ = translated(spoken.dialect, heard, stream)
-    check_last_word(heard, told)
+    events, _ = translated(spoken.dialect, caller_dialect, stream)
+    check_last_word(caller_dialect, events)
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_unreadable_events_after_a_failure_are_ignored(spoken: Spoken, heard: Dialect) -> None:
-    told, _ = translated(spoken.dialect, heard, frames(spoken.failures[0], "{", "[1]"))
-    check_last_word(heard, told)
+def test_unreadable_events_after_a_failure_are_ignored(spoken: Spoken, caller_dialect: Dialect) -> None:
+    events, _ = translated(spoken.dialect, caller_dialect, frames(spoken.failures[0], "{", "[1]"))
+    check_last_word(caller_dialect, events)
 
 
-@HEARD
-def test_usage_is_read_on_both_sides_of_a_failure(heard: Dialect) -> None:
+@CALLER_DIALECTS
+def test_usage_is_read_on_both_sides_of_a_failure(caller_dialect: Dialect) -> None:
     for events in ([chat_usage(), {"error": ERROR}], [{"error": ERROR}, chat_usage()]):
-        told, reader = translated(CHAT, heard, frames(*chat_text("Hello"), *events, "[DONE]"))
-        check_last_word(heard, told)
+        output, reader = translated(CHAT, caller_dialect, frames(*chat_text("Hello"), *events, "[DONE]"))
+        check_last_word(caller_dialect, output)
         assert reader.reported.tokens == Tokens(input=12, output=5)
 
 
-@HEARD
-def test_text_of_the_failing_event_is_told_before_the_failure(heard: Dialect) -> None:
+@CALLER_DIALECTS
+def test_text_of_the_failing_event_is_told_before_the_failure(caller_dialect: Dialect) -> None:
     last = chat_chunk({"content": "the last word"}, "error", error=ERROR)
-    told, _ = translated(CHAT, heard, frames(*chat_text("Hello", finish=None), last, "[DONE]"))
-    check_last_word(heard, told)
-    assert "the last word" in repr(told[:-1])
+    events, _ = translated(CHAT, caller_dialect, frames(*chat_text("Hello", finish=None), last, "[DONE]"))
+    check_last_word(caller_dialect, events)
+    assert "the last word" in repr(events[:-1])
 
 
 BROKEN = ["abort", "error", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "network_error", "error: x"]
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("word", BROKEN)
-def test_answer_that_its_server_broke_off_is_a_failure(word: str, heard: Dialect) -> None:
-    told, reader = translated(CHAT, heard, frames(*chat_text("Hello", finish=word), chat_usage(), "[DONE]"))
+def test_answer_that_its_server_broke_off_is_a_failure(word: str, caller_dialect: Dialect) -> None:
+    events, reader = translated(CHAT, caller_dialect, frames(*chat_text("Hello", finish=word), chat_usage(), "[DONE]"))
     assert reader.failed
-    assert is_failure(told[-1])
-    assert word in repr(told[-1])
-    assert sum(map(is_failure, told)) == (2 if heard is RESPONSES else 1)
+    assert is_failure(events[-1])
+    assert word in repr(events[-1])
+    assert sum(map(is_failure, events)) == (2 if caller_dialect is RESPONSES else 1)
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("word", BROKEN)
-def test_whole_answer_that_its_server_broke_off_is_an_error(word: str, heard: Dialect) -> None:
+def test_whole_answer_that_its_server_broke_off_is_an_error(word: str, caller_dialect: Dialect) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": word}
-    check_whole_error(CHAT, heard, {"id": "c", "choices": [choice]}, word)
+    check_whole_error(CHAT, caller_dialect, {"id": "c", "choices": [choice]}, word)
 
 
-@HEARD
-def test_whole_answer_with_an_error_of_a_choice_is_an_error(heard: Dialect) -> None:
+@CALLER_DIALECTS
+def test_whole_answer_with_an_error_of_a_choice_is_an_error(caller_dialect: Dialect) -> None:
     message = {"role": "assistant", "content": "Hello"}
     for error in (ERROR, "overloaded"):
         choice = {"index": 0, "message": message, "finish_reason": "error", "error": error}
-        check_whole_error(CHAT, heard, {"id": "c", "choices": [choice]}, "overloaded")
+        check_whole_error(CHAT, caller_dialect, {"id": "c", "choices": [choice]}, "overloaded")
 
 
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_whole_response_that_failed_is_an_error_with_or_without_output(status: str, heard: Dialect) -> None:
+def test_whole_response_that_failed_is_an_error_with_or_without_output(status: str, caller_dialect: Dialect) -> None:
     outputs: list[Any] = [[], response_text("Hello")[-1]["response"]["output"]]
     for output in outputs:
         response = {"id": "r", "object": "response", "status": status, "output": output, "error": None}
-        check_whole_error(RESPONSES, heard, response, status)
+        check_whole_error(RESPONSES, caller_dialect, response, status)
 
 
-def check_whole_error(spoken: Dialect, heard: Dialect, answer: Json, word: str) -> None:
+def check_whole_error(spoken: Dialect, caller_dialect: Dialect, answer: Json, word: str) -> None:
     context = AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of())
-    reader = TranslatingBodyReader(spoken, heard, context, spoken.new_meter(MAX_REPORTED_TOKENS))
+    reader = TranslatingBodyReader(spoken, caller_dialect, context, spoken.new_meter(MAX_REPORTED_TOKENS))
     reader.feed(orjson.dumps(answer))
     error = orjson.loads(reader.end())
     assert reader.failed

@@ -59,10 +59,10 @@ def test_dialect_follows_the_path() -> None:
 
 
 def test_request_has_the_targets_model_and_credential() -> None:
-    asked = build_request(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
-    assert asked.url_at("https://api.example/") == "https://api.example/v1/messages"
-    assert orjson.loads(bytes(asked.body)) == HELLO | {"model": "claude-x"}
-    assert asked.headers == {
+    call = build_request(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
+    assert call.url_at("https://api.example/") == "https://api.example/v1/messages"
+    assert orjson.loads(bytes(call.body)) == HELLO | {"model": "claude-x"}
+    assert call.headers == {
         "content-type": "application/json",
         "anthropic-version": "2023-06-01",
         "x-api-key": "sk-ant",
@@ -70,14 +70,14 @@ def test_request_has_the_targets_model_and_credential() -> None:
 
 
 def test_only_version_and_betas_of_the_callers_headers_pass() -> None:
-    sent = [
+    headers = [
         ("anthropic-version", "2024-01-01"),
         ("anthropic-beta", "a"),
         ("anthropic-beta", "b"),
         ("x-api-key", "tg_k"),
     ]
-    asked = build_request(received(HELLO, MESSAGES, sent), VENDOR_A, "sk-ant")
-    assert asked.headers == {
+    call = build_request(received(HELLO, MESSAGES, headers), VENDOR_A, "sk-ant")
+    assert call.headers == {
         "content-type": "application/json",
         "anthropic-version": "2024-01-01",
         "anthropic-beta": "a,b",  # one list, as the two fields were (RFC 9110 5.3)
@@ -132,7 +132,8 @@ def test_last_complete_split_of_the_input_counts(first: Any, last: Any, tokens: 
 
 @given(CUTS)
 def test_segmentation_changes_neither_output_nor_tokens(places: list[int]) -> None:
-    first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
+    first = {"input_tokens": 10, "cache_read_input_tokens": 3}
+    last = {"output_tokens": 7}
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
     assert read(answer, cut(events(*stream_events("m", first, last)), places)) == events(
         *stream_events(SLUG, first, last)
@@ -145,20 +146,22 @@ WORDS = ["one", "", "error", "usage", "model", "message_stop", 'a "quoted" word'
 
 @given(st.lists(st.sampled_from(WORDS), max_size=8), st.sets(st.integers(0, 8)))
 def test_deltas_that_arrive_whole_are_read_like_any_other(words: list[str], joined: set[int]) -> None:
-    """They are recognized without a look at what is in them; single bytes never are."""
-    first, last = {"input_tokens": 10}, {"output_tokens": 7}
-    before, after = stream_events("m", first, last)[:4], stream_events("m", first, last)[4:]
+    """Whole deltas are recognized without a look at their content; single bytes never are."""
+    first = {"input_tokens": 10}
+    last = {"output_tokens": 7}
+    before = stream_events("m", first, last)[:4]
+    after = stream_events("m", first, last)[4:]
     at_once = [b""]
     for number, event in enumerate([*before, *map(text, words), *after]):
         at_once[-1] += events(event)
         if number not in joined:
             at_once.append(b"")
-    seen = []
+    results = []
     for pieces in (at_once, cut(b"".join(at_once), range(10_000))):
         answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, SSE)
         passed = b"".join(answer.feed(piece) for piece in pieces)
-        seen.append((passed, answer.end(), answer.reported.tokens, answer.failed))
-    assert seen[0] == seen[1]
+        results.append((passed, answer.end(), answer.reported.tokens, answer.failed))
+    assert results[0] == results[1]
 
 
 def test_message_stop_waits_for_the_end() -> None:
@@ -177,11 +180,11 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
         events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
     ]
     counted = samples.delivered_counter(received(STREAMED, MESSAGES))
-    seen = []
+    bills = []
     for step in steps:
         counted.pending.append(answer.feed(step))
-        seen.append(tokens_so_far(answer.reported, counted))
-    assert seen == [
+        bills.append(tokens_so_far(answer.reported, counted))
+    assert bills == [
         Tokens(input=50, output=0, cached_input=0),
         Tokens(input=50, output=100, cached_input=0),
         Tokens(input=50, output=3, cached_input=0),
@@ -192,6 +195,6 @@ def test_body_names_the_slug_and_its_cache_reads_are_metered() -> None:
     body = {"id": "msg", "type": "message", "model": "m", "content": [{"type": "tool_use", "input": {"model": "own"}}]}
     usage = {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}
     answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, JSON)
-    sent = orjson.dumps(body | {"usage": usage})
-    assert orjson.loads(read(answer, [sent])) == body | {"model": SLUG, "usage": usage}
+    raw = orjson.dumps(body | {"usage": usage})
+    assert orjson.loads(read(answer, [raw])) == body | {"model": SLUG, "usage": usage}
     assert answer.reported.tokens == Tokens(input=10, output=2, cached_input=6)

@@ -1,4 +1,4 @@
-"""What a vendor wants back of its answer comes back with the next turn, through a caller of another dialect."""
+"""Reasoning and other state of a vendor comes back to it with the next turn, through a caller of another dialect."""
 
 from typing import Any
 
@@ -20,19 +20,19 @@ HIDDEN = {"type": "redacted_thinking", "data": "abc"}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 
 
-def answered(spoken: Dialect, heard: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
+def answered(spoken: Dialect, caller_dialect: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
     """The caller's body for a target's answer."""
     context = AnswerContext("acme/chat", Request([], tools=[Tool("f")]), 5, seals_of())
-    return heard.write_answer(spoken.read_answer(answer), context, Tokens(input=1, output=1))
+    return caller_dialect.write_answer(spoken.read_answer(answer), context, Tokens(input=1, output=1))
 
 
-def continued(heard: Dialect, body: dict[str, Any]) -> dict[str, Any]:
+def continued(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     """The caller's next request: the answer as it came, and the results of its calls."""
-    if heard is CHAT:
+    if dialect is CHAT:
         message = {name: value for name, value in body["choices"][0]["message"].items() if value is not None}
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "r"} for call in message["tool_calls"]]
         return {"model": "s", "messages": [USER, message, *results], "reasoning_effort": "high"}
-    if heard is MESSAGES:
+    if dialect is MESSAGES:
         uses = [block for block in body["content"] if block["type"] == "tool_use"]
         results = [{"type": "tool_result", "tool_use_id": use["id"], "content": "r"} for use in uses]
         turns = [USER, {"role": "assistant", "content": body["content"]}, {"role": "user", "content": results}]
@@ -43,11 +43,11 @@ def continued(heard: Dialect, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_answer(**message: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": None, **message}
-    return {"id": "c", "created": 5, "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]}
+    full_message = {"role": "assistant", "content": None, **message}
+    return {"id": "c", "created": 5, "choices": [{"index": 0, "message": full_message, "finish_reason": "tool_calls"}]}
 
 
-@pytest.mark.parametrize("heard", [MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("caller_dialect", [MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(
     "message",
     [
@@ -61,8 +61,10 @@ def chat_answer(**message: Any) -> dict[str, Any]:
     ],
     ids=["thought signature", "reasoning_content", "both", "reasoning_details"],
 )
-def test_chat_target_gets_its_own_back(heard: Dialect, message: dict[str, Any]) -> None:
-    request = opened(heard.read_request(continued(heard, answered(CHAT, heard, chat_answer(**message)))))
+def test_chat_target_gets_its_own_back(caller_dialect: Dialect, message: dict[str, Any]) -> None:
+    request = opened(
+        caller_dialect.read_request(continued(caller_dialect, answered(CHAT, caller_dialect, chat_answer(**message))))
+    )
     _, returned, _ = CHAT.write_request(request, "m", "VENDOR_C")["messages"]
     assert returned == {"role": "assistant", "content": None, **message}
 
@@ -72,9 +74,9 @@ def test_messages_target_gets_its_own_back_from_a_chat_caller(blocks: list[Any])
     content = [*blocks, USE]
     answer = {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use"}
     request = opened(CHAT.read_request(continued(CHAT, answered(MESSAGES, CHAT, answer))))
-    written = MESSAGES.write_request(request, "m", "VENDOR_A")
-    assert written["messages"][1] == {"role": "assistant", "content": content}
-    assert written["thinking"]["type"] == "adaptive"
+    body = MESSAGES.write_request(request, "m", "VENDOR_A")
+    assert body["messages"][1] == {"role": "assistant", "content": content}
+    assert body["thinking"]["type"] == "adaptive"
     assert request.reasoning_off == ""
 
 
@@ -88,6 +90,6 @@ def test_responses_target_gets_its_own_back_from_a_chat_caller() -> None:
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
     answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [item, call]}
     request = opened(CHAT.read_request(continued(CHAT, answered(RESPONSES, CHAT, answer))))
-    written = RESPONSES.write_request(request, "m", "VENDOR_B")
-    returned = [entry for entry in written["input"] if entry.get("type") == "reasoning"]
+    body = RESPONSES.write_request(request, "m", "VENDOR_B")
+    returned = [entry for entry in body["input"] if entry.get("type") == "reasoning"]
     assert returned == [item]

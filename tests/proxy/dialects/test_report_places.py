@@ -71,8 +71,8 @@ def test_usage_of_a_body_too_large_to_hold_is_found_anywhere(usage_at: str) -> N
     parts = {"head": [usage, data, data], "middle": [data, usage, data], "tail": [data, data, usage]}[usage_at]
     raw = b'{"model":"gpt-x",' + b",".join(parts) + b"}"
     answer = BodyReader(SLUG, OpenAiMeter(), limit=100_000)
-    sent = read(answer, [raw[at : at + 10_000] for at in range(0, len(raw), 10_000)])
-    assert sent == raw.replace(b"gpt-x", SLUG.encode())
+    output = read(answer, [raw[at : at + 10_000] for at in range(0, len(raw), 10_000)])
+    assert output == raw.replace(b"gpt-x", SLUG.encode())
     assert answer.reported.tokens == Tokens(input=12, output=5)
 
 
@@ -137,8 +137,8 @@ LARGE_EVENTS: dict[str, tuple[str, Target, bytes]] = {
 def test_report_of_an_event_above_the_size_bound_counts(name: str) -> None:
     path, target, stream = LARGE_EVENTS[name]
     answer = answer_reader(received({"model": SLUG, "stream": True}, path), target, SSE)
-    sent = read(answer, [stream[at : at + 65_536] for at in range(0, len(stream), 65_536)])
-    assert sent == stream.replace(b"gpt-x", SLUG.encode()).replace(b"claude-x", SLUG.encode())
+    output = read(answer, [stream[at : at + 65_536] for at in range(0, len(stream), 65_536)])
+    assert output == stream.replace(b"gpt-x", SLUG.encode()).replace(b"claude-x", SLUG.encode())
     assert answer.reported.tokens == Tokens(input=12, output=5)
 
 

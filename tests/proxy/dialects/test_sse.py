@@ -17,10 +17,10 @@ WITHOUT_COMMENTS = st.lists(st.sampled_from(BLANKS + LINES), max_size=25).map(b"
 def split(pieces: list[bytes], limit: int = sse.MAX_FRAME_BYTES) -> list[sse.Piece]:
     """All pieces of a stream, including the bytes after the last blank line."""
     framer = sse.Framer(limit)
-    found = [piece for data in pieces for piece in framer.split(data)]
+    parts = [piece for data in pieces for piece in framer.split(data)]
     rest = framer.flush()
     assert len(rest) <= limit + 2
-    return [*found, (rest, sse.FRAME)] if rest else found
+    return [*parts, (rest, sse.FRAME)] if rest else parts
 
 
 def of_kind(pieces: list[sse.Piece], *kinds: int) -> list[bytes]:
@@ -29,7 +29,8 @@ def of_kind(pieces: list[sse.Piece], *kinds: int) -> list[bytes]:
 
 @given(STREAMS, CUTS)
 def test_segmentation_does_not_change_the_frames(stream: bytes, places: list[int]) -> None:
-    at_once, in_pieces = split([stream]), split(cut(stream, places))
+    at_once = split([stream])
+    in_pieces = split(cut(stream, places))
     assert b"".join(data for data, _ in in_pieces) == stream
     assert of_kind(in_pieces, sse.FRAME) == of_kind(at_once, sse.FRAME)
 
@@ -39,7 +40,8 @@ def test_segmentation_does_not_change_the_heads_of_oversized_frames(
     stream: bytes, places: list[int], limit: int
 ) -> None:
     ended = stream + b"\n\n"
-    at_once, in_pieces = split([ended], limit), split(cut(ended, places), limit)
+    at_once = split([ended], limit)
+    in_pieces = split(cut(ended, places), limit)
     assert b"".join(data for data, _ in in_pieces) == ended
     assert of_kind(in_pieces, sse.FRAME, sse.HEAD) == of_kind(at_once, sse.FRAME, sse.HEAD)
     assert all(len(data) <= limit for data in of_kind(in_pieces, sse.FRAME, sse.HEAD))
@@ -120,8 +122,8 @@ OBJECTS = st.lists(st.sampled_from((b'{"a":1}', b'{"b": "\\n"}', b"\n", b"\r\n",
 def test_each_line_of_json_is_a_frame_however_it_is_segmented(lines: bytes, places: list[int]) -> None:
     framer = sse.LineFramer()
     frames = [data for piece in cut(lines, places) for data, _ in framer.split(piece)]
-    found = [sse.data_of(frame).strip() for frame in (*frames, framer.flush())]
-    assert [data for data in found if data] == [line for line in map(bytes.strip, lines.split(b"\n")) if line]
+    values = [sse.data_of(frame).strip() for frame in (*frames, framer.flush())]
+    assert [data for data in values if data] == [line for line in map(bytes.strip, lines.split(b"\n")) if line]
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\n\t\n"])

@@ -27,7 +27,9 @@ SPOKEN = [(CHAT, CHAT_ANSWERS), (MESSAGES, MESSAGES_ANSWERS), (RESPONSES, RESPON
 RECORDED = [(dialect, name) for dialect, answers in SPOKEN for name in answers]
 ANSWERS: dict[str, dict[str, Any]] = {dialect.name: dict(answers) for dialect, answers in SPOKEN}
 CASES = pytest.mark.parametrize(("spoken", "name"), RECORDED, ids=[f"{d.name}-{name}" for d, name in RECORDED])
-HEARD = pytest.mark.parametrize("heard", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+CALLER_DIALECTS = pytest.mark.parametrize(
+    "caller_dialect", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name
+)
 
 
 def recorded(spoken: Dialect, name: str) -> tuple[Any, bytes]:
@@ -50,19 +52,19 @@ def events_of(dialect: Dialect, stream: bytes) -> Iterator[Event]:
             yield from reader.read(orjson.loads(data))
 
 
-def translated(spoken: Dialect, heard: Dialect, pieces: Iterable[bytes]) -> bytes:
-    reader = TranslatingStreamReader(spoken, heard, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
+def translated(spoken: Dialect, caller_dialect: Dialect, pieces: Iterable[bytes]) -> bytes:
+    reader = TranslatingStreamReader(spoken, caller_dialect, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
     return b"".join([reader.feed(piece) for piece in pieces]) + reader.end()
 
 
-def told(answer: Answer, heard: Dialect) -> tuple[object, ...]:
-    """What both forms tell: without white space and order in JSON, and without the bytes of tokens (Responses).
+def told(answer: Answer, caller_dialect: Dialect) -> tuple[object, ...]:
+    """Return the common content: without white space and order in JSON, and without the bytes of tokens (Responses).
 
     A message of Chat Completions has no order between reasoning, text and calls.
     """
     logprobs = [{**token, "bytes": None, "top_logprobs": len(token["top_logprobs"])} for token in answer.logprobs or []]
     parts = [(type(part).__name__, _plain(asdict(part))) for part in answer.parts]
-    if heard is CHAT:
+    if caller_dialect is CHAT:
         calls = [part for part in parts if part[0] == "ToolCall"]
         texts = {kind: "".join(p.text for p in answer.parts if isinstance(p, kind)) for kind in (Text, Reasoning)}
         return answer.id, calls, texts, answer.stop, logprobs
@@ -89,30 +91,32 @@ def test_stream_is_read_as_the_whole_answer(spoken: Dialect, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoken", "name", "heard"),
+    ("spoken", "name", "caller_dialect"),
     # No caller of Messages can offer a custom tool, so no such answer comes to one.
     [
-        (spoken, name, heard)
+        (spoken, name, caller_dialect)
         for spoken, name in RECORDED
-        for heard in (CHAT, MESSAGES, RESPONSES)
-        if heard is not MESSAGES or name not in ("custom-call", "only-done-events")
+        for caller_dialect in (CHAT, MESSAGES, RESPONSES)
+        if caller_dialect is not MESSAGES or name not in ("custom-call", "only-done-events")
     ],
 )
-def test_caller_of_a_stream_reads_what_the_caller_of_a_body_reads(spoken: Dialect, name: str, heard: Dialect) -> None:
+def test_caller_of_a_stream_reads_what_the_caller_of_a_body_reads(
+    spoken: Dialect, name: str, caller_dialect: Dialect
+) -> None:
     whole, stream = recorded(spoken, name)
-    body = TranslatingBodyReader(spoken, heard, context(), spoken.new_body_meter(MAX_REPORTED_TOKENS))
+    body = TranslatingBodyReader(spoken, caller_dialect, context(), spoken.new_body_meter(MAX_REPORTED_TOKENS))
     body.feed(orjson.dumps(whole))
-    answer = heard.read_answer(orjson.loads(body.end()))
-    streamed = assembled(events_of(heard, translated(spoken, heard, [stream])))
-    assert told(streamed, heard) == told(answer, heard)
+    answer = caller_dialect.read_answer(orjson.loads(body.end()))
+    streamed = assembled(events_of(caller_dialect, translated(spoken, caller_dialect, [stream])))
+    assert told(streamed, caller_dialect) == told(answer, caller_dialect)
 
 
 @CASES
-@HEARD
-def test_callers_stream_does_not_depend_on_segments(spoken: Dialect, name: str, heard: Dialect) -> None:
+@CALLER_DIALECTS
+def test_callers_stream_does_not_depend_on_segments(spoken: Dialect, name: str, caller_dialect: Dialect) -> None:
     _, stream = recorded(spoken, name)
-    expected = translated(spoken, heard, [stream])
-    assert translated(spoken, heard, [stream[at : at + 1] for at in range(len(stream))]) == expected
+    expected = translated(spoken, caller_dialect, [stream])
+    assert translated(spoken, caller_dialect, [stream[at : at + 1] for at in range(len(stream))]) == expected
 
 
 def telling_places(stream: bytes) -> list[int]:
@@ -127,10 +131,10 @@ def telling_places(stream: bytes) -> list[int]:
 
 
 def assert_cuts_change_nothing(spoken: Dialect, stream: bytes, places: Iterable[int]) -> None:
-    heard = MESSAGES if spoken is not MESSAGES else CHAT
-    expected = translated(spoken, heard, [stream])
+    caller_dialect = MESSAGES if spoken is not MESSAGES else CHAT
+    expected = translated(spoken, caller_dialect, [stream])
     for place in places:
-        assert translated(spoken, heard, [stream[:place], stream[place:]]) == expected
+        assert translated(spoken, caller_dialect, [stream[:place], stream[place:]]) == expected
 
 
 @CASES
@@ -147,10 +151,10 @@ def test_every_cut_in_two_gives_the_same_stream(spoken: Dialect, name: str) -> N
 
 
 @CASES
-@HEARD
-def test_stream_that_breaks_off_is_never_closed(spoken: Dialect, name: str, heard: Dialect) -> None:
+@CALLER_DIALECTS
+def test_stream_that_breaks_off_is_never_closed(spoken: Dialect, name: str, caller_dialect: Dialect) -> None:
     """The caller must see that the answer is not complete."""
     _, frames = ANSWERS[spoken.name][name]
-    half = translated(spoken, heard, frames[: len(frames) // 2])
+    half = translated(spoken, caller_dialect, frames[: len(frames) // 2])
     with pytest.raises(AssertionError):
-        assembled(events_of(heard, half))
+        assembled(events_of(caller_dialect, half))

@@ -57,7 +57,7 @@ Part = str | tuple[str, str, str]
 
 
 def messages_events(parts: Iterable[Part], stop_reason: str = "end_turn", usage: Any = None) -> list[dict[str, Any]]:
-    """What a Messages target would send."""
+    """Return the events that a Messages target would send."""
     message: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
@@ -82,7 +82,7 @@ def messages_events(parts: Iterable[Part], stop_reason: str = "end_turn", usage:
 
 
 def chat_events(parts: Iterable[Part], finish_reason: str = "stop") -> list[dict[str, Any]]:
-    """What a Chat Completions target would send."""
+    """Return the chunks that a Chat Completions target would send."""
 
     def chunk(delta: Any, reason: str | None = None) -> dict[str, Any]:
         choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
@@ -110,7 +110,8 @@ def chat_events(parts: Iterable[Part], finish_reason: str = "stop") -> list[dict
 
 def assembled_by_chat_client(stream: bytes) -> tuple[str, list[tuple[str, str, str]], list[str]]:
     """Text, tool calls and finish reasons, as a Chat Completions client assembles them."""
-    text, reasons = "", []
+    text = ""
+    reasons = []
     calls: dict[int, tuple[str, str, str]] = {}
     for payload in payloads(stream)[:-1]:
         for choice in chat_types.ChatCompletionChunk.model_validate(payload).choices:
@@ -127,7 +128,8 @@ def assembled_by_chat_client(stream: bytes) -> tuple[str, list[tuple[str, str, s
 def assembled_by_messages_client(stream: bytes) -> tuple[list[Part], dict[str, Any]]:
     """Content and the last message_delta, as a Messages client assembles them; checks the order of events."""
     blocks: list[Any] = []
-    open_block, closing = -1, {}
+    open_block = -1
+    closing = {}
     for payload in payloads(stream):
         event = EVENT.validate_python(payload)
         match payload["type"]:
@@ -162,7 +164,7 @@ CALLS = st.tuples(
 
 @st.composite
 def outputs(draw: st.DrawFn) -> list[Part]:
-    """At most one text, then tool calls: both dialects can express this order."""
+    """Draw at most one text, then tool calls: both dialects can express this order."""
     text = draw(st.none() | TEXTS)
     calls = draw(st.lists(CALLS, max_size=3))
     return [*([text] if text else []), *((f"t{n}", call[1], call[2]) for n, call in enumerate(calls))]
@@ -195,9 +197,9 @@ def test_only_the_closing_chunks_wait_for_the_end() -> None:
     answer = answer_reader(received(WITH_USAGE), VENDOR_A, SSE)
     assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 0]
     assert answer.feed(events(stop)) == b""
-    finished, usage, done = payloads(answer.end())
+    finished, usage, last = payloads(answer.end())
     assert finished["choices"][0]["finish_reason"] == "stop"
-    assert (usage["choices"], done) == ([], "[DONE]")
+    assert (usage["choices"], last) == ([], "[DONE]")
 
 
 def test_cut_stream_gets_no_done_marker() -> None:
@@ -213,8 +215,8 @@ def test_pings_comments_and_errors_pass() -> None:
     assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
     assert answer.feed(b": comment\n\n") == b": comment\n\n"
     assert answer.reported.input == Tokens(input=10, output=0, cached_input=0)
-    told = {"message": "Overloaded", "type": "overloaded_error", "param": None, "code": None}
-    assert payloads(answer.feed(events(error))) == [{"error": told}]
+    error_body = {"message": "Overloaded", "type": "overloaded_error", "param": None, "code": None}
+    assert payloads(answer.feed(events(error))) == [{"error": error_body}]
 
 
 def test_tool_input_that_arrives_complete_is_translated() -> None:
@@ -227,11 +229,11 @@ def test_tool_input_that_arrives_complete_is_translated() -> None:
 
 
 def test_long_tool_input_becomes_arguments() -> None:
-    given = {"text": 'say "hi"\n' * (AT_ONCE_BYTES // 8)}
-    message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}
+    arguments = {"text": 'say "hi"\n' * (AT_ONCE_BYTES // 8)}
+    message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": arguments}]}
     answer = answer_reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, JSON)
     output = orjson.loads(read(answer, [orjson.dumps(message)]))
-    assert orjson.loads(output["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
+    assert orjson.loads(output["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == arguments
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,7 @@ def test_chat_stream_becomes_a_messages_stream(parts: list[Part], places: list[i
 
 def test_last_two_events_wait_for_the_end() -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, SSE)
-    output = b"".join(answer.feed(frames(chunk, done=False)) for chunk in chat_events(["hi"]))
+    output = b"".join(answer.feed(frames(chunk, has_done=False)) for chunk in chat_events(["hi"]))
     assert [payload["type"] for payload in payloads(output)][-1] == "content_block_stop"
     assert answer.feed(b"data: [DONE]\n\n") == b""
     assert [payload["type"] for payload in payloads(answer.end())] == ["message_delta", "message_stop"]
@@ -303,11 +305,11 @@ def test_last_two_events_wait_for_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("ending", "closed"),
-    [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_events([])[-2], done=False), True)],
+    [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_events([])[-2], has_done=False), True)],
 )
 def test_messages_stream_is_closed_only_if_the_upstream_closed_its_own(ending: bytes, closed: bool) -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, SSE)
-    output = read(answer, [frames(*chat_events(["hi"])[:2], done=False), ending])
+    output = read(answer, [frames(*chat_events(["hi"])[:2], has_done=False), ending])
     assert (b"message_stop" in output) is closed
 
 
@@ -329,7 +331,7 @@ def test_index_of_a_wrong_type_counts_as_zero(index: Any) -> None:
 
 def test_error_in_a_chat_stream_becomes_an_error_event() -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, SSE)
-    output = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, done=False)))
+    output = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, has_done=False)))
     assert output == [{"type": "error", "error": {"type": "api_error", "message": "oh"}}]
 
 

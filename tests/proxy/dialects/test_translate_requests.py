@@ -41,8 +41,8 @@ def to_messages(**chat: Any) -> dict[str, Any]:
     return MESSAGES_DIALECT.write_request(request, "claude-x", "VENDOR_A")
 
 
-def to_chat(**asked: Any) -> dict[str, Any]:
-    request = MESSAGES_DIALECT.read_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked)
+def to_chat(**members: Any) -> dict[str, Any]:
+    request = MESSAGES_DIALECT.read_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | members)
     return CHAT_DIALECT.write_request(request, "gpt-x", "VENDOR_C")
 
 
@@ -51,10 +51,10 @@ def to_chat(**asked: Any) -> dict[str, Any]:
 
 def test_chat_request_to_a_messages_target() -> None:
     body = {"model": SLUG, "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
-    asked = build_request(received(body), VENDOR_A, "sk-ant")
-    assert asked.path == "/v1/messages"
-    assert asked.headers["x-api-key"] == "sk-ant"
-    assert orjson.loads(bytes(asked.body)) == {
+    call = build_request(received(body), VENDOR_A, "sk-ant")
+    assert call.path == "/v1/messages"
+    assert call.headers["x-api-key"] == "sk-ant"
+    assert orjson.loads(bytes(call.body)) == {
         "model": "claude-x",
         "max_tokens": 4096,
         "messages": [{"role": "user", "content": "hi"}],
@@ -63,7 +63,7 @@ def test_chat_request_to_a_messages_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chat", "asked"),
+    ("chat", "members"),
     [
         ({"max_tokens": 7}, {"max_tokens": 7}),
         ({"max_completion_tokens": 8}, {"max_tokens": 8}),
@@ -84,8 +84,8 @@ def test_chat_request_to_a_messages_target() -> None:
         ),
         ({"tool_choice": "auto"}, {}),
         *(
-            ({"tools": [CHAT_TOOL], "tool_choice": chosen}, {"tools": [STRICT_TOOL], "tool_choice": written})
-            for chosen, written in [
+            ({"tools": [CHAT_TOOL], "tool_choice": choice}, {"tools": [STRICT_TOOL], "tool_choice": vendor_choice})
+            for choice, vendor_choice in [
                 ("auto", {"type": "auto"}),
                 ("none", {"type": "none"}),
                 ("required", {"type": "any"}),
@@ -103,8 +103,8 @@ def test_chat_request_to_a_messages_target() -> None:
         ({"parallel_tool_calls": True}, {}),
     ],
 )
-def test_chat_members_become_messages_members(chat: dict[str, Any], asked: dict[str, Any]) -> None:
-    assert to_messages(**chat) == to_messages() | asked
+def test_chat_members_become_messages_members(chat: dict[str, Any], members: dict[str, Any]) -> None:
+    assert to_messages(**chat) == to_messages() | members
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_chat_member_that_messages_lacks_is_refused(chat: dict[str, Any], field:
 
 def test_chat_conversation_with_tools_and_images_is_translated() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
-    asked = to_messages(
+    body = to_messages(
         messages=[
             {"role": "system", "content": "be brief"},
             {
@@ -178,8 +178,8 @@ def test_chat_conversation_with_tools_and_images_is_translated() -> None:
             {"role": "assistant", "content": ""},
         ]
     )
-    assert asked["system"] == "be brief"
-    assert asked["messages"] == [
+    assert body["system"] == "be brief"
+    assert body["messages"] == [
         {
             "role": "user",
             "content": [
@@ -228,9 +228,9 @@ def test_siblings_of_chat_completions_are_refused(path: str) -> None:
 )
 def test_messages_request_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
     body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
-    asked = build_request(received(body, MESSAGES), target, "sk-1")
-    assert (asked.path, asked.headers["authorization"]) == (path, "Bearer sk-1")
-    assert orjson.loads(bytes(asked.body)) == {
+    call = build_request(received(body, MESSAGES), target, "sk-1")
+    assert (call.path, call.headers["authorization"]) == (path, "Bearer sk-1")
+    assert orjson.loads(bytes(call.body)) == {
         "model": model,
         cap: 5,
         "messages": [{"role": "system", "content": "be brief"}, USER],
@@ -240,7 +240,7 @@ def test_messages_request_to_a_chat_target(target: Target, path: str, cap: str, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "chat"),
+    ("members", "chat"),
     [
         ({"temperature": 1, "top_p": 0.2, "stop_sequences": ["x"]}, {"temperature": 1, "top_p": 0.2, "stop": ["x"]}),
         ({"metadata": {"user_id": "u"}, "service_tier": "auto", "thinking": {"type": "disabled"}}, {"user": "u"}),
@@ -274,8 +274,8 @@ def test_messages_request_to_a_chat_target(target: Target, path: str, cap: str, 
         ),
     ],
 )
-def test_messages_members_become_chat_members(asked: dict[str, Any], chat: dict[str, Any]) -> None:
-    assert to_chat(**asked) == to_chat() | chat
+def test_messages_members_become_chat_members(members: dict[str, Any], chat: dict[str, Any]) -> None:
+    assert to_chat(**members) == to_chat() | chat
 
 
 def block(**content: Any) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def block(**content: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("members", "field"),
     [
         ({"top_k": 5}, "top_k"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
@@ -307,9 +307,9 @@ def block(**content: Any) -> dict[str, Any]:
         ({"metadata": {"user_id": 5}}, "metadata.user_id"),
     ],
 )
-def test_messages_member_that_chat_lacks_is_refused(asked: dict[str, Any], field: str) -> None:
+def test_messages_member_that_chat_lacks_is_refused(members: dict[str, Any], field: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
-        to_chat(**asked)
+        to_chat(**members)
     assert caught.value.field == field
 
 
@@ -401,12 +401,12 @@ def test_any_request_is_translated_or_refused(body: dict[str, Any], way: tuple[s
     path, target = way
     request = received(body | {"model": SLUG}, path)
     try:
-        asked = build_request(request, target, "k")
+        call = build_request(request, target, "k")
     except UntranslatableError:
         with pytest.raises(UntranslatableError):
             first_attempt(request, target)
         return
-    assert orjson.loads(bytes(asked.body))["model"] == target.target_model
+    assert orjson.loads(bytes(call.body))["model"] == target.target_model
 
 
 # --- Requests that are read in slices -------------------------------------------------------------------------------
@@ -419,8 +419,8 @@ def request_parsed_in_slices(body: dict[str, Any], path: str, target: Target) ->
     request = received(raw, path)
     request.json, request.outline = at_once(parse_in_slices(raw))
     assert request.outline is not None
-    asked: dict[str, Any] = orjson.loads(bytes(build_request(request, target, None).body))
-    return asked
+    translation: dict[str, Any] = orjson.loads(bytes(build_request(request, target, None).body))
+    return translation
 
 
 def using(tool_input: Any) -> dict[str, Any]:
@@ -429,15 +429,15 @@ def using(tool_input: Any) -> dict[str, Any]:
 
 
 def test_long_tool_input_stays_json_inside_a_string() -> None:
-    asked = request_parsed_in_slices(using({"text": LONG}), MESSAGES, VENDOR_B)
-    assert orjson.loads(asked["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"text": LONG}
+    body = request_parsed_in_slices(using({"text": LONG}), MESSAGES, VENDOR_B)
+    assert orjson.loads(body["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"text": LONG}
 
 
 def test_long_tool_arguments_become_the_input() -> None:
     function = {"name": "f", "arguments": orjson.dumps({"text": LONG}).decode()}
     message = {"role": "assistant", "tool_calls": [{"id": "t", "type": "function", "function": function}]}
-    asked = request_parsed_in_slices({"model": SLUG, "messages": [USER, message]}, CHAT, VENDOR_A)
-    assert asked["messages"][1]["content"][0]["input"] == {"text": LONG}
+    body = request_parsed_in_slices({"model": SLUG, "messages": [USER, message]}, CHAT, VENDOR_A)
+    assert body["messages"][1]["content"][0]["input"] == {"text": LONG}
 
 
 def test_tool_input_above_the_bound_is_refused() -> None:

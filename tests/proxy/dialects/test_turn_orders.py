@@ -29,30 +29,30 @@ def body_for(order: str) -> Json:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_order_reaches_a_chat_server_with_results_behind_their_calls(order: str) -> None:
-    asked = build_request(received(body_for(order), "/v1/responses"), VENDOR_C, "k")
-    waiting: list[str] = []
-    for message in orjson.loads(bytes(asked.body))["messages"]:
+    sent_request = build_request(received(body_for(order), "/v1/responses"), VENDOR_C, "k")
+    open_ids: list[str] = []
+    for message in orjson.loads(bytes(sent_request.body))["messages"]:
         if message["role"] == "tool":
-            waiting.remove(message["tool_call_id"])
+            open_ids.remove(message["tool_call_id"])
         else:
-            assert not waiting
-            waiting = [call["id"] for call in message.get("tool_calls", [])]
-    assert not waiting
+            assert not open_ids
+            open_ids = [call["id"] for call in message.get("tool_calls", [])]
+    assert not open_ids
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_order_reaches_a_messages_server_with_results_behind_their_calls(order: str) -> None:
-    asked = build_request(received(body_for(order), "/v1/responses"), VENDOR_A, "k")
-    body = orjson.loads(bytes(asked.body))
+    call = build_request(received(body_for(order), "/v1/responses"), VENDOR_A, "k")
+    body = orjson.loads(bytes(call.body))
     check_request(body)
-    waiting: list[str] = []
+    open_ids: list[str] = []
     for message in body["messages"]:
         blocks = message["content"] if isinstance(message["content"], list) else []
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert sorted(results) == sorted(waiting)
+        assert sorted(results) == sorted(open_ids)
         assert [block["type"] for block in blocks[: len(results)]] == ["tool_result"] * len(results)
-        waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    assert not waiting
+        open_ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert not open_ids
 
 
 def test_chat_messages_between_a_call_and_its_result_follow_the_result() -> None:
@@ -63,6 +63,6 @@ def test_chat_messages_between_a_call_and_its_result_follow_the_result() -> None
         {"role": "user", "content": "meanwhile"},
         {"role": "tool", "tool_call_id": "a", "content": "r"},
     ]
-    asked = build_request(received({"model": SLUG, "messages": turns}, CHAT), VENDOR_A, "k")
-    last = orjson.loads(bytes(asked.body))["messages"][-1]
+    sent_request = build_request(received({"model": SLUG, "messages": turns}, CHAT), VENDOR_A, "k")
+    last = orjson.loads(bytes(sent_request.body))["messages"][-1]
     assert [block["type"] for block in last["content"]] == ["tool_result", "text"]

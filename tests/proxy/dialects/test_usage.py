@@ -26,7 +26,8 @@ USUAL = {"prompt_tokens": 12, "completion_tokens": 8, "prompt_tokens_details": {
 @example([USUAL | {"completion_tokens": -1}, USUAL])
 @example([USUAL, USUAL | {"prompt_tokens_details": {"cached_tokens": MOST}}])
 def test_one_step_reads_what_the_rules_read(reports: list[Any]) -> None:
-    quick, thorough = OpenAiMeter(most=MOST), OpenAiMeter(most=MOST)
+    quick = OpenAiMeter(most=MOST)
+    thorough = OpenAiMeter(most=MOST)
     for usage in reports:
         quick.observe({"usage": usage})
         thorough.observe_usage(usage)

@@ -43,7 +43,8 @@ BODIES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings", MESSAGES, RESPONSES, "/v1/rerank", "/v1/audio/speech"])
 @pytest.mark.parametrize("content_type", ["application/json", "", "application/problem+json", "a/b"])
 def test_answer_without_a_reader_says_what_its_reader_says(path: str, content_type: str, body: bytes) -> None:
-    target, request = VENDOR_A if path == MESSAGES else VENDOR_B, received(CHAT_ASK, path)
+    target = VENDOR_A if path == MESSAGES else VENDOR_B
+    request = received(CHAT_ASK, path)
     reader = answer_reader(request, target, [("content-type", content_type)])
     passed = reader.feed(body) + reader.end()
     read = Dialects(lambda: 0.0, SEAL_KEYS).whole_answer(request, first_attempt(request, target), content_type, body)

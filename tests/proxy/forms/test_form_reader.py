@@ -45,7 +45,8 @@ def read(body: bytes, boundary: bytes = b"b", cut: int | None = None) -> tuple[F
 
 @pytest.mark.parametrize("cut", [None, 1, 2, 3, 7, 64, 1000])
 def test_only_the_model_changes_however_the_bytes_are_cut(cut: int | None) -> None:
-    before, after = [FILE, text("language", "en")], [STREAM, text("include[]", "logprobs")]
+    before = [FILE, text("language", "en")]
+    after = [STREAM, text("include[]", "logprobs")]
     reader, sent = read(form(*before, text("model"), *after), cut=cut)
     assert (reader.model, reader.streaming) == (SLUG, True)
     assert sent == form(*before, MODEL_PART, *after)

@@ -1,1 +1,1 @@
-"""How the work of readers and writers grows with their input, counted without a clock."""
+"""Growth of the work of readers and writers with their input, counted without a clock."""

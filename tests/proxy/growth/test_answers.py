@@ -203,7 +203,8 @@ def context() -> AnswerContext:
 def test_translation_grows_with_the_stream(spoken: str, heard: str, build: Build) -> None:
     def prepare(size: int) -> Callable[[], object]:
         events = counted(build(size))
-        reader, writer = DIALECTS[spoken].new_stream_reader(), DIALECTS[heard].new_stream_writer(context())
+        reader = DIALECTS[spoken].new_stream_reader()
+        writer = DIALECTS[heard].new_stream_writer(context())
 
         def act() -> None:
             for event in events:
@@ -288,7 +289,8 @@ PASSED: dict[str, Callable[[int], list[bytes]]] = {
 @pytest.mark.parametrize("name", DIALECTS)
 def test_passing_grows_with_the_stream(name: str, build: Callable[[int], list[bytes]]) -> None:
     def prepare(size: int) -> Callable[[], object]:
-        pieces, request = sent(build(size)), received({"model": SLUG, "stream": True}, PATHS[name])
+        pieces = sent(build(size))
+        request = received({"model": SLUG, "stream": True}, PATHS[name])
         reader = DIALECTS[name].stream_reader(request, 1000)
 
         def act() -> None:
@@ -304,7 +306,8 @@ def test_passing_grows_with_the_stream(name: str, build: Callable[[int], list[by
 @pytest.mark.parametrize("build", PASSED.values(), ids=PASSED)
 def test_framing_grows_with_the_stream(build: Callable[[int], list[bytes]]) -> None:
     def prepare(size: int) -> Callable[[], object]:
-        pieces, framer = sent(build(size)), sse.Framer()
+        pieces = sent(build(size))
+        framer = sse.Framer()
         return lambda: [framer.split(piece) for piece in pieces]
 
     check_grows_linearly(prepare)

@@ -118,7 +118,7 @@ def test_other_names_pass() -> None:
 
 @cache
 def lookalikes() -> dict[str, list[str]]:
-    """For each letter of the guarded names, the characters that some common comparison of text equates with it."""
+    """Return, per letter of the guarded names, the characters that a common comparison of text equates with it."""
     letters = set("".join((*NAMES, "include_usage")))
     found = defaultdict(list)
     for point in range(sys.maxunicode + 1):

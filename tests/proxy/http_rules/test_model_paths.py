@@ -1,4 +1,4 @@
-"""Which model a path and a host name, what goes to its replica, and what does not."""
+"""A path and a host name one model; part of the path goes to its replica, and no more."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a vendor bills beside tokens is found in each dialect's form."""
+"""Options that a vendor bills beside tokens are found in each dialect's form."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ from tests.proxy.http_rules.test_vendor_state import CHAT, MESSAGES, RESPONSES, 
 def refusal(path: str, body: dict[str, Any] | bytes, *headers: tuple[str, str]) -> str | None:
     """The field that is refused; None if the request passes."""
     request = sent(path, body)
-    request.upload, request.incoming = None, FakeIncoming(path)
+    request.upload = None
+    request.incoming = FakeIncoming(path)
     request.incoming.headers.extend(headers)
     try:
         check_price_options(request)

@@ -14,7 +14,9 @@ from proxy.records.head_facts import HeadFacts, Purpose
 from proxy.refusals import MalformedRequestError
 from proxy.time_slices import at_once
 
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 FILE = {"type": "file", "file_id": "file_1"}
 
 

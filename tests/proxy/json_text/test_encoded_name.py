@@ -12,7 +12,7 @@ def test_encoded_name_is_a_json_string() -> None:
 
 
 def test_encoded_names_hold_no_more_than_their_bytes() -> None:
-    """What orjson returns keeps 4 KiB, however short it is."""
+    """A bytes object of orjson keeps 4 KiB, however short it is."""
     names = [f"kept/{number}" for number in range(NAMES)]
     tracemalloc.start()
     try:

@@ -63,7 +63,8 @@ PADDINGS = st.sampled_from(
 def lengthened(raw: bytes, padding: str, *, first: bool) -> bytes:
     added = (b'"long":[%s]' if padding.strip() else b"%s") % padding.encode()
     comma = b"," if padding.strip() and orjson.loads(raw) else b""
-    start, end = raw.index(b"{") + 1, raw.rindex(b"}")
+    start = raw.index(b"{") + 1
+    end = raw.rindex(b"}")
     return raw[:start] + added + comma + raw[start:] if first else raw[:end] + comma + added + raw[end:]
 
 
@@ -105,7 +106,8 @@ def test_edit_of_a_text_parsed_in_slices_equals_reencoding(raw: bytes, changes: 
     assert outline is not None
     assert len(outline.key_spans) == len(list(walk_members(long)))
     for name in whole.keys() & {"model", "usage", "stream_options", "m"}:
-        found, told = find_member(long, parsed, name, outline), find_member(long, whole, name)
+        found = find_member(long, parsed, name, outline)
+        told = find_member(long, whole, name)
         assert (found is None) == (told is None)
         if found is not None and told is not None:
             assert long[found.start : found.end].rstrip() == long[told.start : told.end]

@@ -1,4 +1,4 @@
-"""What a strict parser refuses is read as a lenient client reads it."""
+"""JSON that a strict parser refuses is read as a lenient client reads it."""
 
 import codecs
 import math

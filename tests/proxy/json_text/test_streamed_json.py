@@ -51,7 +51,8 @@ def value(rng: random.Random, depth: int = 0) -> bytes:
         return rng.choice(SCALARS)
     if kind < 0.5:
         return b'"%b"' % b"".join(rng.choices(PARTS, k=rng.choice([0, 1, 3, 40])))
-    space, size = rng.choice([b"", b" ", b"\n  "]), rng.choice([0, 1, 2, 8])
+    space = rng.choice([b"", b" ", b"\n  "])
+    size = rng.choice([0, 1, 2, 8])
     values = [value(rng, depth + 1) for _ in range(size)]
     if kind < 0.75:
         return b"[%b]" % (space + b",").join(values)

@@ -9,7 +9,8 @@ from proxy.supervisor.readiness import Readiness
 def test_each_change_of_a_check_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     readiness = Readiness({})
     caplog.set_level("INFO")
-    away, other = Finding(fault="Redis is away. Start it"), Finding(degraded="no subscription")
+    away = Finding(fault="Redis is away. Start it")
+    other = Finding(degraded="no subscription")
     for finding in (OK, away, away, away, other, other, OK, OK):
         readiness.log_changes(Report({"redis": finding}))
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
@@ -20,7 +21,8 @@ def test_each_change_of_a_check_is_logged_once(caplog: pytest.LogCaptureFixture)
 
 
 def test_finding_marked_as_logged_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
-    readiness, draining = Readiness({}), Finding(fault="draining")
+    readiness = Readiness({})
+    draining = Finding(fault="draining")
     readiness.mark_logged("workers", draining)
     readiness.log_changes(Report({"workers": draining, "redis": OK}))
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""When the refresher refreshes and what it reports, with a fake control plane and a replica in memory."""
+"""The refresher's times and reports, with a fake control plane and a replica in memory."""
 
 import asyncio
 import time
@@ -39,7 +39,8 @@ class MemoryReplica:
 
 class MemoryUpdate:
     def __init__(self, replica: MemoryReplica, rows: dict[tuple[str, str], object]) -> None:
-        self._replica, self._rows = replica, rows
+        self._replica = replica
+        self._rows = rows
 
     def add(self, rows: Iterable[Row]) -> None:
         if self._replica.broken:
@@ -50,7 +51,8 @@ class MemoryUpdate:
                 del self._rows[(row.kind, row.id)]
 
     def commit(self, version: ReplicaVersion) -> None:
-        self._replica.rows, self._replica.version = self._rows, version
+        self._replica.rows = self._rows
+        self._replica.version = version
 
     def discard(self) -> None:
         self._replica.dropped += 1
@@ -204,7 +206,8 @@ async def test_start_over_between_two_pages_restarts_the_refresh(
     for slug in "abc":
         control.put("endpoint", slug, {})
     control.page_rows = 2
-    real_page, pages = control.page, 0
+    real_page = control.page
+    pages = 0
 
     async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
         nonlocal pages
@@ -401,7 +404,7 @@ async def test_consecutive_unknown_keys_do_not_wait_a_second_each(control: FakeC
 
 
 async def test_slow_control_is_refreshed_from_less_often(control: FakeControl, replica: MemoryReplica) -> None:
-    """At most a quarter of the time: a flood of unknown keys must not keep control slow."""
+    """Refreshing takes at most a quarter of the time: a flood of unknown keys must not keep control slow."""
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
@@ -494,10 +497,8 @@ async def test_cancelled_caller_does_not_end_the_refresh_of_the_others(
         await eventually(lambda: replica.confirmations == 1)
         replica.confirmed_at_s = float("-inf")
         control.gate = asyncio.Event()
-        leaver, stayer = (
-            asyncio.create_task(refresher.refresh_on_demand()),
-            asyncio.create_task(refresher.refresh_on_demand()),
-        )
+        leaver = asyncio.create_task(refresher.refresh_on_demand())
+        stayer = asyncio.create_task(refresher.refresh_on_demand())
         await eventually(lambda: len(control.requests) == 2)
         leaver.cancel()
         await asyncio.wait([leaver])
@@ -518,6 +519,6 @@ async def test_waiting_callers_are_answered_when_the_refresher_ends(
 
 
 async def _demanded_later(refresher: Refresher, replica: MemoryReplica) -> bool:
-    """As if a second had passed since the last confirmation."""
+    """Demand a refresh as if a second had passed since the last confirmation."""
     replica.confirmed_at_s = float("-inf")
     return await refresher.refresh_on_demand()

@@ -1,4 +1,4 @@
-"""How a worker tunes its process's memory allocator."""
+"""A worker tunes its process's memory allocator."""
 
 import os
 import subprocess

@@ -38,10 +38,10 @@ def answers(draw: st.DrawFn) -> Answer:
     parts: list[AnswerPart] = []
     if draw(st.booleans()):
         parts.append(draw(REASONING))
-    said = draw(st.none() | st.builds(Text, TEXTS) | st.builds(Refusal, TEXTS))
-    refused = isinstance(said, Refusal)
-    if said is not None:
-        parts.append(said)
+    text_part = draw(st.none() | st.builds(Text, TEXTS) | st.builds(Refusal, TEXTS))
+    refused = isinstance(text_part, Refusal)
+    if text_part is not None:
+        parts.append(text_part)
     for number in range(0 if refused else draw(st.integers(0, 3))):
         extra = draw(st.none() | st.just({"google": {"thought_signature": "c2ln"}}))
         parts.append(ToolCall(f"c{number}", draw(NAMES), draw(ARGUMENTS), draw(st.booleans()) and not extra, extra))

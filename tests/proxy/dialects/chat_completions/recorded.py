@@ -50,7 +50,8 @@ def call_delta(index: int | None, id: str | None, name: str | None, arguments: s
     return {"tool_calls": [entry]}
 
 
-OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
+OSLO = '{"city":"Oslo"}'
+ROME = '{"city":"Rome"}'
 TWO_CALLS = whole({"tool_calls": [call("c1", "weather", OSLO), call("c2", "weather", ROME)]}, "tool_calls")
 LOGPROB: Json = {"token": "hi", "logprob": -0.5, "bytes": [104, 105], "top_logprobs": []}
 
@@ -205,4 +206,4 @@ RECORDED: dict[str, tuple[Json, list[bytes]]] = {
         ),
     ),
 }
-"""By what is special about the answer: the body, and the frames of the stream."""
+"""Recorded answers by what is special about each: the body, and the frames of the stream."""

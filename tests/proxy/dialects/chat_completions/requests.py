@@ -20,13 +20,13 @@ _OF_OTHER_VENDORS = frozenset(("reasoning_content", "reasoning", "reasoning_deta
 
 def validated(body: Json) -> Json:
     """`body`, after a check that it has only members of the SDK's types and of other vendors' reasoning."""
-    known = orjson.loads(orjson.dumps(body))
-    for message in known["messages"]:
+    sdk_body = orjson.loads(orjson.dumps(body))
+    for message in sdk_body["messages"]:
         for holder in (message, *message.get("tool_calls", ())):
             for name in _OF_OTHER_VENDORS & holder.keys():
                 del holder[name]
-    adapter = _STREAMED if known.get("stream") else _PLAIN
-    _exhaust(adapter.validate_python(known, extra="forbid"))
+    adapter = _STREAMED if sdk_body.get("stream") else _PLAIN
+    _exhaust(adapter.validate_python(sdk_body, extra="forbid"))
     return body
 
 
@@ -89,11 +89,11 @@ ARGUMENTS = st.sampled_from(["", "{}", '{"a":1}', "{bad"])
 def exchanges(draw: st.DrawFn) -> list[Json]:
     """An assistant's message, and the results of its calls."""
     calls = [draw(_call(f"c{number}")) for number in range(draw(st.integers(0, 3)))]
-    said = draw(TEXTS)
-    message: Json = {"role": "assistant", "content": draw(st.sampled_from([None, said])) if calls else said}
+    text = draw(TEXTS)
+    message: Json = {"role": "assistant", "content": draw(st.sampled_from([None, text])) if calls else text}
     message |= draw(REASONING)
     if draw(st.booleans()):
-        message |= {"content": None, "refusal": said}
+        message |= {"content": None, "refusal": text}
     results = [{"role": "tool", "tool_call_id": call["id"], "content": draw(TEXTS)} for call in calls]
     return [message | ({"tool_calls": calls} if calls else {}), *results]
 
@@ -161,8 +161,8 @@ def requests(draw: st.DrawFn) -> Json:
         body["tools"] = draw(st.lists(TOOLS, min_size=1, max_size=3, unique_by=lambda tool: tool[tool["type"]]["name"]))
         tool = body["tools"][0]
         kind = tool["type"]
-        named = {"type": kind, kind: {"name": tool[kind]["name"]}}
-        body["tool_choice"] = draw(st.sampled_from(["auto", "none", "required", named]))
+        named_choice = {"type": kind, kind: {"name": tool[kind]["name"]}}
+        body["tool_choice"] = draw(st.sampled_from(["auto", "none", "required", named_choice]))
         body["parallel_tool_calls"] = draw(st.booleans())
     return body
 

@@ -76,10 +76,10 @@ def test_refusal_is_read() -> None:
 def test_forms_of_other_servers_are_read() -> None:
     legacy = {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     answer = read_answer(whole(legacy | {"function_call": {"name": "f", "arguments": {"x": 1}}}, "function_call"))
-    text, called = answer.parts
+    text, call = answer.parts
     assert text == Text("ab")
-    assert isinstance(called, ToolCall)
-    assert (called.name, called.arguments, len(called.id)) == ("f", '{"x":1}', 29)
+    assert isinstance(call, ToolCall)
+    assert (call.name, call.arguments, len(call.id)) == ("f", '{"x":1}', 29)
     custom = {"id": "c", "type": "custom", "custom": {"name": "g", "input": "x y"}}
     assert read_answer(whole({"tool_calls": [custom]})).parts == [ToolCall("c", "g", "x y", custom=True)]
 

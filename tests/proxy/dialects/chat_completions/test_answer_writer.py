@@ -117,13 +117,13 @@ def test_block_of_another_vendor_is_sealed() -> None:
 
 
 def test_function_that_stands_for_a_custom_tool_is_written_as_its_call() -> None:
-    asked = Request([], tools=[Tool("patch", custom={"type": "text"})])
+    request = Request([], tools=[Tool("patch", custom={"type": "text"})])
     calls = [
         ToolCall("1", "patch", '{"input":"a b"}'),
         ToolCall("2", "patch", "{bad"),
         ToolCall("3", "patch", '{"input":"x"}', True),
     ]
-    body = write_answer(Answer("c", 1, [*calls], Stop(TOOL_CALLS)), AnswerContext(SLUG, asked, 1, seals_of()), None)
+    body = write_answer(Answer("c", 1, [*calls], Stop(TOOL_CALLS)), AnswerContext(SLUG, request, 1, seals_of()), None)
     chat_types.ChatCompletion.model_validate_json(orjson.dumps(body), strict=True)
     assert [call["custom"] for call in body["choices"][0]["message"]["tool_calls"]] == [
         {"name": "patch", "input": "a b"},

@@ -24,7 +24,7 @@ def answered(*details: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("message", "left"),
+    ("message", "remainder"),
     [
         (answered(SEALED), {"role": "assistant", "content": "a", "reasoning_content": "hm"}),
         (answered(SEALED, OWN, DAMAGED), answered(OWN)),
@@ -34,10 +34,10 @@ def answered(*details: Any) -> Json:
         ("x", "x"),
     ],
 )
-def test_sealed_entries_are_removed(message: Any, left: Any) -> None:
+def test_sealed_entries_are_removed(message: Any, remainder: Any) -> None:
     body = {"model": "m", "messages": [USER, message]}
     before = copy.deepcopy(body)
-    assert without_sealed(body, seals_of()) == {"model": "m", "messages": [USER, left]}
+    assert without_sealed(body, seals_of()) == {"model": "m", "messages": [USER, remainder]}
     assert body == before
 
 
@@ -48,9 +48,9 @@ def test_bodies_of_another_form_are_kept(messages: Any) -> None:
 
 def test_conversation_from_another_vendor_goes_on_at_openai() -> None:
     body = {"model": SLUG, "stream": True, "messages": [USER, answered(SEALED), USER], "seed": 1}
-    asked = orjson.loads(bytes(build_request(received(body), VENDOR_B, "sk").body))
+    vendor_body = orjson.loads(bytes(build_request(received(body), VENDOR_B, "sk").body))
     message = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-    assert asked == body | {
+    assert vendor_body == body | {
         "model": "gpt-x",
         "messages": [USER, message, USER],
         "stream_options": {"include_usage": True},

@@ -40,8 +40,8 @@ def body_of(request: Request, provider: str = "VENDOR_B") -> dict[str, Any]:
 
 
 def messages_of(*turns: Turn, provider: str = "VENDOR_B") -> list[dict[str, Any]]:
-    written: list[dict[str, Any]] = body_of(Request(list(turns)), provider)["messages"]
-    return written
+    messages: list[dict[str, Any]] = body_of(Request(list(turns)), provider)["messages"]
+    return messages
 
 
 def written(provider: str = "VENDOR_B", **members: Any) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def test_servers_of_other_vendors_get_only_what_they_know() -> None:
 
 def test_long_user_id_is_hashed() -> None:
     assert written(user="u" * 64)["user"] == "u" * 64
-    first, second = written(user="u" * 65)["user"], written(user="v" * 65)["user"]
+    first = written(user="u" * 65)["user"]
+    second = written(user="v" * 65)["user"]
     assert (len(first), first == second) == (64, False)
 
 
@@ -181,9 +182,9 @@ def test_results_come_first_and_their_attachments_after_them() -> None:
 def test_attachments_of_several_turns_follow_the_last_result() -> None:
     """OpenAI refuses a message between the results of one assistant's message."""
     results = [Turn("user", [ToolResult(id, [Image(PNG)])]) for id in ("1", "2")]
-    written = messages_of(*results, Turn("assistant", [Text("I see")]), HI)
-    assert [message["role"] for message in written] == ["tool", "tool", "user", "assistant", "user"]
-    assert written[2]["content"] == [PNG_PART, PNG_PART]
+    messages = messages_of(*results, Turn("assistant", [Text("I see")]), HI)
+    assert [message["role"] for message in messages] == ["tool", "tool", "user", "assistant", "user"]
+    assert messages[2]["content"] == [PNG_PART, PNG_PART]
     assert [message["role"] for message in messages_of(*results)] == ["tool", "tool", "user"]
 
 

@@ -51,10 +51,10 @@ MESSAGES = st.lists(
 
 @given(st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=5), st.none() | MESSAGES)
 def test_any_request_is_read_or_refused(body: dict[str, Any], messages: Any) -> None:
-    given = body | ({} if messages is None else {"messages": messages})
+    request_body = body | ({} if messages is None else {"messages": messages})
     refused: str | None = None
     try:
-        orjson.dumps(write_request(read_request(given), "gpt-x", "VENDOR_C"))
+        orjson.dumps(write_request(read_request(request_body), "gpt-x", "VENDOR_C"))
     except UntranslatableError as error:
         refused = error.field
     assert refused != ""

@@ -194,8 +194,8 @@ def test_usage_beside_the_first_chunk_of_other_servers_is_read() -> None:
     assert events_of(frames([azure])[:-1]) == []
     usage = {"completion_tokens_details": {"reasoning_tokens": 2}, "prompt_tokens_details": {"cache_write_tokens": 4}}
     events = events_of(frames([chunk({"content": "a"}) | {"usage": usage}, chunk({}, "stop") | {"usage": usage}]))
-    (seen,) = [event for event in events if isinstance(event, DetailsSeen)]
-    assert (seen.details.reasoning_tokens, seen.details.cache_write_tokens) == (2, 4)
+    (details_event,) = [event for event in events if isinstance(event, DetailsSeen)]
+    assert (details_event.details.reasoning_tokens, details_event.details.cache_write_tokens) == (2, 4)
 
 
 def test_further_choices_are_ignored() -> None:

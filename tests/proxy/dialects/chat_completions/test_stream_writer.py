@@ -67,8 +67,8 @@ def events_of(answer: Answer, piece: int) -> Iterator[Event]:
     yield Stopped(answer.stop)
 
 
-def stream_of(events: list[Event], asked: AnswerContext, together: int = 1) -> bytes:
-    writer = ChatStreamWriter(asked)
+def stream_of(events: list[Event], context: AnswerContext, together: int = 1) -> bytes:
+    writer = ChatStreamWriter(context)
     return b"".join(
         [writer.write(events[at : at + together]) for at in range(0, len(events), together)] + [writer.closing(TOKENS)]
     )
@@ -78,17 +78,17 @@ def validated(stream: bytes) -> list[Any]:
     chunks = payloads(stream)
     assert chunks[-1] == "[DONE]"
     for chunk in chunks[:-1]:
-        known = orjson.loads(orjson.dumps(chunk))
-        for choice in known["choices"]:  # the SDK's types know no custom calls in streams; OpenAI sends them
+        sdk_chunk = orjson.loads(orjson.dumps(chunk))
+        for choice in sdk_chunk["choices"]:  # the SDK's types know no custom calls in streams; OpenAI sends them
             for call in choice["delta"].get("tool_calls", ()):
                 if "custom" in call:
                     call.pop("type", None)
-        chat_types.ChatCompletionChunk.model_validate_json(orjson.dumps(known), strict=True)
+        chat_types.ChatCompletionChunk.model_validate_json(orjson.dumps(sdk_chunk), strict=True)
     return chunks[:-1]
 
 
 def accumulated(stream: bytes) -> chat_types.ChatCompletion:
-    """What the SDK's stream helper makes of the bytes."""
+    """Return the completion that the SDK's stream helper makes of the bytes."""
     transport = httpx2.MockTransport(
         lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
     )
@@ -149,7 +149,8 @@ def test_written_stream_is_read_as_the_same_answer(answer: Answer, piece: int) -
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_stream_is_written_as_a_valid_stream(name: str) -> None:
-    reader, writer = ChatStreamReader(), ChatStreamWriter(context())
+    reader = ChatStreamReader()
+    writer = ChatStreamWriter(context())
     out = b""
     for frame in RECORDED[name][1]:
         data = frame.removeprefix(b"data: ").strip()
@@ -192,11 +193,11 @@ def test_blocks_of_reasoning_are_told_apart_and_sealed() -> None:
 
 
 def test_function_that_stands_for_a_custom_tool_is_told_as_its_call() -> None:
-    asked = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED, seals_of())
+    context = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED, seals_of())
     events: list[Event] = [Started("c"), ToolCallStarted(0, "t", "patch"), ToolCallDelta(0, '{"input":')]
     events += [ToolCallDelta(0, '"a b"}'), PartEnded(), ToolCallStarted(1, "u", "patch", custom=True)]
     events += [ToolCallDelta(1, '{"input":"x"}'), Stopped(Stop(TOOL_CALLS))]
-    chunks = validated(stream_of(events, asked))
+    chunks = validated(stream_of(events, context))
     calls = [call for chunk in chunks for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", ())]
     assert [(call["index"], call["custom"]) for call in calls] == [
         (0, {"name": "patch", "input": ""}),

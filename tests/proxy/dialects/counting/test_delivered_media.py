@@ -47,16 +47,16 @@ def output(counter: SpeechCounter | PictureCounter, *pieces: bytes) -> int:
 
 
 @pytest.mark.parametrize("name", SOUNDS)
-@pytest.mark.parametrize("asked", ["mp3", "wav", None, 3])
-def test_sound_counts_by_its_own_format(name: str, asked: object) -> None:
+@pytest.mark.parametrize("response_format", ["mp3", "wav", None, 3])
+def test_sound_counts_by_its_own_format(name: str, response_format: object) -> None:
     opening, bytes_per_s = SOUNDS[name]
     sound = opening + b"\0" * (bytes_per_s * SECONDS - len(opening))
-    assert output(SpeechCounter(ASKED, asked, is_encoded=False), sound[:5000], sound[5000:]) == MINUTE
+    assert output(SpeechCounter(ASKED, response_format, is_encoded=False), sound[:5000], sound[5000:]) == MINUTE
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [("pcm", 1), ("odd", 3), (None, 3)])
-def test_sound_without_a_mark_counts_as_it_was_asked_for(asked: object, seconds: int) -> None:
-    counter = SpeechCounter(ASKED, asked, is_encoded=False)
+@pytest.mark.parametrize(("response_format", "seconds"), [("pcm", 1), ("odd", 3), (None, 3)])
+def test_sound_without_a_mark_counts_as_it_was_asked_for(response_format: object, seconds: int) -> None:
+    counter = SpeechCounter(ASKED, response_format, is_encoded=False)
     assert output(counter, b"\0" * 48_000) == -(-seconds * MINUTE // 60)
 
 
@@ -92,9 +92,9 @@ def test_tokens_of_a_picture(size: object, quality: object, tokens: int) -> None
 
 @given(CUTS)
 def test_pictures_count_however_they_are_cut(places: list[int]) -> None:
-    sent = b": hello\n\n" + picture("partial_image") + picture("partial_image") + picture("completed", quality="low")
-    asked = {"quality": "low", "partial_images": 2}
-    assert output(PictureCounter(ASKED, asked), *cut(sent, places)) == 272 + 2 * 100
+    stream = b": hello\n\n" + picture("partial_image") + picture("partial_image") + picture("completed", quality="low")
+    options = {"quality": "low", "partial_images": 2}
+    assert output(PictureCounter(ASKED, options), *cut(stream, places)) == 272 + 2 * 100
 
 
 @given(st.integers(100, 30_000))
@@ -110,8 +110,8 @@ def test_partial_picture_is_a_fixed_part_whatever_is_asked_for(parts: object) ->
 
 
 def test_each_of_several_pictures_counts() -> None:
-    sent = (picture("partial_image") + picture("completed")) * 2
-    assert output(PictureCounter(ASKED, {"partial_images": 1}), sent) == 2 * (1056 + 100)
+    stream = (picture("partial_image") + picture("completed")) * 2
+    assert output(PictureCounter(ASKED, {"partial_images": 1}), stream) == 2 * (1056 + 100)
 
 
 @pytest.mark.parametrize("junk", [b"data: {\n\n", b"data: [1]\n\n", b"\n\n", b'data: {"type": 3}\n\n', b"x" * 99_999])

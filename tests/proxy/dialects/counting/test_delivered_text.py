@@ -1,4 +1,4 @@
-"""Without reported usage, delivered output and the request's input are counted: every path, streamed and not."""
+"""Calls without reported usage are counted by delivered output and request input: every path, streamed and not."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -35,10 +35,13 @@ from tests.proxy.dialects.samples import (
     received,
 )
 
-RESPONSES, COMPLETIONS, EMBEDDINGS = "/v1/responses", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
+COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 _COUNTS = Path(__file__).parents[3] / "policy" / "token_counts.json"
 FIXTURES = {fixture["name"]: fixture for fixture in json.loads(_COUNTS.read_bytes())}
-LEAST, MOST = 0.6, 1.7
+LEAST = 0.6
+MOST = 1.7
 TEXTS = ["English prose", "Chinese", "Arabic", "JavaScript code", "JSON, compact"]
 Payload = Any
 
@@ -49,7 +52,7 @@ def pieces_of(text: str) -> list[str]:
 
 def chat_stream(text: str, **more: Any) -> bytes:
     chunks = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces_of(text))]
-    return frames(*(chat_chunk(delta, **more) for delta in chunks), done=False)
+    return frames(*(chat_chunk(delta, **more) for delta in chunks), has_done=False)
 
 
 def chat_chunk(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def chat_chunk(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def completions_stream(text: str) -> bytes:
-    return frames(*({"model": "m", "choices": [{"text": piece}]} for piece in pieces_of(text)), done=False)
+    return frames(*({"model": "m", "choices": [{"text": piece}]} for piece in pieces_of(text)), has_done=False)
 
 
 def responses_stream(text: str) -> bytes:
@@ -175,29 +178,29 @@ def ascii_only(text: str) -> bytes:
 def obfuscated(text: str) -> bytes:
     """Each delta has a different suffix."""
     return frames(
-        *(chat_chunk({"content": p}, obfuscation="x" * (n % 9)) for n, p in enumerate(pieces_of(text))), done=False
+        *(chat_chunk({"content": p}, obfuscation="x" * (n % 9)) for n, p in enumerate(pieces_of(text))), has_done=False
     )
 
 
 def reasoned(text: str) -> bytes:
-    return frames(*(chat_chunk({"reasoning": p, "reasoning_content": p}) for p in pieces_of(text)), done=False)
+    return frames(*(chat_chunk({"reasoning": p, "reasoning_content": p}) for p in pieces_of(text)), has_done=False)
 
 
 def thought(text: str) -> bytes:
-    return frames(*(chat_chunk({"reasoning_content": p}) for p in pieces_of(text)), done=False)
+    return frames(*(chat_chunk({"reasoning_content": p}) for p in pieces_of(text)), has_done=False)
 
 
 def with_logprobs(text: str) -> bytes:
     logprobs = {"content": [{"token": "x" * 50, "logprob": -1, "top_logprobs": [{"token": "y" * 50}]}]}
     choices = [[{"index": 0, "delta": {"content": p}, "logprobs": logprobs}] for p in pieces_of(text)]
-    return frames(*({"model": "m", "choices": c} for c in choices), done=False)
+    return frames(*({"model": "m", "choices": c} for c in choices), has_done=False)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("form", [crlf, ascii_only, obfuscated, reasoned, thought, with_logprobs])
 @pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain"])
 def test_every_form_of_stream_is_counted(form: Any, name: str, content_type: str) -> None:
-    """Also with a content type that does not say event stream."""
+    """The content type of the answer need not say event stream."""
     fixture = FIXTURES[name]
     request = asking(CHAT, "Hello", stream=True)
     headers: Headers = [("content-type", content_type)]
@@ -214,7 +217,7 @@ def test_tool_calls_are_counted_with_names_and_arguments() -> None:
     ]
     request = asking(CHAT, "Hello", stream=True)
     answer = samples.answer_reader(request, VENDOR_B, SSE)
-    streamed = counted(answer, request, [frames(*map(chat_chunk, calls), done=False)]).output
+    streamed = counted(answer, request, [frames(*map(chat_chunk, calls), has_done=False)]).output
     assert LEAST <= streamed / 13 <= MOST  # get_weather: 2, the arguments: 11
     message = {"tool_calls": [{"id": "t", "function": {"name": "get_weather", "arguments": arguments}}]}
     reader = samples.answer_reader(asking(CHAT, "", stream=False), VENDOR_B, JSON)
@@ -288,14 +291,14 @@ def test_instructions_and_tools_count_as_input() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_long_request_is_counted_by_a_sample(name: str) -> None:
-    """Also one with placeholders for its long strings."""
+    """A request with placeholders for its long strings is counted by a sample too."""
     fixture = FIXTURES[name]
     times = 400_000 // len(fixture["text"])
     body = orjson.dumps({"model": SLUG, "messages": [{"role": "user", "content": fixture["text"] * times}]})
     request = received(body)
-    found = parse_with_placeholders(body)
-    assert found is not None
-    request.json, request.outline = found
+    result = parse_with_placeholders(body)
+    assert result is not None
+    request.json, request.outline = result
     tokens = samples.delivered_counter(request).tokens(None)
     assert LEAST <= tokens.input / (fixture["o200k_base"] * times) <= MOST
     plain = fixture["text"].isascii() and not set(fixture["text"]) & set('\n"\\')

@@ -52,12 +52,12 @@ def parse_message(body: Json) -> sdk.Message:
 
 def payloads(stream: bytes) -> list[Json]:
     """The events of a stream. Checks that each frame names its event."""
-    found: list[Json] = []
+    events: list[Json] = []
     for frame in stream.split(b"\n\n")[:-1]:
         name, data = frame.split(b"\n", 1)
-        found.append(orjson.loads(data.removeprefix(b"data: ")))
-        assert name == b"event: " + found[-1]["type"].encode()
-    return found
+        events.append(orjson.loads(data.removeprefix(b"data: ")))
+        assert name == b"event: " + events[-1]["type"].encode()
+    return events
 
 
 def check_events(events: Iterable[Json]) -> None:
@@ -69,7 +69,8 @@ def check_events(events: Iterable[Json]) -> None:
         if event["type"] == "content_block_start":
             assert open_index is None
             assert event["index"] == following
-            open_index, following = following, following + 1
+            open_index = following
+            following = following + 1
         elif event["type"] == "content_block_delta":
             assert event["index"] == open_index
         elif event["type"] == "content_block_stop":

@@ -1,4 +1,4 @@
-"""What a Messages caller asks: kept in the middle, or refused by the name of its field."""
+"""The members of a Messages request are kept in the middle, or refused by the name of the field."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ TOOL: Json = {"name": "f", "input_schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("members", "field"),
     [
         (body(container="c"), "container"),
         (body(mcp_servers=[{"type": "url"}]), "mcp_servers"),
@@ -125,9 +125,9 @@ TOOL: Json = {"name": "f", "input_schema": {"type": "object"}}
         (body(output_format={"type": "json_schema"}), "output_format.schema"),
     ],
 )
-def test_what_the_middle_cannot_hold_is_refused_by_name(asked: Json, field: str) -> None:
+def test_what_the_middle_cannot_hold_is_refused_by_name(members: Json, field: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
-        read_request(asked)
+        read_request(members)
     assert caught.value.field == field
 
 

@@ -1,4 +1,4 @@
-"""What a Messages target is asked, for callers of other dialects: in the vendor's form, or refused."""
+"""Requests of other dialects reach a Messages target in the vendor's form, or are refused."""
 
 from typing import Any
 
@@ -54,8 +54,8 @@ def written(*turns: Turn, model: str = "claude-x", **settings: Any) -> Json:
 
 
 def messages(*turns: Turn) -> list[Json]:
-    found: list[Json] = written(*turns)["messages"]
-    return found
+    entries: list[Json] = written(*turns)["messages"]
+    return entries
 
 
 def user(*parts: TurnPart) -> Turn:
@@ -131,9 +131,9 @@ def test_last_of_system_turns_alone_is_the_user_s_message() -> None:
 
 
 def test_system_turn_comes_between_a_user_s_message_and_an_answer() -> None:
-    done = assistant(Text("done"))
-    found = messages(ASK, system("a"), user(Text("b")), system("c"), done, system("d"), user(Text("e")))
-    assert found == [
+    final_turn = assistant(Text("done"))
+    entries = messages(ASK, system("a"), user(Text("b")), system("c"), final_turn, system("d"), user(Text("e")))
+    assert entries == [
         {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "b"}]},
         {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "c"}]},
         {"role": "assistant", "content": "done"},
@@ -155,7 +155,7 @@ def test_newer_model_gets_system_turns_in_their_places(model: str) -> None:
 
 
 def test_adjacent_turns_of_one_role_are_merged_with_results_first() -> None:
-    found = messages(
+    entries = messages(
         ASK,
         assistant(ToolCall("a", "f", "{}")),
         assistant(ToolCall("b", "f", '{"x":1}')),
@@ -163,9 +163,9 @@ def test_adjacent_turns_of_one_role_are_merged_with_results_first() -> None:
         user(ToolResult("a", [Text("1")])),
         user(ToolResult("b", [])),
     )
-    assert [message["role"] for message in found] == ["user", "assistant", "user"]
-    assert [block["type"] for block in found[2]["content"]] == ["tool_result", "tool_result", "text"]
-    assert found[1]["content"][1]["input"] == {"x": 1}
+    assert [message["role"] for message in entries] == ["user", "assistant", "user"]
+    assert [block["type"] for block in entries[2]["content"]] == ["tool_result", "tool_result", "text"]
+    assert entries[1]["content"][1]["input"] == {"x": 1}
 
 
 def test_blank_text_and_empty_turns_are_left_out() -> None:
@@ -175,25 +175,26 @@ def test_blank_text_and_empty_turns_are_left_out() -> None:
 
 
 def test_ids_of_calls_are_made_acceptable_and_unique() -> None:
-    found = messages(
+    entries = messages(
         ASK,
         assistant(ToolCall("functions.f:0", "f", "{}"), ToolCall("", "f", "{}")),
         user(ToolResult("functions.f:0", []), ToolResult("", [])),
         assistant(ToolCall("functions.f:0", "f", "{}")),
         user(ToolResult("functions.f:0", [])),
     )
-    calls = [block["id"] for message in found[1::2] for block in message["content"]]
-    results = [block["tool_use_id"] for message in found[2::2] for block in message["content"]]
+    calls = [block["id"] for message in entries[1::2] for block in message["content"]]
+    results = [block["tool_use_id"] for message in entries[2::2] for block in message["content"]]
     assert calls == results == ["functions_f_0", "call_1", "functions_f_0_2"]
 
 
 def test_name_of_a_past_call_is_made_acceptable() -> None:
-    found = messages(ASK, assistant(ToolCall("a", "agents.close", "{}")), user(ToolResult("a", [])))
-    assert found[1]["content"][0]["name"] == "agents_close"
+    entries = messages(ASK, assistant(ToolCall("a", "agents.close", "{}")), user(ToolResult("a", [])))
+    assert entries[1]["content"][0]["name"] == "agents_close"
 
 
 def test_results_keep_images_documents_and_errors() -> None:
-    image, document = Image(Source(BASE64, "iVBO", "image/png"), "high"), Document(Source(URL, "http://x"), title="T")
+    image = Image(Source(BASE64, "iVBO", "image/png"), "high")
+    document = Document(Source(URL, "http://x"), title="T")
     call = assistant(ToolCall("a", "f", "{}"))
     (block,) = messages(ASK, call, user(ToolResult("a", [Text("1"), image, document], is_error=True)))[2]["content"]
     assert block["is_error"] is True
@@ -322,12 +323,12 @@ def test_reasoning_settings(settings: ReasoningSettings | None, members: Json) -
     ],
 )
 def test_models_without_adaptive_thinking_get_a_budget(model: str, is_adaptive: bool) -> None:
-    wanted = ReasoningSettings(enabled=True, effort="high", visible=True)
-    body = written(model=model, reasoning=wanted)
+    settings = ReasoningSettings(enabled=True, effort="high", visible=True)
+    body = written(model=model, reasoning=settings)
     budget = {"thinking": {"type": "enabled", "budget_tokens": 16384}}
     adaptive = {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "high"}}
-    given = {name: body[name] for name in ("thinking", "output_config") if name in body}
-    assert given == (adaptive if is_adaptive else budget)
+    thinking_members = {name: body[name] for name in ("thinking", "output_config") if name in body}
+    assert thinking_members == (adaptive if is_adaptive else budget)
     assert body["max_tokens"] == (16384 if is_adaptive else 20480)
 
 
@@ -348,7 +349,7 @@ def test_default_cap_leaves_room_for_thinking() -> None:
 
 
 def thinks(*turns: Turn, **settings: Any) -> bool:
-    """Whether thinking is on; off must have been said."""
+    """Return whether thinking is on; check that `reasoning_off` says so if it is off."""
     request = Request(list(turns), reasoning=THINK, tools=[TOOL], **settings)
     on = "thinking" in write_request(request, "m", "VENDOR_A")
     assert on is not bool(request.reasoning_off)
@@ -380,8 +381,8 @@ def test_thinking_is_off_where_the_caller_began_the_answer() -> None:
 
 def test_only_the_vendor_s_own_reasoning_is_returned_to_it() -> None:
     foreign = Reasoning("Hm", "responses", {"id": "rs"})
-    found = messages(ASK, assistant(OWN, foreign, Reasoning("Hm"), Text("a"), Refusal("b")), ASK)
-    assert found[1]["content"] == [OWN.native, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    entries = messages(ASK, assistant(OWN, foreign, Reasoning("Hm"), Text("a"), Refusal("b")), ASK)
+    assert entries[1]["content"] == [OWN.native, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 def test_prefill_ends_without_white_space() -> None:
@@ -391,7 +392,8 @@ def test_prefill_ends_without_white_space() -> None:
 
 def test_cache_marks_are_kept() -> None:
     mark = {"type": "ephemeral"}
-    call, image = ToolCall("a", "f", "{}", cache=mark), Image(Source(URL, "http://x"), cache=mark)
+    call = ToolCall("a", "f", "{}", cache=mark)
+    image = Image(Source(URL, "http://x"), cache=mark)
     body = written(
         user(Text("x", cache=mark), image),
         assistant(call),

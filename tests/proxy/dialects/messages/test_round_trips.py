@@ -179,10 +179,11 @@ def answers(draw: st.DrawFn) -> Json:
     content = draw(BLOCKS)
     calls = any(block["type"] == "tool_use" for block in content)
     reasons = ["refusal", "pause_turn"] + (["tool_use"] if calls else ["end_turn", "max_tokens"])
-    written, cached = draw(st.integers(0, 99)), draw(st.integers(0, 99))
+    cache_writes = draw(st.integers(0, 99))
+    cached = draw(st.integers(0, 99))
     usage: Json = {
         "input_tokens": draw(st.integers(0, 99)),
-        "cache_creation_input_tokens": written,
+        "cache_creation_input_tokens": cache_writes,
         "cache_read_input_tokens": cached,
         "output_tokens": draw(st.integers(0, 99)),
     }
@@ -217,7 +218,8 @@ def test_answer_is_kept(body: Json) -> None:
 
 @given(answers())
 def test_streamed_answer_is_kept(body: Json) -> None:
-    reader, writer = DIALECT.new_stream_reader(), DIALECT.new_stream_writer(CONTEXT)
+    reader = DIALECT.new_stream_reader()
+    writer = DIALECT.new_stream_writer(CONTEXT)
     stream = b""
     for frame in frames_of(body):
         stream += writer.write(reader.read(orjson.loads(frame.split(b"\ndata: ", 1)[1])))
@@ -240,7 +242,7 @@ def altered(value: Any, other: Any, data: st.DataObject) -> Any:
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Each list or object within `value`, with each of its indexes or names."""
     inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
-    return [(value, at) for at, _ in inner] + [place for _, held in inner for place in places(held)]
+    return [(value, at) for at, _ in inner] + [place for _, child in inner for place in places(child)]
 
 
 @given(requests(), ANYTHING, st.data())
@@ -258,7 +260,8 @@ def test_malformed_answer_is_read(body: Json, other: Any, data: st.DataObject) -
 @given(answers(), ANYTHING, st.data())
 def test_malformed_stream_is_read(body: Json, other: Any, data: st.DataObject) -> None:
     story = [orjson.loads(frame.split(b"\ndata: ", 1)[1]) for frame in frames_of(body)]
-    reader, writer = DIALECT.new_stream_reader(), DIALECT.new_stream_writer(CONTEXT)
+    reader = DIALECT.new_stream_reader()
+    writer = DIALECT.new_stream_writer(CONTEXT)
     stream = b""
     for event in altered(story, other, data):
         if isinstance(event, dict):

@@ -121,11 +121,11 @@ def test_text_after_the_end_of_a_part_is_a_new_block() -> None:
 def test_callers_without_thinking_or_tools_get_the_text_first(
     reasoning: ReasoningSettings | None, tools: list[Tool], kinds: list[str]
 ) -> None:
-    asked = context(reasoning=reasoning, tools=tools)
+    answer_context = context(reasoning=reasoning, tools=tools)
     thought = Reasoning("hm", "chat_completions", {"reasoning_content": "hm"})
-    whole = DIALECT.write_answer(Answer("m", 0, [thought, Text("42")], Stop(END)), asked, TOKENS)
+    whole = DIALECT.write_answer(Answer("m", 0, [thought, Text("42")], Stop(END)), answer_context, TOKENS)
     assert [block["type"] for block in whole["content"]] == kinds
-    writer = DIALECT.new_stream_writer(asked)
+    writer = DIALECT.new_stream_writer(answer_context)
     events: list[Event] = [
         Started("m"),
         ReasoningDelta("hm"),
@@ -178,9 +178,9 @@ def test_reasoning_without_anything_to_return_has_an_empty_signature() -> None:
 
 def test_extra_content_of_a_call_is_sealed_before_the_call() -> None:
     extra = {"google": {"thought_signature": "sig"}}
-    kept, call = story(ToolCallStarted(0, "functions.a:0", "one", extra=extra), ToolCallDelta(0, "{}"))
+    sealed_block, call = story(ToolCallStarted(0, "functions.a:0", "one", extra=extra), ToolCallDelta(0, "{}"))
     assert call["id"] == "functions_a_0"
-    assert unseal(kept["data"]) == ("chat_completions", {"tool_call_extra": {"functions_a_0": extra}})
+    assert unseal(sealed_block["data"]) == ("chat_completions", {"tool_call_extra": {"functions_a_0": extra}})
 
 
 def test_calls_without_ids_get_distinct_ones() -> None:
@@ -202,8 +202,9 @@ def test_failure_is_an_error_event() -> None:
 
 def test_stop_sequence_is_named_only_if_the_caller_asked_for_it() -> None:
     events: list[list[Event]] = [[Started("m")], [Stopped(Stop("stop_sequence", "END"))]]
-    asked, other = accumulated(written(events, "END")), accumulated(written(events))
-    assert (asked.stop_reason, asked.stop_sequence) == ("stop_sequence", "END")
+    message = accumulated(written(events, "END"))
+    other = accumulated(written(events))
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
     assert (other.stop_reason, other.stop_sequence) == ("end_turn", None)
 
 
@@ -213,13 +214,13 @@ def test_missing_usage_is_zero() -> None:
 
 
 def test_caller_that_asked_for_a_thread_is_told_that_there_is_none() -> None:
-    """By the vendor's rule, an answer of a fallback model is in no thread."""
-    asked = context()
-    asked.request.echo["thread"] = {"type": "create"}
-    writer = DIALECT.new_stream_writer(asked)
+    """The vendor's rule: an answer of a fallback model is in no thread."""
+    answer_context = context()
+    answer_context.request.echo["thread"] = {"type": "create"}
+    writer = DIALECT.new_stream_writer(answer_context)
     stream = writer.write([Started("m"), TextDelta("a"), Stopped(Stop(END))]) + writer.closing(TOKENS)
     streamed = payloads(stream)[-2]["usage"]
-    body = DIALECT.write_answer(DIALECT.read_answer(RECORDED["text"][0]), asked, TOKENS)
+    body = DIALECT.write_answer(DIALECT.read_answer(RECORDED["text"][0]), answer_context, TOKENS)
     BetaMessage.model_validate_json(orjson.dumps(body), strict=True)
     assert [each["type"] for each in streamed["iterations"]] == ["fallback_message"]
     assert [each["model"] for each in body["usage"]["iterations"]] == ["acme/chat"]

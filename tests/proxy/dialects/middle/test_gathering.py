@@ -25,7 +25,8 @@ def test_texts_of_one_answer_share_their_bound() -> None:
 
 @given(st.dictionaries(st.text(max_size=4), VALUES, max_size=4), st.lists(st.integers(1, 7), max_size=40))
 def test_object_is_complete_at_its_last_character_alone(value: dict[str, object], sizes: list[int]) -> None:
-    text, progress = orjson.dumps(value).decode(), ObjectProgress()
+    text = orjson.dumps(value).decode()
+    progress = ObjectProgress()
     while text:
         size = sizes.pop() if sizes else 1
         progress.add(text[:size])

@@ -12,9 +12,9 @@ LONG = "x" * (LONG_BYTES + 1)
 
 
 def parsed(body: dict[str, Any]) -> tuple[dict[str, Any], Outline]:
-    found = parse_with_placeholders(orjson.dumps(body))
-    assert found is not None
-    json, outline = found
+    result = parse_with_placeholders(orjson.dumps(body))
+    assert result is not None
+    json, outline = result
     assert outline is not None
     return json, outline
 

@@ -1,4 +1,4 @@
-"""What a translation left out is named once each, in characters that a header field holds, and in bounded number."""
+"""Members that a translation leaves out are named once each, in header-safe characters, and in bounded number."""
 
 from proxy.dialects.middle.left_out import MAX_NAMED, LeftOut, header_value, stream_comment
 

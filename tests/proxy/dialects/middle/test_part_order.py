@@ -115,15 +115,15 @@ def as_stream(pieces: list[tuple[int, str]]) -> list[Event]:
 
 @given(st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=4), st.randoms(use_true_random=False))
 def test_interleaved_objects_are_kept_whole(objects: list[dict[str, str]], random: Random) -> None:
-    left = {number: json.dumps(value) for number, value in enumerate(objects)}
+    remainders = {number: json.dumps(value) for number, value in enumerate(objects)}
     pieces = []
-    while left:
-        number = random.choice(list(left))
+    while remainders:
+        number = random.choice(list(remainders))
         size = random.randint(1, 5)
-        pieces.append((number, left[number][:size]))
-        left[number] = left[number][size:]
-        if not left[number]:
-            del left[number]
+        pieces.append((number, remainders[number][:size]))
+        remainders[number] = remainders[number][size:]
+        if not remainders[number]:
+            del remainders[number]
     out = ordered(*as_stream(pieces))
     _assert_nested(out)
     for number, value in enumerate(objects):

@@ -10,7 +10,9 @@ from policy.endpoints import Target
 from proxy.dialects.middle.sealing import MARK, SealKeys, Seals, has_reasoning
 from proxy.errors import UntranslatableError
 
-OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
+OLD = b"o" * 32
+NEW = b"n" * 32
+OTHER = b"x" * 32
 BLOCK = {"type": "thinking", "thinking": "Hm", "signature": "sig"}
 PLACE = "VENDOR_A https://a.test"
 TARGET = Target("VENDOR_B_COMPATIBLE", base_url="https://a.test/v1", secret_id="s")

@@ -14,7 +14,8 @@ from proxy.dialects.middle.answer import (
 from proxy.dialects.middle.request import AnswerPart, Text, ToolCall
 from proxy.dialects.middle.stops import MAX_WORD_CHARS, failure_of, stop_of, stop_with
 
-CALL, CUT = ToolCall("c", "f", '{"a":1}'), ToolCall("c", "f", '{"a":')
+CALL = ToolCall("c", "f", '{"a":1}')
+CUT = ToolCall("c", "f", '{"a":')
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from proxy.errors import UpstreamResetError
 from proxy.json_text.exact_numbers import loads_exactly
 from tests.fakes.seals import seals_of
 from tests.proxy.dialects.assembling import assembled
-from tests.proxy.dialects.test_streams import HEARD, RECORDED, events_of, recorded, told
+from tests.proxy.dialects.test_streams import CALLER_DIALECTS, RECORDED, events_of, recorded, told
 
 OF_OTHER_DIALECTS = ("custom-call", "only-done-events")
 """Recorded answers with a custom tool, which no caller of Messages can offer."""
@@ -46,38 +46,42 @@ def context(streams: bool) -> AnswerContext:
     return AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of(), streams=streams)
 
 
-def translated(spoken: Dialect, heard: Dialect, answer: bytes, *, is_stream: bool, streams: bool) -> bytes:
-    asked = context(streams)
+def translated(spoken: Dialect, caller_dialect: Dialect, answer: bytes, *, is_stream: bool, streams: bool) -> bytes:
+    answer_context = context(streams)
     reader: TranslatingStreamReader | TranslatingBodyReader
     if is_stream:
-        reader = TranslatingStreamReader(spoken, heard, asked, spoken.new_meter(MAX_REPORTED_TOKENS))
+        reader = TranslatingStreamReader(spoken, caller_dialect, answer_context, spoken.new_meter(MAX_REPORTED_TOKENS))
     else:
-        reader = TranslatingBodyReader(spoken, heard, asked, spoken.new_body_meter(MAX_REPORTED_TOKENS))
+        reader = TranslatingBodyReader(
+            spoken, caller_dialect, answer_context, spoken.new_body_meter(MAX_REPORTED_TOKENS)
+        )
     return reader.feed(answer) + reader.end()
 
 
-def read(heard: Dialect, answer: bytes, *, streams: bool) -> Answer:
-    return assembled(events_of(heard, answer)) if streams else heard.read_answer(orjson.loads(answer))
+def read(dialect: Dialect, answer: bytes, *, streams: bool) -> Answer:
+    return assembled(events_of(dialect, answer)) if streams else dialect.read_answer(orjson.loads(answer))
 
 
 @pytest.mark.parametrize(
-    ("spoken", "name", "heard"),
+    ("spoken", "name", "caller_dialect"),
     [
-        (spoken, name, heard)
+        (spoken, name, caller_dialect)
         for spoken, name in RECORDED
-        for heard in (CHAT, MESSAGES, RESPONSES)
-        if heard is not MESSAGES or name not in OF_OTHER_DIALECTS
+        for caller_dialect in (CHAT, MESSAGES, RESPONSES)
+        if caller_dialect is not MESSAGES or name not in OF_OTHER_DIALECTS
     ],
 )
 @pytest.mark.parametrize("streams", [True, False])
 def test_caller_reads_the_same_whether_the_target_streams(
-    spoken: Dialect, name: str, heard: Dialect, streams: bool
+    spoken: Dialect, name: str, caller_dialect: Dialect, streams: bool
 ) -> None:
     whole, stream = recorded(spoken, name)
     body = orjson.dumps(whole)
-    of_body = translated(spoken, heard, body, is_stream=False, streams=streams)
-    of_stream = translated(spoken, heard, stream, is_stream=True, streams=streams)
-    assert told(read(heard, of_stream, streams=streams), heard) == told(read(heard, of_body, streams=streams), heard)
+    of_body = translated(spoken, caller_dialect, body, is_stream=False, streams=streams)
+    of_stream = translated(spoken, caller_dialect, stream, is_stream=True, streams=streams)
+    assert told(read(caller_dialect, of_stream, streams=streams), caller_dialect) == told(
+        read(caller_dialect, of_body, streams=streams), caller_dialect
+    )
     if not streams:
         assert usage_of(of_stream) == usage_of(of_body)
 
@@ -117,36 +121,38 @@ def test_events_add_up_to_their_answer(parts: list[AnswerPart], logprobs: list[d
 
 
 @pytest.mark.parametrize("parts", ANSWERS.values(), ids=ANSWERS)
-@HEARD
+@CALLER_DIALECTS
 @pytest.mark.parametrize("tokens", [None, Tokens(input=9, output=5, cached_input=2)])
-def test_events_gather_to_the_whole_answer(parts: list[AnswerPart], heard: Dialect, tokens: Tokens | None) -> None:
+def test_events_gather_to_the_whole_answer(
+    parts: list[AnswerPart], caller_dialect: Dialect, tokens: Tokens | None
+) -> None:
     answer = Answer("id", 7, deepcopy(parts), Stop(END), None, UsageDetails(reasoning_tokens=3))
-    gathered = GatheredAnswer(heard, context(streams=False))
+    gathered = GatheredAnswer(caller_dialect, context(streams=False))
     for event in events_of_answer(answer):
         assert gathered.write([event]) == b""
-    assert told(read(heard, gathered.end(tokens), streams=False), heard) == told(
-        heard.read_answer(heard.write_answer(answer, context(streams=False), tokens)), heard
+    assert told(read(caller_dialect, gathered.end(tokens), streams=False), caller_dialect) == told(
+        caller_dialect.read_answer(caller_dialect.write_answer(answer, context(streams=False), tokens)), caller_dialect
     )
 
 
-@HEARD
-def test_deltas_of_parallel_calls_may_alternate(heard: Dialect) -> None:
-    gathered = GatheredAnswer(heard, context(streams=False))
+@CALLER_DIALECTS
+def test_deltas_of_parallel_calls_may_alternate(caller_dialect: Dialect) -> None:
+    gathered = GatheredAnswer(caller_dialect, context(streams=False))
     gathered.write([Started("id"), ToolCallStarted(0, "1", "f"), ToolCallDelta(0, '{"a":1'), TextDelta("x")])
     gathered.write([ToolCallStarted(1, "2", "g"), ToolCallDelta(1, '{"b":'), ToolCallDelta(0, "1e400}")])
     gathered.write(
         [ToolCallStarted(2, "3", "h"), ToolCallDelta(1, "100000000000000000000}"), Stopped(Stop(TOOL_CALLS))]
     )
     whole = gathered.end(None)
-    parts = [part for part in heard.read_answer(loads_exactly(whole)).parts if isinstance(part, ToolCall)]
+    parts = [part for part in caller_dialect.read_answer(loads_exactly(whole)).parts if isinstance(part, ToolCall)]
     assert [(part.id, part.name) for part in parts] == [("1", "f"), ("2", "g"), ("3", "h")]
     for arguments in ('"a":11e400', '"b":100000000000000000000'):
         assert arguments in whole.decode().replace("\\", "")
 
 
-@HEARD
-def test_failure_is_the_whole_answer(heard: Dialect) -> None:
-    gathered = GatheredAnswer(heard, context(streams=False))
+@CALLER_DIALECTS
+def test_failure_is_the_whole_answer(caller_dialect: Dialect) -> None:
+    gathered = GatheredAnswer(caller_dialect, context(streams=False))
     gathered.write(
         [Started("id"), TextDelta("x"), Failed("api_error", "overloaded"), TextDelta("y"), Stopped(Stop(END))]
     )
@@ -154,9 +160,9 @@ def test_failure_is_the_whole_answer(heard: Dialect) -> None:
     assert orjson.loads(gathered.end(None)) == {"error": {"message": "overloaded", "type": "api_error"}}
 
 
-@HEARD
-def test_stream_that_broke_off_is_no_whole_answer(heard: Dialect) -> None:
-    gathered = GatheredAnswer(heard, context(streams=False))
+@CALLER_DIALECTS
+def test_stream_that_broke_off_is_no_whole_answer(caller_dialect: Dialect) -> None:
+    gathered = GatheredAnswer(caller_dialect, context(streams=False))
     gathered.write([Started("id"), TextDelta("x")])
     with pytest.raises(UpstreamResetError):
         gathered.end(None)

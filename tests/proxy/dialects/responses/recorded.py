@@ -38,15 +38,15 @@ def frame(event: Json) -> bytes:
 
 def response(output: list[Json], status: str = "completed", **more: Any) -> Json:
     """A whole answer with only the members that every server has."""
-    begun = {"id": "resp_1", "object": "response", "created_at": 1_700_000_000, "status": status, "model": "m"}
-    return begun | {"output": output, "usage": USAGE} | more
+    head = {"id": "resp_1", "object": "response", "created_at": 1_700_000_000, "status": status, "model": "m"}
+    return head | {"output": output, "usage": USAGE} | more
 
 
 def streamed(whole: Json, *between: Json) -> list[bytes]:
     """The frames of an answer whose events between start and end are `between`."""
-    begun = whole | {"status": "in_progress", "output": [], "usage": None}
+    head = whole | {"status": "in_progress", "output": [], "usage": None}
     ending = {"type": f"response.{whole['status']}", "response": whole}
-    events = [{"type": "response.created", "response": begun}, *between, ending]
+    events = [{"type": "response.created", "response": head}, *between, ending]
     return [frame(event | {"sequence_number": number}) for number, event in enumerate(events)]
 
 
@@ -70,8 +70,10 @@ def _only_done_events() -> tuple[Json, list[bytes]]:
         {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "name": "g", "input": "plain"},
     ]
     whole = response(items)
-    done = [{"type": "response.output_item.done", "output_index": n, "item": item} for n, item in enumerate(items)]
-    return whole, streamed(whole, *done)
+    done_events = [
+        {"type": "response.output_item.done", "output_index": n, "item": item} for n, item in enumerate(items)
+    ]
+    return whole, streamed(whole, *done_events)
 
 
 def _raw_reasoning() -> tuple[Json, list[bytes]]:

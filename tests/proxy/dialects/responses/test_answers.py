@@ -58,12 +58,12 @@ ASKED: Json = {
     "reasoning": {"summary": "auto"},
     "tools": [{"type": "function", "name": "get_weather", "parameters": {"type": "object"}}],
 }
-"""Of these calls, all answers repeat the settings."""
+"""The caller's request. All answers repeat its settings."""
 TOKENS = Tokens(input=9, output=4, cached_input=2)
 
 
-def context(asked: Json = ASKED) -> AnswerContext:
-    return AnswerContext("acme/fast", DIALECT.read_request(asked), 1_700_000_001, seals_of())
+def context(body: Json = ASKED) -> AnswerContext:
+    return AnswerContext("acme/fast", DIALECT.read_request(body), 1_700_000_001, seals_of())
 
 
 def streamed_events(frames: list[bytes]) -> Iterator[list[Event]]:
@@ -74,16 +74,16 @@ def streamed_events(frames: list[bytes]) -> Iterator[list[Event]]:
             yield reader.read(orjson.loads(data_of(piece)))
 
 
-def written_stream(events: Iterator[list[Event]], asked: Json = ASKED) -> bytes:
-    writer = DIALECT.new_stream_writer(context(asked))
-    written = b"".join([writer.write(some) for some in events])
-    return written + writer.closing(TOKENS)
+def written_stream(events: Iterator[list[Event]], body: Json = ASKED) -> bytes:
+    writer = DIALECT.new_stream_writer(context(body))
+    stream = b"".join([writer.write(some) for some in events])
+    return stream + writer.closing(TOKENS)
 
 
 def check(value: Json, kind: Any) -> None:
     """`store` is in real answers, and not in the SDK's types."""
-    found = [one for one in mismatches(value, kind) if one.path.rpartition(".")[2] != "store"]
-    assert not found, (found, value)
+    problems = [one for one in mismatches(value, kind) if one.path.rpartition(".")[2] != "store"]
+    assert not problems, (problems, value)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -97,31 +97,31 @@ def test_streamed_answer_adds_up_to_the_whole_one_at_every_cut(name: str, places
 @pytest.mark.parametrize("name", RECORDED)
 def test_written_answer_reads_as_the_answer(name: str) -> None:
     answer = DIALECT.read_answer(RECORDED[name][0])
-    written = DIALECT.write_answer(answer, context(), TOKENS)
-    check(written, Response)
-    assert DIALECT.read_answer(returned(written)) == answer
-    assert written["model"] == "acme/fast"
-    assert written["store"] is False
-    assert (written["metadata"], written["temperature"]) == (ASKED["metadata"], 0.5)
+    body = DIALECT.write_answer(answer, context(), TOKENS)
+    check(body, Response)
+    assert DIALECT.read_answer(returned(body)) == answer
+    assert body["model"] == "acme/fast"
+    assert body["store"] is False
+    assert (body["metadata"], body["temperature"]) == (ASKED["metadata"], 0.5)
 
 
-def returned(written: Json) -> Json:
+def returned(response: Json) -> Json:
     """The answer with its reasoning unsealed, as the target that sealed it reads it."""
     output = []
-    for item in written["output"]:
+    for item in response["output"]:
         sealed = unseal(item.get("encrypted_content") or "") if item["type"] == "reasoning" else None
         output.append(sealed[1] if sealed else item)
-    return written | {"output": output}
+    return response | {"output": output}
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_written_stream_ends_with_the_whole_answer(name: str) -> None:
     whole, frames = RECORDED[name]
-    written = written_stream(streamed_events(frames))
-    events = payloads(written)
+    stream = written_stream(streamed_events(frames))
+    events = payloads(stream)
     assert events[-1]["response"] == DIALECT.write_answer(DIALECT.read_answer(whole), context(), TOKENS)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    assert re.findall(rb"event: (\S+)\n", written) == [event["type"].encode() for event in events]
+    assert re.findall(rb"event: (\S+)\n", stream) == [event["type"].encode() for event in events]
     for event in events:
         check(event, ResponseStreamEvent)
     reader = DIALECT.new_stream_reader()
@@ -134,11 +134,11 @@ def test_written_stream_ends_with_the_whole_answer(name: str) -> None:
 def test_summaries_are_shown_only_to_callers_that_ask(name: str) -> None:
     whole, frames = RECORDED[name]
     silent = ASKED | {"reasoning": {"effort": "high"}}
-    written = DIALECT.write_answer(DIALECT.read_answer(whole), context(silent), TOKENS)
-    thoughts = [item for item in written["output"] if item["type"] == "reasoning"]
+    body = DIALECT.write_answer(DIALECT.read_answer(whole), context(silent), TOKENS)
+    thoughts = [item for item in body["output"] if item["type"] == "reasoning"]
     assert all(item["summary"] == [] for item in thoughts)
     events = payloads(written_stream(streamed_events(frames), silent))
-    assert events[-1]["response"] == written
+    assert events[-1]["response"] == body
     assert not any("summary" in event["type"] for event in events)
     sealed = [item["encrypted_content"] for item in reasoning_items(whole) if "encrypted_content" in item]
     assert [item["encrypted_content"] for item in thoughts if "encrypted_content" in item] == sealed
@@ -180,32 +180,32 @@ def without_parsed(value: Any) -> Any:
     return [without_parsed(inner) for inner in value] if isinstance(value, list) else value
 
 
-def events_of(written: bytes) -> list[tuple[str, Any]]:
+def events_of(stream: bytes) -> list[tuple[str, Any]]:
     """Type and item, delta or text of each event between start and end."""
-    return [(e["type"].removeprefix("response."), e) for e in payloads(written)[2:]]
+    return [(e["type"].removeprefix("response."), e) for e in payloads(stream)[2:]]
 
 
 def test_call_of_a_namespaced_tool_is_split_again() -> None:
     inner = {"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}
-    asked = ASKED | {"tools": [{"type": "namespace", "name": "agents", "description": "d", "tools": [inner]}]}
+    request_body = ASKED | {"tools": [{"type": "namespace", "name": "agents", "description": "d", "tools": [inner]}]}
     answer = Answer("msg_1", 1, [ToolCall("c", "agents__close", "{}")], Stop(TOOL_CALLS))
-    written = DIALECT.write_answer(answer, context(asked), TOKENS)
-    check(written, Response)
-    assert (written["output"][0]["namespace"], written["output"][0]["name"]) == ("agents", "close")
+    body = DIALECT.write_answer(answer, context(request_body), TOKENS)
+    check(body, Response)
+    assert (body["output"][0]["namespace"], body["output"][0]["name"]) == ("agents", "close")
     call: list[Event] = [ToolCallStarted(0, "c", "agents__close"), ToolCallDelta(0, "{}"), Stopped(Stop(TOOL_CALLS))]
-    streamed = payloads(written_stream(iter([[Started("msg_1", 1)], call]), asked))
-    assert streamed[-1]["response"] == written
+    streamed = payloads(written_stream(iter([[Started("msg_1", 1)], call]), request_body))
+    assert streamed[-1]["response"] == body
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"), [('{"input":"*** Begin"}', "*** Begin"), ("oops", "oops"), ("[1]", "[1]")]
 )
 def test_function_that_stands_for_a_custom_tool_is_its_call(arguments: str, text: str) -> None:
-    asked = ASKED | {"tools": [{"type": "custom", "name": "patch", "format": {"type": "text"}}]}
+    request_body = ASKED | {"tools": [{"type": "custom", "name": "patch", "format": {"type": "text"}}]}
     answer = Answer("c1", 1, [ToolCall("c", "patch", arguments)], Stop(TOOL_CALLS))
-    written = DIALECT.write_answer(answer, context(asked), TOKENS)
-    check(written, Response)
-    assert written["output"][0] | {"id": ""} == {
+    body = DIALECT.write_answer(answer, context(request_body), TOKENS)
+    check(body, Response)
+    assert body["output"][0] | {"id": ""} == {
         "type": "custom_tool_call",
         "id": "",
         "call_id": "c",
@@ -217,16 +217,16 @@ def test_function_that_stands_for_a_custom_tool_is_its_call(arguments: str, text
         *(ToolCallDelta(0, c) for c in arguments),
         Stopped(Stop(TOOL_CALLS)),
     ]
-    stream = written_stream(iter([[Started("c1", 1)], call]), asked)
-    assert payloads(stream)[-1]["response"] == written
+    stream = written_stream(iter([[Started("c1", 1)], call]), request_body)
+    assert payloads(stream)[-1]["response"] == body
     assert [e["delta"] for kind, e in events_of(stream) if kind == "custom_tool_call_input.delta"] == [text]
 
 
 def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
     extra = {"google": {"thought_signature": "abc"}}
     answer = Answer("c1", 1, [ToolCall("", "f", "{}", extra=extra)], Stop(TOOL_CALLS))
-    written = DIALECT.write_answer(answer, context(), TOKENS)
-    reasoning, call = written["output"]
+    body = DIALECT.write_answer(answer, context(), TOKENS)
+    reasoning, call = body["output"]
     assert unseal(reasoning["encrypted_content"]) == (
         "chat_completions",
         {"tool_call_extra": {call["call_id"]: extra}},
@@ -238,7 +238,7 @@ def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
         Stopped(Stop(TOOL_CALLS)),
     ]
     stream = written_stream(iter([events]))
-    assert payloads(stream)[-1]["response"] == written
+    assert payloads(stream)[-1]["response"] == body
     for event in payloads(stream):
         check(event, ResponseStreamEvent)
 
@@ -267,8 +267,8 @@ def test_interleaved_calls_come_one_after_the_other() -> None:
 )
 def test_failure_within_a_stream_is_a_failed_response(kind: str, code: str) -> None:
     writer = DIALECT.new_stream_writer(context())
-    written = writer.write([Started("c1", 1), TextDelta("I "), Failed(kind, "Overloaded")])
-    error, last = payloads(written)[-2:]
+    stream = writer.write([Started("c1", 1), TextDelta("I "), Failed(kind, "Overloaded")])
+    error, last = payloads(stream)[-2:]
     check(error, ResponseStreamEvent)
     check(last, ResponseStreamEvent)
     assert (error["type"], error["code"], error["message"]) == ("error", code, "Overloaded")
@@ -308,12 +308,12 @@ def test_failure_is_read_in_each_form(events: list[Json], kind: str, message: st
     ],
 )
 def test_status_says_why_the_answer_ended(stop: str, status: str, reason: str | None) -> None:
-    written = DIALECT.write_answer(Answer("c1", 1, [Text("I ")], Stop(stop)), context(), None)
-    check(written, Response)
-    assert written["status"] == status
-    assert written["output"][0]["status"] == status
-    assert (written["incomplete_details"] or {}).get("reason") == reason
-    assert written["usage"] is None
+    body = DIALECT.write_answer(Answer("c1", 1, [Text("I ")], Stop(stop)), context(), None)
+    check(body, Response)
+    assert body["status"] == status
+    assert body["output"][0]["status"] == status
+    assert (body["incomplete_details"] or {}).get("reason") == reason
+    assert body["usage"] is None
 
 
 def test_structured_output_is_parsed_by_the_sdk() -> None:
@@ -357,8 +357,8 @@ def told_by(part: AnswerPart, number: int, cut_at: int) -> list[Event]:
     """The events of one part, its text in two pieces."""
     if isinstance(part, ToolCall):
         pieces = [part.arguments[:cut_at], part.arguments[cut_at:]]
-        started = ToolCallStarted(number, part.id, part.name, part.custom, part.extra)
-        return [started, *(ToolCallDelta(number, piece) for piece in pieces if piece), PartEnded()]
+        start = ToolCallStarted(number, part.id, part.name, part.custom, part.extra)
+        return [start, *(ToolCallDelta(number, piece) for piece in pieces if piece), PartEnded()]
     kind: Any = {Text: TextDelta, Refusal: RefusalDelta, Reasoning: ReasoningDelta}[type(part)]
     ended = ReasoningEnded(part) if isinstance(part, Reasoning) else PartEnded()
     return [*(kind(piece) for piece in (part.text[:cut_at], part.text[cut_at:]) if piece), ended]
@@ -370,16 +370,16 @@ def test_any_answer_is_kept_and_streamed_as_it_is_written_whole(
 ) -> None:
     tool = {"type": "function", "name": "f", "parameters": {}, "strict": False}
     space = {"type": "namespace", "name": "agents", "description": "d", "tools": [tool]}
-    asked = ASKED | {"reasoning": {"summary": "auto"}, "tools": [tool, space]}
+    request_body = ASKED | {"reasoning": {"summary": "auto"}, "tools": [tool, space]}
     answer = Answer("msg_1", 5, parts, stop_of(reason, None, parts))
-    written = DIALECT.write_answer(answer, context(asked), TOKENS)
+    body = DIALECT.write_answer(answer, context(request_body), TOKENS)
     events = [told_by(part, number, cut_at) for number, part in enumerate(parts)]
-    stream = payloads(written_stream(iter([[Started("msg_1", 5)], *events, [Stopped(answer.stop)]]), asked))
-    assert stream[-1]["response"] == written
-    read = opened(DIALECT.read_request({"input": written["output"], "tools": asked["tools"]}))
+    stream = payloads(written_stream(iter([[Started("msg_1", 5)], *events, [Stopped(answer.stop)]]), request_body))
+    assert stream[-1]["response"] == body
+    read = opened(DIALECT.read_request({"input": body["output"], "tools": request_body["tools"]}))
     calls = {part.id: part.extra for part in parts if isinstance(part, ToolCall) and part.extra}
-    kept = [part for turn in read.turns for part in turn.parts if not is_extra(part)]
-    assert [plain(part) for part in kept] == [plain(part) for part in parts]
+    read_parts = [part for turn in read.turns for part in turn.parts if not is_extra(part)]
+    assert [plain(part) for part in read_parts] == [plain(part) for part in parts]
     assert sum(is_extra(part) for turn in read.turns for part in turn.parts) >= len(calls)
 
 

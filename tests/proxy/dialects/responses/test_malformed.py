@@ -86,7 +86,7 @@ def altered(value: Any, other: Any, data: st.DataObject) -> Any:
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Each list or object within `value`, with each of its indexes or names."""
     inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
-    return [(value, at) for at, _ in inner] + [place for _, held in inner for place in places(held)]
+    return [(value, at) for at, _ in inner] + [place for _, child in inner for place in places(child)]
 
 
 @pytest.mark.parametrize("target", [CHAT, MESSAGES, DIALECT], ids=lambda dialect: dialect.name)
@@ -119,11 +119,12 @@ def test_malformed_answer_is_read(caller: Dialect, name: str, other: Any, data: 
 @given(name=st.sampled_from(list(RECORDED)), other=ANYTHING, data=st.data())
 def test_malformed_stream_is_read(caller: Dialect, name: str, other: Any, data: st.DataObject) -> None:
     events = altered([orjson.loads(data_of(frame)) for frame in RECORDED[name][1]], other, data)
-    reader, writer = DIALECT.new_stream_reader(), caller.new_stream_writer(CONTEXT)
-    told = [reader.read(event) for event in events if isinstance(event, dict)]
-    for some in told:
+    reader = DIALECT.new_stream_reader()
+    writer = caller.new_stream_writer(CONTEXT)
+    event_lists = [reader.read(event) for event in events if isinstance(event, dict)]
+    for some in event_lists:
         writer.write(some)
-    if any(isinstance(one, Stopped) for some in told for one in some):
+    if any(isinstance(one, Stopped) for some in event_lists for one in some):
         writer.closing(None)
 
 

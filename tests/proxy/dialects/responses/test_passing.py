@@ -52,10 +52,10 @@ def test_last_event_waits_for_the_end(last: str) -> None:
 def test_tail_of_an_oversized_last_event_waits_and_is_metered() -> None:
     completed = {"type": "response.completed", "response": response("m", image="x" * 6_000_000, usage=USAGE)}
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, SSE)
-    sent = events(completed)
-    out = b"".join(answer.feed(sent[at : at + 65_536]) for at in range(0, len(sent), 65_536))
-    assert 4_000_000 < len(out) < len(sent) - 1000
-    assert out + answer.end() == sent.replace(b'"model":"m"', b'"model":"%s"' % SLUG.encode())
+    stream = events(completed)
+    out = b"".join(answer.feed(stream[at : at + 65_536]) for at in range(0, len(stream), 65_536))
+    assert 4_000_000 < len(out) < len(stream) - 1000
+    assert out + answer.end() == stream.replace(b'"model":"m"', b'"model":"%s"' % SLUG.encode())
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
 

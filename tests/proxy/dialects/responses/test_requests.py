@@ -182,9 +182,9 @@ def test_request_read_and_written_again_is_the_same(
     if include:
         body["include"] = include
     if tools:
-        named = [{"type": tool["type"], "name": tool["name"]} for tool in tools]
+        choices = [{"type": tool["type"], "name": tool["name"]} for tool in tools]
         body["tools"] = tools
-        body["tool_choice"] = data.draw(st.sampled_from(["auto", "none", "required", *named]))
+        body["tool_choice"] = data.draw(st.sampled_from(["auto", "none", "required", *choices]))
         body["parallel_tool_calls"] = data.draw(st.booleans())
     assert DIALECT.write_request(DIALECT.read_request(body), "gpt-x", "VENDOR_B") == body
 

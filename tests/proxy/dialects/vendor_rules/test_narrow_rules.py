@@ -1,4 +1,4 @@
-"""What one vendor demands of a call is met where there is one right way; what is left out is told."""
+"""Demands of one vendor are met where there is one right way; callers are told what is left out."""
 
 from typing import Any
 

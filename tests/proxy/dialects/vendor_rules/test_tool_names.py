@@ -35,9 +35,9 @@ ODD = [LONG, DOTTED, "mcp:read", "名前", f"{LONG}_2", "a b"]
 CALLERS = {"chat": (CHAT, VENDOR_A), "messages": (MESSAGES, VENDOR_C), "responses": ("/v1/responses", VENDOR_C)}
 
 
-def request_of(names: list[str], calls: tuple[str, ...] = (), chosen: str = "") -> Request:
+def request_of(names: list[str], calls: tuple[str, ...] = (), choice_name: str = "") -> Request:
     turns = [Turn(USER, [Text("hi")]), Turn("assistant", [ToolCall("c", name, "{}") for name in calls])]
-    choice = ToolChoice(NAMED, chosen) if chosen else None
+    choice = ToolChoice(NAMED, choice_name) if choice_name else None
     return Request(turns, tools=[Tool(name) for name in names], tool_choice=choice)
 
 
@@ -46,9 +46,9 @@ def test_accepted_names_are_accepted_and_distinct(names: list[str]) -> None:
     request = request_of(names)
     tools = [tool.name for tool in with_names(request, accepted_names(request)).tools]
     assert len(set(tools)) == len(names)
-    for name, written in zip(names, tools, strict=True):
-        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", written)
-        assert written == name or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)
+    for name, new_name in zip(names, tools, strict=True):
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", new_name)
+        assert new_name == name or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)
 
 
 def test_a_name_that_another_tool_has_already_is_not_given_again() -> None:
@@ -59,11 +59,11 @@ def test_a_name_that_another_tool_has_already_is_not_given_again() -> None:
 
 
 def test_past_calls_and_the_choice_have_the_same_names_as_the_tools() -> None:
-    request = request_of([LONG], calls=(LONG, DOTTED), chosen=LONG)
+    request = request_of([LONG], calls=(LONG, DOTTED), choice_name=LONG)
     names = accepted_names(request)
-    asked = with_names(request, names)
-    assert asked.tool_choice == ToolChoice(NAMED, names[LONG])
-    assert [part.name for part in asked.turns[1].parts if isinstance(part, ToolCall)] == [names[LONG], names[DOTTED]]
+    result = with_names(request, names)
+    assert result.tool_choice == ToolChoice(NAMED, names[LONG])
+    assert [part.name for part in result.turns[1].parts if isinstance(part, ToolCall)] == [names[LONG], names[DOTTED]]
     assert [part.name for part in request.turns[1].parts if isinstance(part, ToolCall)] == [LONG, DOTTED]
 
 
@@ -105,10 +105,10 @@ def test_answers_name_the_tool_as_its_caller_does(caller: str, stream: bool) -> 
     tool = orjson.loads(bytes(build_request(request, target, "k").body))["tools"][0]
     name = tool.get("name") or tool["function"]["name"]
     assert len(name) <= 64
-    written = read(answer_reader(request, target, SSE if stream else JSON), [answer_of(target, name, stream=stream)])
-    assert payloads(written) if stream else orjson.loads(written)
-    assert LONG.encode() in written
-    assert name.encode() not in written
+    output = read(answer_reader(request, target, SSE if stream else JSON), [answer_of(target, name, stream=stream)])
+    assert payloads(output) if stream else orjson.loads(output)
+    assert LONG.encode() in output
+    assert name.encode() not in output
 
 
 def test_a_call_of_the_last_turn_is_asked_under_the_name_of_its_tool() -> None:

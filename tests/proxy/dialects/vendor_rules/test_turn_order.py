@@ -48,75 +48,75 @@ def word_of(part: TurnPart) -> str:
 
 
 def check_accepted(turns: list[Turn]) -> None:
-    """What Chat Completions and Messages servers require: each call's result in the turn behind it, and no other."""
-    waiting: list[str] = []
+    """Check the order that both vendors require: each call's result is in the turn behind it, and no other result."""
+    open_ids: list[str] = []
     for each in turns:
         results = [part.call_id for part in each.parts if isinstance(part, ToolResult)]
-        if waiting:
+        if open_ids:
             assert each.role == USER
-        assert sorted(results) == sorted(waiting), told(turns)
+        assert sorted(results) == sorted(open_ids), told(turns)
         kinds = [isinstance(part, ToolResult) for part in each.parts]
         assert kinds == sorted(kinds, reverse=True), "results come first"
-        waiting = [part.id for part in each.parts if isinstance(part, ToolCall)]
-    assert not waiting
+        open_ids = [part.id for part in each.parts if isinstance(part, ToolCall)]
+    assert not open_ids
 
 
 @pytest.mark.parametrize("speaker", ["user", "assistant", "system"])
 @pytest.mark.parametrize("words", list(permutations(["call a", "{}", "result a"])))
 def test_each_order_of_a_call_a_message_and_a_result_is_accepted(words: tuple[str, ...], speaker: str) -> None:
-    given = [turn("user"), *(turn(word.format(speaker)) for word in words)]
-    ordered = results_behind_calls(given)
+    turns = [turn("user"), *(turn(word.format(speaker)) for word in words)]
+    ordered = results_behind_calls(turns)
     check_accepted(ordered)
-    assert sorted(told(ordered)) == sorted(told(given))
+    assert sorted(told(ordered)) == sorted(told(turns))
     if words[-1] == "result a":
         assert ordered[-1].role != ASSISTANT, "the model is to answer the result"
 
 
 @pytest.mark.parametrize("words", list(permutations(["call a", "call b", "result a", "result b", "user"])))
 def test_each_order_of_parallel_calls_is_accepted(words: tuple[str, ...]) -> None:
-    given = [turn("user"), *map(turn, words)]
-    ordered = results_behind_calls(given)
+    turns = [turn("user"), *map(turn, words)]
+    ordered = results_behind_calls(turns)
     check_accepted(ordered)
-    assert sorted(told(ordered)) == sorted(told(given))
+    assert sorted(told(ordered)) == sorted(told(turns))
 
 
 @given(st.lists(st.sampled_from([f"{kind} {id}" for kind, id in product(["call", "result"], "abc")] + list(ROLES))))
 def test_any_history_is_accepted_and_nothing_is_lost(words: list[str]) -> None:
-    given = [turn("user"), *map(turn, words)]
-    ordered = results_behind_calls(given)
+    turns = [turn("user"), *map(turn, words)]
+    ordered = results_behind_calls(turns)
     check_accepted(ordered)
-    said = told(ordered)
+    texts = told(ordered)
     for call in (f"call {id}" for id in "abc"):
-        assert said.count(call) == words.count(call)
+        assert texts.count(call) == words.count(call)
     for id in "abc":
-        as_text = said.count(f"result of {id}")
-        assert said.count(f"result {id}") + as_text == words.count(f"result {id}")
-        assert said.count(f"result {id}") + said.count(f"no result {id}") == words.count(f"call {id}")
+        as_text = texts.count(f"result of {id}")
+        assert texts.count(f"result {id}") + as_text == words.count(f"result {id}")
+        assert texts.count(f"result {id}") + texts.count(f"no result {id}") == words.count(f"call {id}")
     for speaker in ("assistant", "system"):
-        assert said.count(speaker) == words.count(speaker)
+        assert texts.count(speaker) == words.count(speaker)
     assert results_behind_calls(ordered) == ordered
 
 
 def test_a_result_without_a_call_becomes_text_in_its_place() -> None:
-    given = [turn("user"), turn("result a"), turn("assistant"), turn("user")]
-    assert told(results_behind_calls(given)) == ["user", "Result of tool call a:", "result of a", "assistant", "user"]
+    turns = [turn("user"), turn("result a"), turn("assistant"), turn("user")]
+    assert told(results_behind_calls(turns)) == ["user", "Result of tool call a:", "result of a", "assistant", "user"]
 
 
 def test_a_call_without_a_result_gets_one_that_says_so() -> None:
-    given = [turn("user"), turn("call a"), turn("user")]
-    assert told(results_behind_calls(given)) == ["user", "call a", "no result a", "user"]
+    turns = [turn("user"), turn("call a"), turn("user")]
+    assert told(results_behind_calls(turns)) == ["user", "call a", "no result a", "user"]
 
 
 def test_ids_that_repeat_in_each_turn_belong_to_the_turn_before() -> None:
-    given = [Turn(USER, [Text("q")])]
+    turns = [Turn(USER, [Text("q")])]
     for number in range(3):
-        given += [
+        turns += [
             Turn(ASSISTANT, [ToolCall("0", f"f{number}", "{}")]),
             Turn(USER, [ToolResult("0", [Text(f"r{number}")])]),
         ]
-    assert results_behind_calls(given) == given
+    assert results_behind_calls(turns) == turns
 
 
 def test_turns_without_tools_stay_as_they_are() -> None:
-    given = [turn("user"), turn("assistant"), turn("assistant"), turn("user")]
-    assert results_behind_calls(given) is given
+    turns = [turn("user"), turn("assistant"), turn("assistant"), turn("user")]
+    assert results_behind_calls(turns) is turns

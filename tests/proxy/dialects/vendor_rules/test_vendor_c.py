@@ -42,10 +42,10 @@ def decoded(segment: str) -> bytes:
 
 
 def test_path_names_project_and_location() -> None:
-    asked = build_request(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
-    assert asked.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
-    assert asked.headers["authorization"] == "Bearer ya29.token"
-    assert orjson.loads(bytes(asked.body))["model"] == "gem-x"
+    call = build_request(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
+    assert call.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
+    assert call.headers["authorization"] == "Bearer ya29.token"
+    assert orjson.loads(bytes(call.body))["model"] == "gem-x"
 
 
 def test_stored_secret_is_never_sent_as_a_token() -> None:

@@ -77,8 +77,10 @@ class CountedHeads(HeadsSeen):
 
 def connect(handle: Handle, heads: HeadsSeen) -> tuple[Connection, SinkTransport]:
     http = HttpServer(handle)
-    http.loop, http.heads_seen = asyncio.get_running_loop(), heads
-    connection, transport = Connection(http), SinkTransport()
+    http.loop = asyncio.get_running_loop()
+    http.heads_seen = heads
+    connection = Connection(http)
+    transport = SinkTransport()
     connection.connection_made(transport)
     return connection, transport
 
@@ -95,7 +97,7 @@ async def arrive(connection: Connection, read: bytes) -> None:
 
 
 async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], bytes]:
-    """What the pipeline sees of the requests of one connection, and what is written to it."""
+    """Return the requests of one connection that the pipeline gets, and the bytes that are written to it."""
     seen: list[Any] = []
 
     async def note(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -128,8 +130,9 @@ def remembering(*requests: bytes) -> HeadsSeen:
 
 
 def test_connection_that_sends_only_known_heads_makes_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of open streams each would hold one, with its callbacks."""
-    heads, made = remembering(REQUEST), list[object]()
+    """A parser with its callbacks costs memory, which thousands of open streams would multiply."""
+    heads = remembering(REQUEST)
+    made = list[object]()
     monkeypatch.setattr(httptools, "HttpRequestParser", made.append)
     seen, written = asyncio.run(meanings([REQUEST] * 2, heads))
     assert len(seen) == 2 == written.count(b"200 OK")
@@ -269,7 +272,8 @@ def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
             body: bytes | None = await incoming.read()
             assert incoming.whole is None
         else:
-            body, incoming.whole = incoming.whole, None
+            body = incoming.whole
+            incoming.whole = None
         seen.append((body, await incoming.read()))
         outgoing.start(200, [], whole=b"ok")
 
@@ -285,7 +289,7 @@ def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
 
 
 def begins(heads: HeadsSeen, read: bytes) -> tuple[bytes, int] | None:
-    """What is recalled of a request that is not complete: the beginning of its body, and its declared size."""
+    """Return the body's first bytes and declared size that are recalled of an incomplete request."""
     if is_known(heads, read):
         return None
     begun = heads.recall_begun(memoryview(read))
@@ -352,7 +356,7 @@ def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
 @example([HEAD, b"h", b"iPOST"])
 @example([HEAD + b"h", b"i" + HEAD, b"hi"])
 def test_cut_requests_mean_what_they_mean_whole(reads: list[bytes]) -> None:
-    """What follows the cut of a body is not parsed."""
+    """Bytes behind the cut of a body are not parsed."""
     seen, written = asyncio.run(meanings([b"".join(reads)], Forgetful()))
     cut_seen, cut_written = asyncio.run(meanings(reads, Forgetful()))
     assert cut_seen == seen

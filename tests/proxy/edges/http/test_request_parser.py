@@ -50,7 +50,8 @@ def parse(message: bytes, cut: int = 0, limits: HttpLimits | None = None) -> Rec
 
 
 ONE_REQUEST = ["POST /a", "body hi", "end"]
-RULE, VERSION = "the request breaks a rule of HTTP", "the request's version must be HTTP/1.0 or HTTP/1.1"
+RULE = "the request breaks a rule of HTTP"
+VERSION = "the request's version must be HTTP/1.0 or HTTP/1.1"
 TOO_LONG = "the request line or a header field is too long"
 MESSAGES: dict[str, tuple[bytes, Sequence[str]]] = {
     "length": (REQUEST, ONE_REQUEST),
@@ -191,7 +192,7 @@ def test_header_name_cache_is_bounded() -> None:
 
 
 def test_httptools_refuses_what_we_leave_to_it() -> None:
-    """If a new version became lenient, requests could be read in two ways."""
+    """A new version of httptools that is lenient would let requests be read in two ways."""
     for message in (
         HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
         HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n",

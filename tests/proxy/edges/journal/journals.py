@@ -134,7 +134,8 @@ class FakeIngest:
         if self.away:
             raise IngestUnavailableError("away")
         batch = orjson.loads(body)
-        events, after = batch["events"], batch.get("after")
+        events = batch["events"]
+        after = batch.get("after")
         self.asked.append(after)
         if after is not None and after not in self.events:
             raise EventsMissingError

@@ -61,7 +61,8 @@ async def test_batch_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 def test_segments_that_are_deleted_meanwhile_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = JournalWriter(tmp_path, "w0", SMALL)
     write_calls(journal, *range(10))
-    read, failures = JournalReader.read, [FileNotFoundError()]
+    read = JournalReader.read
+    failures = [FileNotFoundError()]
 
     def failing(self: JournalReader, limit: int) -> object:
         if failures:

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """While it is not set, what the journal's thread asks of the disk is not answered."""
+    """Yield an event; as long as it is not set, the disk does not answer the journal's thread."""
     answers = threading.Event()
     answers.set()
     real = os.fdatasync
@@ -58,7 +58,7 @@ def kinds(folder: Path) -> list[Kind]:
 
 
 def write_until_refused(journal: JournalWriter) -> int:
-    """How many more calls the journal takes."""
+    """Return how many more calls the journal takes."""
     for number in range(10_000):
         try:
             write_calls(journal, 2 + number)

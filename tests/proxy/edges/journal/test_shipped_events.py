@@ -54,10 +54,12 @@ async def shipped_and_dead(
 
 
 async def test_events_lost_by_a_restore_are_sent_again_and_not_settled_again(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     await shipped_and_dead(tmp_path, ingest, *range(50), counters=counters)
     await shipped_and_dead(tmp_path, ingest, *range(50, 120), counters=counters)
-    before, settled = dict(ingest.events), len(counters.applied)
+    before = dict(ingest.events)
+    settled = len(counters.applied)
     lose(ingest, *range(60, 120))
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(tuple, silent)

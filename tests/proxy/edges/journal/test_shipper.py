@@ -48,7 +48,8 @@ def names(directory: Path) -> list[str]:
 
 
 async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -66,7 +67,7 @@ async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) ->
 
 
 async def test_round_of_several_requests_continues_after_a_failure(tmp_path: Path) -> None:
-    """What control has committed of it is neither sent nor kept again."""
+    """The events that control has committed are neither sent nor kept again."""
     sizes: list[int] = []
 
     class Ingest(FakeIngest):
@@ -76,7 +77,8 @@ async def test_round_of_several_requests_continues_after_a_failure(tmp_path: Pat
                 raise IngestUnavailableError("away")
             await super().post(body)
 
-    journal, ingest = JournalWriter(tmp_path, "w1", SMALL), Ingest()
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    ingest = Ingest()
     write_calls(journal, *range(80))
     options = replace(EAGER, batch_events=20, round_events=50, shipped=KEEPING)
     shipper = Shipper(tmp_path, ingest, FakeCounters(), options)
@@ -92,7 +94,9 @@ async def test_round_of_several_requests_continues_after_a_failure(tmp_path: Pat
 
 async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path: Path) -> None:
     """A batch costs control as much as a hundred events, so there is at most one per interval."""
-    ingest, interval_s, time_s = FakeIngest(), 0.1, asyncio.get_running_loop().time
+    ingest = FakeIngest()
+    interval_s = 0.1
+    time_s = asyncio.get_running_loop().time
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(500))
     piled_up = Shipper(tmp_path, ingest, FakeCounters(), ShipperOptions(round_events=10, poll_interval_s=1000))
@@ -114,7 +118,8 @@ async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path:
 
 
 async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(120))
     open_call(journal, 500)
@@ -186,9 +191,10 @@ async def test_pause_is_told_unless_control_is_still_starting(tmp_path: Path, ca
 async def test_pending_is_zero_only_after_a_round_found_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while events written during a post are being read: they are in no batch yet, and no longer unread."""
+    """Events that are being read during a post are pending: they are in no batch yet, and no longer unread."""
     pending_counts: list[int] = []
-    ingest, read = FakeIngest(), JournalReader.read
+    ingest = FakeIngest()
+    read = JournalReader.read
 
     def slow_read(reader: JournalReader, limit: int) -> list[Halves]:
         ended = read(reader, limit)
@@ -214,7 +220,8 @@ async def test_pending_is_zero_only_after_a_round_found_no_events(
 
 
 async def test_dead_workers_reservations_are_settled_while_control_is_unreachable(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, 1)
@@ -234,8 +241,10 @@ async def test_dead_workers_reservations_are_settled_while_control_is_unreachabl
 async def test_without_redis_a_dead_workers_events_are_shipped_and_its_settlements_wait(
     tmp_path: Path, raises: bool
 ) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
-    counters.away, counters.raises = True, raises
+    ingest = FakeIngest()
+    counters = FakeCounters()
+    counters.away = True
+    counters.raises = raises
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(200))
     kill(journal)
@@ -269,13 +278,16 @@ class SettlingWorker:
 
 
 async def test_living_workers_journal_stays_until_it_reports_its_settlements(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
-    worker, journal = SettlingWorker(counters), JournalWriter(tmp_path, "w1", SMALL)
+    ingest = FakeIngest()
+    counters = FakeCounters()
+    worker = SettlingWorker(counters)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
     write_calls(journal, *range(200))
     await eventually(lambda: len(ingest.events) == 200)
-    posts, segments = ingest.posts, len(list((tmp_path / "w1").glob("*.journal")))
+    posts = ingest.posts
+    segments = len(list((tmp_path / "w1").glob("*.journal")))
     assert segments > 3
     for number in range(200, 203):
         write_calls(journal, number)
@@ -296,10 +308,12 @@ async def test_living_workers_journal_stays_until_it_reports_its_settlements(tmp
 async def test_each_settlement_is_made_once_wherever_a_worker_dies(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """It has settled some of the calls in its journal, and reported some of those."""
+    """The dead worker has settled some of the calls in its journal, and reported some of those."""
     directory = tmp_path_factory.mktemp("settled")
-    ingest, counters = FakeIngest(), FakeCounters()
-    worker, journal = SettlingWorker(counters), JournalWriter(directory, "w1", SMALL)
+    ingest = FakeIngest()
+    counters = FakeCounters()
+    worker = SettlingWorker(counters)
+    journal = JournalWriter(directory, "w1", SMALL)
     settled = data.draw(st.integers(0, 100))
     worker.says = data.draw(st.integers(0, settled))
     worker.settle(range(settled))
@@ -343,7 +357,8 @@ async def test_rejected_event_is_moved_to_a_file_and_blocks_no_other(tmp_path: P
 
 
 async def test_call_that_spans_many_segments_is_billed_by_its_close(tmp_path: Path) -> None:
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     open_call(journal, 9000)
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
@@ -425,7 +440,8 @@ async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) 
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, 1)
     kill(journal)
-    first, second = JournalReader(tmp_path / "w1"), JournalReader(tmp_path / "w1")
+    first = JournalReader(tmp_path / "w1")
+    second = JournalReader(tmp_path / "w1")
     assert first.check_dead()
     assert not second.check_dead()
     first.release()
@@ -462,7 +478,8 @@ async def test_killed_at_any_byte_each_call_is_billed_once(
     shutil.copytree(written, directory / "w1")
     cut_at(directory / "w1", share)
     opened, answered, closed = truth(directory / "w1")
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     await ship_all(directory, ingest, counters)
     assert ingest.events.keys() == opened
     for name, event in ingest.events.items():
@@ -499,10 +516,11 @@ def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
 async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
     written: Path, tmp_path_factory: pytest.TempPathFactory, crashes: list[int]
 ) -> None:
-    """It dies in the middle of its n-th step (a post or a replay); the next shipper continues."""
+    """The shipper dies in the middle of its n-th step (a post or a replay); the next shipper continues."""
     directory = tmp_path_factory.mktemp("crash")
     shutil.copytree(written, directory / "w1")
-    ingest, counters = FakeIngest(), FakeCounters()
+    ingest = FakeIngest()
+    counters = FakeCounters()
     for acts in crashes:
         fuse = Fuse(acts)
         shipper = Shipper(directory, DyingIngest(ingest, fuse), DyingCounters(counters, fuse), EAGER)
@@ -516,7 +534,8 @@ async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
 
 async def test_cancelled_disk_work_is_awaited() -> None:
     """Otherwise a journal's file descriptor is closed while the thread reads from it."""
-    at_work, go_on = threading.Event(), threading.Event()
+    at_work = threading.Event()
+    go_on = threading.Event()
     done: list[bool] = []
 
     def work() -> None:
@@ -549,7 +568,8 @@ class Fuse:
 
 class DyingIngest:
     def __init__(self, ingest: FakeIngest, fuse: Fuse) -> None:
-        self.ingest, self.fuse = ingest, fuse
+        self.ingest = ingest
+        self.fuse = fuse
 
     async def post(self, body: bytes) -> None:
         await self.ingest.post(body)
@@ -558,7 +578,8 @@ class DyingIngest:
 
 class DyingCounters:
     def __init__(self, counters: FakeCounters, fuse: Fuse) -> None:
-        self.counters, self.fuse = counters, fuse
+        self.counters = counters
+        self.fuse = fuse
 
     async def replay(self, incarnation: str, settlements: list[Settlement]) -> None:
         await self.counters.replay(incarnation, settlements)

@@ -156,7 +156,7 @@ async def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
 async def test_progress_never_uses_the_room_reserved_for_closes(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is skipped instead, so that all calls can end, with a full disk and with a spare segment."""
+    """Progress is skipped instead, so that all calls can end, with a full disk and with a spare segment."""
     journal._make_spare()
     monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     for number in range(20):

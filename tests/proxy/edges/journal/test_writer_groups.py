@@ -17,7 +17,8 @@ from proxy.errors import JournalUnavailableError
 from tests.fakes.journal import written
 from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, finish, key, start
 
-FIRST, OTHERS = 0, range(1, 9)
+FIRST = 0
+OTHERS = range(1, 9)
 
 
 @pytest.fixture
@@ -40,7 +41,8 @@ def kinds(directory: Path) -> list[Kind]:
 
 def failing_after(count: int) -> Callable[..., int]:
     """A disk that takes `count` more bytes."""
-    real, left = os.pwrite, [count]
+    real = os.pwrite
+    left = [count]
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
         if not left[0]:
@@ -120,7 +122,7 @@ async def test_cancelled_caller_disturbs_no_other_and_loses_no_close(tmp_path: P
 async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
-    """What it took stays where it is: the supervisor may have read it."""
+    """Bytes that the disk took stay where they are: the supervisor may have read them."""
     sizes = [len(call(number).record) for number in OTHERS]
     taken = int(sum(sizes) * part)
     whole = next(count for count in range(8, -1, -1) if sum(sizes[:count]) <= taken)
@@ -142,7 +144,7 @@ async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
 async def test_call_whose_open_was_refused_has_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends before its open was written, or after that."""
+    """The call may end before its open was refused, or after that."""
     waiting = open_all(journal, 1, 2)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
@@ -166,7 +168,8 @@ async def test_close_that_fails_with_its_group_is_written_alone(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asyncio.gather(*open_all(journal, 1, 2))
-    real, calls = os.pwrite, [0]
+    real = os.pwrite
+    calls = [0]
 
     def once(fd: int, data: bytes, offset: int) -> Any:
         calls[0] += 1
@@ -192,7 +195,8 @@ async def test_groups_never_cross_the_end_of_a_segment(tmp_path: Path, journal: 
         numbers = range(first, first + 20)
         await asyncio.gather(*open_all(journal, *numbers))
         await asyncio.gather(*close_all(journal, *numbers))
-    ledger, ended = Ledger(), list[tuple[bytes, bytes]]()
+    ledger = Ledger()
+    ended = list[tuple[bytes, bytes]]()
     paths = sorted((tmp_path / "w1").glob("*.journal"))
     assert len(paths) > 10
     for path in paths:
@@ -222,7 +226,8 @@ async def test_call_is_refused_if_its_new_segment_cannot_be_begun(
     await asyncio.gather(*open_all(journal, *again))
     await asyncio.gather(*close_all(journal, number, *again))
     assert kinds(tmp_path) == [Kind.OPEN, Kind.CLOSE] * (number - 1) + [Kind.OPEN] * 10 + [Kind.CLOSE] * 10
-    ledger, ended = Ledger(), list[tuple[bytes, bytes]]()
+    ledger = Ledger()
+    ended = list[tuple[bytes, bytes]]()
     for path in sorted((tmp_path / "w1").glob("*.journal")):
         ledger.feed(path.read_bytes(), ended, 1000)
     assert len(ended) == number - 1 + 10
@@ -241,7 +246,7 @@ async def test_stop_writes_what_waits(tmp_path: Path, journal: JournalWriter) ->
 async def test_disk_that_takes_part_of_the_progress_of_many_keeps_whole_records(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
-    """They share a write. What the disk took stays: the supervisor may have read it."""
+    """The records share a write. Bytes that the disk took stay: the supervisor may have read them."""
     await asyncio.gather(*open_all(journal, *OTHERS))
     records = [progress_record(key(number), Tokens(input=1, output=number), 1) for number in OTHERS]
     taken = int(len(records[0]) * len(records) * part)

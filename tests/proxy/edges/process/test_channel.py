@@ -34,7 +34,8 @@ class Supervisor:
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Event]]:
     ours, theirs = socket.socketpair()
-    supervisor, lost = Supervisor(), asyncio.Event()
+    supervisor = Supervisor()
+    lost = asyncio.Event()
     link = SupervisorLink(lost.set)
     await supervisor.channel.open(ours)
     await link.open(theirs)
@@ -69,7 +70,8 @@ class CountingTransport(asyncio.Transport):
 
 
 async def test_messages_of_one_tick_are_one_write() -> None:
-    channel, transport = Channel(lambda message: None, lambda: None), CountingTransport()
+    channel = Channel(lambda message: None, lambda: None)
+    transport = CountingTransport()
     channel.connection_made(transport)
     for number in range(3):
         channel.send({"number": number})
@@ -81,7 +83,8 @@ async def test_messages_of_one_tick_are_one_write() -> None:
 
 
 async def test_message_that_may_wait_leaves_with_the_next_one() -> None:
-    channel, transport = Channel(lambda message: None, lambda: None), CountingTransport()
+    channel = Channel(lambda message: None, lambda: None)
+    transport = CountingTransport()
     channel.connection_made(transport)
     channel.send({"number": 0}, within_s=60)
     await asyncio.sleep(0.01)
@@ -189,7 +192,8 @@ async def test_late_answer_does_not_confirm_the_next_question(monkeypatch: pytes
 
 async def test_cancelled_confirm_does_not_cancel_the_others() -> None:
     async with connected() as (supervisor, link, _):
-        leaver, stayer = asyncio.create_task(link.confirm()), asyncio.create_task(link.confirm())
+        leaver = asyncio.create_task(link.confirm())
+        stayer = asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
         leaver.cancel()
         supervisor.answer(True)
@@ -218,7 +222,8 @@ async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
     callbacks = SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing, lambda *_: None)
     slot = WorkerSlot(0, ASYNC_WORKER, {}, callbacks)
     assert await slot.settled() == 0
-    slot._channel, link = Channel(slot._on_message, lambda: None), SupervisorLink(lambda: None)
+    slot._channel = Channel(slot._on_message, lambda: None)
+    link = SupervisorLink(lambda: None)
     await slot._channel.open(ours)
     await link.open(theirs)
     link.health = lambda: {"settled": 7}

@@ -106,7 +106,8 @@ def sent_batch(sent: RedisCommand) -> SentBatch:
     for number in figures:
         admitted_at, reserved, margin, actual, flags, count = itertools.islice(figures, 6)
         buckets = tuple((names[next(figures) - 1].decode(), next(figures)) for _ in range(count))
-        local, given_back = bool(flags & WITHOUT_REDIS), bool(flags & GIVEN_BACK)
+        local = bool(flags & WITHOUT_REDIS)
+        given_back = bool(flags & GIVEN_BACK)
         reservation = Reservation(
             key=key.decode(),
             buckets=buckets,

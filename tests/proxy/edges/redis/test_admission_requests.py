@@ -60,7 +60,8 @@ def test_redis_would_refuse_what_is_refused_from_memory(
 
 @given(retry_ms=st.integers(1, 90_000), hard_ms=st.integers(0, 90_000))
 def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int, hard_ms: int) -> None:
-    tier, tokens = compiled(is_tier=True), compiled()
+    tier = compiled(is_tier=True)
+    tokens = compiled()
     assert tier.cache_refusal(LimitHit(BOUND, retry_ms, hard_retry_after_ms=hard_ms), 100.0)
     assert tokens.cache_refusal(LimitHit(BOUND, retry_ms), 100.0)
     for plan in (tier, tokens):
@@ -70,7 +71,8 @@ def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int,
 def test_command_states_the_number_of_its_arguments() -> None:
     plan = compiled()
     stamp = pack_stamp(12_345, 7, 6)
-    single, batch = plan.encode([Estimate(7, 1234)], stamp), plan.encode([Estimate(5), Estimate(9, 1234)], stamp)
+    single = plan.encode([Estimate(7, 1234)], stamp)
+    batch = plan.encode([Estimate(5), Estimate(9, 1234)], stamp)
     with_text = plan.encode([Estimate(5), Estimate(9, 1234)], stamp, with_text=True)
     arguments = take_arguments(PLAN, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert single == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"0007", b"1234")
@@ -88,11 +90,13 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
-    requests, tokens = LimitStatus(5, 2, 60_000), LimitStatus(1000, 900, 59_000)
+    requests = LimitStatus(5, 2, 60_000)
+    tokens = LimitStatus(1000, 900, 59_000)
     assert taken.keys() == {Estimate(5), Estimate(90, 30)}
     for estimate, one in taken.items():
         assert (one.requests, one.tokens, one.lines) == (requests, tokens, rate_limit_lines(requests, tokens))
-        [returnable], [settled] = one.returnable, one.reservations
+        [returnable] = one.returnable
+        [settled] = one.reservations
         assert (returnable,) == compiled_plan.reservations(7000, estimate)
         assert (settled.admitted_at_ms, settled.reserved_tokens, settled.margin_tokens) == (
             *(7000, estimate.expected, estimate.margin),
@@ -126,7 +130,7 @@ def test_packed_batch_holds_each_settlement_with_its_buckets(batch: list[Settlem
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
 def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
-    """At most 4000 values are unpacked."""
+    """Lua unpacks at most 4000 values."""
     some = [tuple((f"g{number}", 5) for number in range(count)) for count in (1, 2, 50, 2500)]
     buckets = [some[kind] for kind in [*kinds, *[kinds[-1]] * more]]
     size = batch_size(buckets)
@@ -136,7 +140,7 @@ def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -
 
 
 async def test_number_of_compiled_plans_is_bounded() -> None:
-    """When more groups call than the directory keeps, it makes new plans all the time."""
+    """The directory makes new plans all the time when more groups call than it keeps."""
     counters = RedisCounters("redis://127.0.0.1:1", "worker")
     plans = [replace(PLAN, group_id=f"grp_{number}") for number in range(2 * PLANS_KEPT)]
     for plan in plans:
@@ -163,7 +167,7 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
 
 
 def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
-    """While it was under way, the connection to another server of the key may have been lost too."""
+    """The connection to another server of the key may be lost while the revocation is under way."""
     nodes = ScriptedNodes()
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)

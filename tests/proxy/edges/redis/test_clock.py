@@ -54,7 +54,7 @@ def test_slow_replies_and_drift_are_no_steps() -> None:
 
 
 def test_a_fail_over_to_a_server_that_is_behind_is_a_step() -> None:
-    """With sentinels the same client connects to another server. In a cluster another server has its own."""
+    """A client with sentinels connects to another server. In a cluster each server has a clock of its own."""
     observer = Observer()
     clock = RedisClock()
     observer.reply(clock, 1, START_MS)

@@ -1,4 +1,4 @@
-"""What a worker remembers for the time without Redis: each (group, slug) once, however often its plan is replaced."""
+"""A worker remembers each (group, slug) once for the time without Redis, however often its plan is replaced."""
 
 import pytest
 
@@ -85,14 +85,16 @@ def tokens_a_minute(threshold: int) -> Plan:
 
 
 def test_tokens_are_bounded_by_twice_the_share_and_one_call() -> None:
-    half, plan_of_tokens = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS), tokens_a_minute(2_000)
+    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS)
+    plan_of_tokens = tokens_a_minute(2_000)
     dear = Estimate(10, 890)
     taken = [half.take(plan_of_tokens, dear) for _ in range(6)]
     assert [isinstance(one, Taken) for one in taken] == [True] * 3 + [False] * 3
 
 
 def test_settlement_returns_the_margin_of_a_call_that_was_admitted_here(alone: LocalLimits) -> None:
-    plan_of_tokens, dear = tokens_a_minute(1_000), Estimate(10, 5_000)
+    plan_of_tokens = tokens_a_minute(1_000)
+    dear = Estimate(10, 5_000)
     first = alone.take(plan_of_tokens, dear)
     assert isinstance(first, Taken)
     assert isinstance(alone.take(plan_of_tokens, dear), LimitHit)
@@ -101,7 +103,8 @@ def test_settlement_returns_the_margin_of_a_call_that_was_admitted_here(alone: L
 
 
 def test_margin_that_redis_counted_is_not_returned_here(alone: LocalLimits) -> None:
-    plan_of_tokens, dear = tokens_a_minute(1_000), Estimate(10, 5_000)
+    plan_of_tokens = tokens_a_minute(1_000)
+    dear = Estimate(10, 5_000)
     here = alone.take(plan_of_tokens, dear)
     assert isinstance(here, Taken)
     alone.record_settlement(here.reservations[0]._replace(local=False), 10)

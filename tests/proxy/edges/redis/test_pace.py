@@ -7,14 +7,16 @@ from proxy.edges.redis.async_queue.pace import Pace
 
 
 async def test_no_more_bytes_move_than_the_rate_allows() -> None:
-    pace, began = Pace(1000), time.monotonic()
+    pace = Pace(1000)
+    began = time.monotonic()
     for _ in range(4):
         await pace.turn(20)
     assert time.monotonic() - began >= 0.06
 
 
 async def test_who_comes_first_is_served_first() -> None:
-    pace, served = Pace(10_000), []
+    pace = Pace(10_000)
+    served = []
 
     async def take(name: str, size_bytes: int) -> None:
         await pace.turn(size_bytes)

@@ -21,7 +21,8 @@ from tests.proxy.edges.redis.scripted_nodes import ScriptedClient, ScriptedNodes
 SKIPS_IDLE_TIME = True
 SCRIPT = Script(b"return 0", b"0" * 40)
 LEASE_MS = 7000
-KEY, OTHER_KEY = "tg:{g|acme/chat}", "tg:{h|acme/chat}"
+KEY = "tg:{g|acme/chat}"
+OTHER_KEY = "tg:{h|acme/chat}"
 NO_SCRIPT = hiredis.ReplyError("NOSCRIPT No matching script. Please use EVAL.")
 MOVED = hiredis.ReplyError("MOVED 12 127.0.0.1:7001")
 DENIED = hiredis.ReplyError("NOPERM this user has no permissions to run the 'evalsha' command")

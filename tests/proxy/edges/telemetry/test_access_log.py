@@ -89,7 +89,8 @@ def test_texts_of_callers_are_escaped() -> None:
 
 
 def test_calls_with_the_same_labels_have_lines_of_their_own() -> None:
-    first, other = record(), record(slug="acme/other")
+    first = record()
+    other = record(slug="acme/other")
     second = replace(first, status=429, cause="limited", tokens=None, first_byte_s=None, request_id="r-2")
     lines = [json.loads(line) for line in lines_of([first, second, other]).splitlines()]
     told = [(line["request_id"], line["status"], line["slug"], line.get("cause")) for line in lines]

@@ -34,9 +34,11 @@ from tests.proxy.test_journal_order import HeldJournal
 from tests.proxy.test_pipeline import DONE, USAGE, completion, delta, frame
 from tests.waiting import eventually
 
-TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+CALLERS_SPAN = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{CALLERS_SPAN}-01"
-SERVER, CHAT = "POST /v1/chat/completions", "chat their-model"
+SERVER = "POST /v1/chat/completions"
+CHAT = "chat their-model"
 PROMPT = "a prompt that nobody may read"
 
 
@@ -172,7 +174,8 @@ async def test_callers_context_is_the_parent_and_the_upstream_gets_ours(rig: Tra
     incoming = asking()
     incoming.fields += [("traceparent", TRACEPARENT), ("tracestate", "vendor=1,other=2")]
     await rig.serve(incoming)
-    server, upstream = rig.spans[SERVER], rig.spans[CHAT]
+    server = rig.spans[SERVER]
+    upstream = rig.spans[CHAT]
     assert server.parent is not None
     assert (ids(server)[0], f"{server.parent.span_id:016x}") == (TRACE_ID, CALLERS_SPAN)
     [sent] = rig.upstream.calls
@@ -250,7 +253,8 @@ async def test_counters_that_are_away_fail_admission_and_the_call(rig: TracedRig
     rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
     rig.counters.away = True
     assert (await rig.serve(asking())).status == 503
-    admit, server = rig.spans["admit"], rig.spans[SERVER]
+    admit = rig.spans["admit"]
+    server = rig.spans[SERVER]
     assert attributes(admit)["error.type"] == "CountersUnavailableError"
     assert admit.status.status_code is server.status.status_code is StatusCode.ERROR
     assert attributes(server)["error.type"] == attributes(server)["tollgate.cause"]

@@ -28,7 +28,10 @@ class Line:
     """Sends worker `number`'s counts to the totals, through JSON as the channel does."""
 
     def __init__(self, totals: MetricTotals, number: int = 0) -> None:
-        self.totals, self.number, self.congested, self.sent = totals, number, False, 0
+        self.totals = totals
+        self.number = number
+        self.congested = False
+        self.sent = 0
 
     def counted(self, counts: dict[str, Any]) -> None:
         self.sent += 1
@@ -76,7 +79,8 @@ async def test_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
     metrics.finished(call(status=429))
     metrics.flush()
     where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/m"}
-    requests, spend = "platform_model_api_inference_requests_total", "platform_model_api_tokens_total"
+    requests = "platform_model_api_inference_requests_total"
+    spend = "platform_model_api_tokens_total"
     assert value(totals, requests, **where, status_code="200") == 1
     assert value(totals, requests, **where, status_code="429") == 1
     kinds = {kind: value(totals, spend, **where, kind=kind) for kind in ("uncached_input", "cached_input", "output")}
@@ -211,7 +215,7 @@ def labels_of(totals: MetricTotals, label: str) -> list[str]:
 
 
 def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
-    """What a worker sends for one call each of (workspace, entity, slug)."""
+    """Return a worker's message after one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
     nothing: dict[str, Any] = {"decisions": [], "sheds": [], "unreported": {}, "async": {}}
     nothing |= {"decided_alone": 0, "overrun_tokens": 0, "clock_steps": []}
@@ -299,7 +303,8 @@ async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: Metric
 
 
 async def test_changed_gauge_is_sent_without_a_finished_call(totals: MetricTotals) -> None:
-    line, capacity = Line(totals), Capacity()
+    line = Line(totals)
+    capacity = Capacity()
     metrics = WorkerMetrics(line)
     metrics.watch(capacity)
     capacity.in_flight = 1

@@ -1,4 +1,4 @@
-"""What workers counted reaches control once, whatever is lost on the way. The client of control is a fake."""
+"""Counts of workers reach control once, whatever is lost on the way. The client of control is a fake."""
 
 import logging
 from typing import Any
@@ -90,7 +90,9 @@ async def test_statuses_tokens_and_first_bytes_are_added_by_minute_and_slug(worl
     by_slug = {row.slug: row for row in world.control.rows}
     assert sorted(by_slug) == ["", "acme/chat", "mdl_1"]
     found = by_slug["acme/chat"]
-    calls, errors, refusals = len(statuses), 3, 4
+    calls = len(statuses)
+    errors = 3
+    refusals = 4
     assert found.sums == (calls, errors, refusals, 60 * calls, 40 * calls, 7 * calls)
     place = FIRST_BYTE_BOUNDS_MS.index(25)
     assert found.first_bytes == tuple(2 * (number == place) for number in range(BUCKETS)), "of successes alone"
@@ -111,7 +113,7 @@ def report(entity: str, status: int, **more: Any) -> RequestReport:
 
 
 async def test_batch_whose_answer_is_lost_is_repeated_as_it_was(world: World) -> None:
-    """What is counted meanwhile goes into the next one."""
+    """Calls that are counted meanwhile go into the next batch."""
     world.control.loses = 2
     world.count(("a", "s", 200))
     for _ in range(2):

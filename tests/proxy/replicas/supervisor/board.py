@@ -101,15 +101,15 @@ class Board:
         self.now = until
 
     def last(self, number: int) -> Said:
-        """What this call was told last."""
+        """Return the last message to this call."""
         return [said for id, said in self.said if id == (0, number)][-1]
 
     def started(self, numbers: Sequence[int]) -> list[int]:
-        """Those of the calls that were assigned a replica, in the order in which they were."""
+        """Return the calls that were assigned a replica, in the order of their assignment."""
         return [id[1] for id, said in self.said if said[0] == "replica" and id[1] in numbers]
 
     def figures(self, deployment_id: str = "d1") -> tuple[int, int, int]:
-        """In flight, queued, parked."""
+        """Return how many calls are in flight, queued and parked."""
         [load] = [load for load in self.switchboard.loads() if load.deployment_id == deployment_id]
         return load.in_flight, load.queued, load.parked
 

@@ -6,7 +6,8 @@ from policy.deployments import NOT_SERVING, PARKING, Deployment, HealthCheck, Wh
 from proxy.replicas.replica_calls import Wanted
 from tests.proxy.replicas.supervisor.board import Board, Said
 
-A, B = "http://a", "http://b"
+A = "http://a"
+B = "http://b"
 PARKED: Said = ("waits", "replica")
 QUEUED: Said = ("waits", "turn")
 

@@ -39,7 +39,9 @@ def test_answer_resets_the_count_of_failures() -> None:
 
 
 def test_pause_doubles_to_thirty_seconds_and_resets_on_an_answer() -> None:
-    breaker, now, pauses = opened(), 0.0, []
+    breaker = opened()
+    now = 0.0
+    pauses = []
     for _ in range(7):
         pauses.append(breaker.retry_at - now)
         now = breaker.retry_at
@@ -71,7 +73,8 @@ def test_abandoned_calls_do_not_open_the_breaker() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 60))))
 def test_breaker_allows_a_trial_after_the_longest_pause(steps: list[tuple[Event, float]]) -> None:
-    breaker, now = Breaker(), 0.0
+    breaker = Breaker()
+    now = 0.0
     for event, elapsed in steps:
         now += elapsed
         if breaker.ready(now):

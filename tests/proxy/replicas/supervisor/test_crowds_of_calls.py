@@ -15,7 +15,8 @@ from tests.proxy.replicas.supervisor.board import Board
 
 def test_calls_that_avoid_a_replica_are_not_looked_at_for_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of parked calls meet replicas that refuse connections: the work grows with the messages alone."""
-    calls, looks = 300, Counter[str]()
+    calls = 300
+    looks = Counter[str]()
     prospects = DeploymentCalls.prospects
 
     def counted(deployment: DeploymentCalls, *what: Any) -> Any:
@@ -55,7 +56,8 @@ CHANGES: dict[str, tuple[list[Deployment], dict[str, str], str]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_crowd_is_moved_started_and_refused_in_slices(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(switchboard, "SLICE", 10)
-    board, numbers = Board(), range(35)
+    board = Board()
+    numbers = range(35)
     board.deploy(ASLEEP, Deployment("d2", "SCALED_TO_ZERO"))
     for number in numbers:
         board.ask(number, turn=f"g{number % 3}")
@@ -77,7 +79,8 @@ def test_crowd_is_moved_started_and_refused_in_slices(monkeypatch: pytest.Monkey
 
 def test_calls_that_leave_while_a_crowd_is_moved_are_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchboard, "SLICE", 10)
-    board, two = Board(), (ASLEEP, Deployment("d2", "SCALED_TO_ZERO"))
+    board = Board()
+    two = (ASLEEP, Deployment("d2", "SCALED_TO_ZERO"))
     board.deploy(*two)
     for number in range(35):
         board.ask(number)

@@ -1,4 +1,4 @@
-"""What probes say about a replica: thresholds in a row decide, and until then nothing is known."""
+"""Probes decide a replica's health by thresholds in a row; until then its health is unknown."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from policy.deployments import HealthCheck
 from proxy.replicas.supervisor.replica_health import VERDICTS, Probe, ReplicaHealth, State
 
-GOOD, BAD = Probe.GOOD, Probe.BAD
+GOOD = Probe.GOOD
+BAD = Probe.BAD
 CHECK = HealthCheck(healthy_after=2, unhealthy_after=3)
 PROBES = st.lists(st.sampled_from(Probe), max_size=40)
 CHECKS = st.builds(HealthCheck, healthy_after=st.integers(1, 5), unhealthy_after=st.integers(1, 5))

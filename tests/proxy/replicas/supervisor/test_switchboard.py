@@ -8,7 +8,10 @@ from policy.deployments import NOT_SERVING, PARKING, Deployment, HealthCheck
 from proxy.replicas.supervisor.circuit_breaker import FAILURES_TO_OPEN
 from tests.proxy.replicas.supervisor.board import Board, Said
 
-A, B, C, D = "http://a", "http://b", "http://c", "http://d"
+A = "http://a"
+B = "http://b"
+C = "http://c"
+D = "http://d"
 PARKED: Said = ("waits", "replica")
 QUEUED: Said = ("waits", "turn")
 NO_MODEL: Said = ("refused", "no_model")
@@ -35,7 +38,7 @@ def board() -> Board:
 
 
 def trip(board: Board, numbers: range) -> None:
-    """Have the breaker of the only replica open."""
+    """Open the breaker of the only replica, by failed calls."""
     for number in numbers:
         assert board.ask(number)[0] == "replica"  # type: ignore[index] # it is told something
         board.reset(number)

@@ -1,4 +1,4 @@
-"""What the switchboard promises for every order of events: a state machine beside a simple model of its calls."""
+"""The switchboard's promises hold for every order of events: a state machine beside a simple model of its calls."""
 
 from collections import Counter
 from collections.abc import Set
@@ -17,7 +17,10 @@ from proxy.replicas.supervisor.switchboard import Clocks, Switchboard
 URLS = ["http://a", "http://b", "http://c"]
 STATUSES = ["ACTIVE", "ACTIVE", "UNHEALTHY", "SCALED_TO_ZERO", "LOADING_MODEL", "INACTIVE"]
 ENDED = CallEnded(ended_at_ms=1, request_id="r", method="POST", path="/p", status=200, duration_s=0.1)
-WAITING, RUNNING, REFUSED, UNREACHED = "waiting", "running", "refused", "unreached"
+WAITING = "waiting"
+RUNNING = "running"
+REFUSED = "refused"
+UNREACHED = "unreached"
 
 
 @dataclass
@@ -62,11 +65,13 @@ class SwitchboardMachine(RuleBasedStateMachine):
         if call.wanted.background:
             assert not self.waiting_at(policy.id), "a background call comes after all others"
         assert policy.max_concurrency is None or self.running(policy.id)[url] < policy.max_concurrency
-        call.state, call.url, call.deployment_id = RUNNING, url, policy.id
+        call.state = RUNNING
+        call.url = url
+        call.deployment_id = policy.id
         self.count_overtaking(call)
 
     def count_overtaking(self, started: Call) -> None:
-        """In a round each turn starts once: who waits for the same deployment sees no other turn start twice."""
+        """Check that no other turn starts twice while a call waits: in a round each turn starts once per deployment."""
         if started.wanted.background:
             return
         for other in self.waiting_at(started.deployment_id):
@@ -90,10 +95,8 @@ class SwitchboardMachine(RuleBasedStateMachine):
         assert (why is Why.NOT_ROUTED) <= call.parked
         assert not call.wanted.background or (why is Why.NO_REPLICA and call.avoid), "it waits until it was unreachable"
         if why is Why.FULL:
-            policy, queued = (
-                self.policy_of(call),
-                [one for one in self.waiting_at(self.policy_of(call).id) if not one.parked],
-            )
+            policy = self.policy_of(call)
+            queued = [one for one in self.waiting_at(self.policy_of(call).id) if not one.parked]
             healthy = next(load.healthy for load in self.switchboard.loads() if load.deployment_id == policy.id)
             assert len(queued) > policy.max_queued * len(healthy), "background calls take no room"
         call.state = REFUSED
@@ -107,7 +110,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         return self.deployments[call.wanted.where.deployment_id or self.environment]
 
     def waiting_at(self, deployment_id: str) -> list[Call]:
-        """Those that wait there, without background calls."""
+        """Return the calls that wait at the deployment, without background calls."""
         waiting = (call for call in self.in_state(WAITING) if not call.wanted.background)
         return [call for call in waiting if self.policy_of(call).id == deployment_id]
 
@@ -150,7 +153,8 @@ class SwitchboardMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def ask_again(self, data: st.DataObject) -> None:
         call = data.draw(st.sampled_from(self.in_state(UNREACHED)))
-        call.state, call.what = WAITING, ""
+        call.state = WAITING
+        call.what = ""
         self.switchboard.ask(call.id, call.wanted, frozenset(call.avoid))
         assert call.state is not WAITING or call.what
 
@@ -225,7 +229,8 @@ class SwitchboardMachine(RuleBasedStateMachine):
             assert policy.status not in NOT_SERVING
             if policy.status in PARKING and policy.health is None:
                 continue
-            most, running = policy.max_concurrency, self.running(policy.id)
+            most = policy.max_concurrency
+            running = self.running(policy.id)
             room = {url for url in loads[policy.id].healthy if most is None or running[url] < most}
             assert room <= call.avoid, "only a replica that was unreachable for it"
 
