@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is arriving, waiting or being served."""
+        """True if no request is arriving, waiting or being served."""
         return self._half_closed or (self._exchange is None and not self._head_since and not self._queue)
 
     def half_close(self) -> None:
@@ -197,19 +197,19 @@ class Connection(asyncio.BufferedProtocol):
         self._react()
 
     def _parse_one(self, data: memoryview) -> None:
-        """Take what begins with a request; remember its head if nothing else follows it but its body."""
+        """Parse bytes that begin with a request; remember its head if only its body follows."""
         heads = self.server.heads_seen
         queue = self._queue
-        begun = heads.recall_begun(data)
-        if begun is not None:
-            self._begin(*begun)
+        request = heads.recall_begun(data)
+        if request is not None:
+            self._begin(*request)
             return
         self._parse(data)
         if len(queue) == 1 and (queue[0].complete or self._rest_bytes) and not self._parser.in_head:
             heads.remember(data, queue[0].head, queue[0].received_bytes)
 
     def _begin(self, head: ParsedHead, part: bytes, declared_bytes: int) -> None:
-        """A request came whose head was seen before; `part` is the beginning of its body."""
+        """Queue a request whose head was seen before; `part` is the beginning of its body."""
         self.head_came(head)
         self._queue[0].declared_bytes = declared_bytes
         self._rest_bytes = declared_bytes - len(part)
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         return SLICE_BYTES if size is None else size - arriving.received_bytes
 
     def _take_rest(self, data: memoryview) -> memoryview:
-        """Take what belongs to the arriving body; returns what follows it."""
+        """Add the bytes that belong to the arriving body; return those that follow it."""
         part = bytes(data[: self._rest_bytes])
         arriving = self._arriving
         assert arriving is not None
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         return data[len(part) :]
 
     def _react(self) -> None:
-        """After parsing: wake the task, start an unfinished head's timeout, pause reading if the bounds are reached."""
+        """Act on parsed bytes: wake the task, time an unfinished head, pause reading if the bounds are reached."""
         if self._queue:
             request_came = self._request_came
             self._request_came = None
@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def read_now(self) -> None:
-        """Resume reading, if nothing stands against it any more."""
+        """Resume reading, unless the connection is closing or full."""
         transport = self.transport
         if transport is not None and not transport.is_closing() and not self.reading_paused:
             transport.resume_reading()

@@ -30,7 +30,7 @@ class Draining(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is arriving, waiting or being served."""
+        """True if no request is arriving, waiting or being served."""
         ...
 
     def half_close(self) -> None:
@@ -66,8 +66,8 @@ async def close_when_idle(
     """
     loop = asyncio.get_running_loop()
     idle_since: dict[Draining, float] = {}
-    while (now := loop.time()) < ends_at and (left := connections()):
-        for connection in left:
+    while (now := loop.time()) < ends_at and (open_connections := connections()):
+        for connection in open_connections:
             if not connection.is_idle:
                 idle_since.pop(connection, None)
                 continue
@@ -80,7 +80,7 @@ async def close_when_idle(
 
 
 def peer_left(transport: asyncio.Transport) -> bool:
-    """Whether the peer has closed its side; needed while reading is paused."""
+    """Return whether the peer has closed its side; needed while reading is paused."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))

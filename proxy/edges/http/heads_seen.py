@@ -8,20 +8,20 @@ from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.recently_used import RecentlyUsed
 
 MAX_HEAD_BYTES = 4096
-"""Longer heads are not kept."""
+"""The longest head that is kept."""
 KEPT_BYTES = 10_000_000
-"""The memory of all heads that are kept, at most."""
+"""The most memory that all kept heads take together."""
 _HEAD_BYTES = 2_000
 """The memory of a head beside its key, with what stages keep with it."""
 SEEN_ONCE = 8192
-"""How many heads that came once are known."""
+"""The number of heads that came once and are remembered."""
 _LINE_END = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
 _FIELD = b"\r\ncontent-length: "
 _FIELD_END = b"ength: "
-"""How the length's field begins; the end of it is searched for, as names come in either case."""
+"""The end of `_FIELD`. It is searched for instead of the whole, as names come in upper and lower case."""
 _MOST_DIGITS = 9
-"""Of the length of a body that is still to come. More is no body that we take."""
+"""The most digits in the length of a body that is still to come. We accept no body whose length has more."""
 
 _Key = tuple[bytes, bytes]
 """A head without its length: what stands before `ength: `, and what follows the length's line."""
@@ -101,7 +101,7 @@ def _weigh(key: _Key, _head: ParsedHead) -> int:
 
 
 def _is_plain(data: memoryview, head: ParsedHead) -> bool:
-    """Whether the digits that a key lacks are the length's, and only a body so long can follow, then another request.
+    """Return whether the digits that a key lacks are the length's, and only a body so long and a request can follow.
 
     The parser has refused folded fields and a second length.
     """
@@ -110,5 +110,5 @@ def _is_plain(data: memoryview, head: ParsedHead) -> bool:
     read = bytes(data)
     field, _, rest = read.partition(_FIELD_END)
     digits = rest.partition(_LINE_END)[0]
-    named = (field + _FIELD_END).lower().endswith(_FIELD)
-    return named and digits.isdigit() and read.find(_HEAD_END) == len(read) - len(_HEAD_END)
+    has_length = (field + _FIELD_END).lower().endswith(_FIELD)
+    return has_length and digits.isdigit() and read.find(_HEAD_END) == len(read) - len(_HEAD_END)

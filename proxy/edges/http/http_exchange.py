@@ -77,7 +77,7 @@ class ExchangeServer(Protocol):
 
 
 class AnswerOpenings(dict[int, str]):
-    """How answers begin, by status: line and constant fields. Made once and kept until `renew`, each second."""
+    """The first lines of answers by status: status line and constant fields. Each is kept until `renew`, a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class AnswerOpenings(dict[int, str]):
         return opening
 
     def renew(self) -> None:
-        """Take the time anew."""
+        """Set the date field to the present second."""
         self.clear()
         date = strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime())
         self._fields = f"{date}{_NO_SNIFFING}"
@@ -241,20 +241,20 @@ class HttpExchange:
             self._continued = True
             if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
                 self._write([_CONTINUE])
-        self._came_at = started = perf_counter()
+        self._came_at = began_at = perf_counter()
         self._wanted_bytes = self.read_bytes + at_least
         try:
             while not (self.complete or self._broken) and self.received_bytes < self._wanted_bytes:
-                await self._wait(self._allowed_s(started))
+                await self._wait(self._allowed_s(began_at))
         finally:
-            self.body_wait_s += perf_counter() - started
+            self.body_wait_s += perf_counter() - began_at
 
-    def _allowed_s(self, started: float) -> float:
-        """How long the next byte may take, in a wait since `started`. Raises `SlowBodyError` if it should be here."""
+    def _allowed_s(self, began_at: float) -> float:
+        """Seconds that the next byte may take in a wait since `began_at`. Raises `SlowBodyError` if they are over."""
         limits = self._connection.server.exchange_limits
         now = perf_counter()
         of_all_s = limits.body_idle_s + self.received_bytes / limits.body_bytes_per_s
-        allowed_s = min(self._came_at + limits.body_idle_s, started + of_all_s - self.body_wait_s) - now
+        allowed_s = min(self._came_at + limits.body_idle_s, began_at + of_all_s - self.body_wait_s) - now
         if allowed_s <= 0:
             raise SlowBodyError
         return allowed_s
@@ -310,7 +310,7 @@ class HttpExchange:
         return not connection.writing_paused
 
     async def room(self) -> None:
-        started = perf_counter()
+        began_at = perf_counter()
         try:
             async with asyncio.timeout(self._connection.server.exchange_limits.stall_s):
                 await self._connection.room()
@@ -320,7 +320,7 @@ class HttpExchange:
                 self._connection.transport.abort()
             raise CallerGoneError from None
         finally:
-            self.room_wait_s += perf_counter() - started
+            self.room_wait_s += perf_counter() - began_at
 
     def _write_first_or_large(self, data: bytes) -> None:
         framing = "transfer-encoding: chunked\r\n" if self._chunked else ""

@@ -1,4 +1,4 @@
-"""How long a caller may take, and how much the server reads ahead of a request's turn."""
+"""Limits of a caller's time, and of the bytes that the server reads ahead of a request's turn."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ class HttpLimits:
     keepalive_timeout_s: float = 75.0
     head_timeout_s: float = 15.0
     lingering_s: float = 5.0
-    """How long a connection keeps reading after an answer that was sent before the whole request arrived."""
+    """Seconds in which a connection keeps reading after an answer that was sent before the whole request arrived."""
     drain_handshake_s: float = 0.1
     drain_idle_s: float = 1.0
     drain_linger_s: float = 0.5
@@ -36,5 +36,5 @@ class HttpLimits:
     max_field_bytes: int = 16_380
     max_headers: int = 128
     watch_interval_s: float = 1.0
-    """How often all connections are checked against these timeouts."""
+    """Seconds between two checks of all connections against these timeouts."""
     exchange: ExchangeLimits = field(default_factory=ExchangeLimits)

@@ -34,7 +34,7 @@ class ReadTurns:
         """The part of the buffer that the next read may fill."""
         self._waiting: OrderedDict[Reader, None] = OrderedDict()
         self._follows = False
-        """Whether `_next` is scheduled."""
+        """True while `_next` is scheduled."""
 
     def long_read(self, reader: Reader) -> None:
         """`reader` has read `LONG_BYTES` or more. It waits for its next turn if others do, or have had this one."""
@@ -45,7 +45,7 @@ class ReadTurns:
         self._schedule()
 
     def join(self, reader: Reader) -> None:
-        """Have `reader`, which has paused, read on when its turn comes: in the next one, unless others wait."""
+        """Resume `reader`, which has paused, when its turn comes: in the next one, unless others wait."""
         self._waiting[reader] = None
         self._schedule()
 

@@ -50,11 +50,11 @@ class ParsedHead:
         self.method = method
         self.target = target
         self.modern = True
-        """Whether the version is HTTP/1.1, not HTTP/1.0."""
+        """True if the version is HTTP/1.1, not HTTP/1.0."""
         self.closes = False
-        """Whether no request may follow: the caller asks so, or speaks HTTP/1.0, or asked for CONNECT."""
+        """True if no request may follow: the caller asks so, or speaks HTTP/1.0, or asked for CONNECT."""
         self.fault = ""
-        """Why the request must be refused; "" if it is valid."""
+        """The reason to refuse the request; "" if it is valid."""
         self.first: dict[str, str] = {}
         """The first value of each field."""
         self.kept: dict[str, Any] = {}
@@ -89,7 +89,7 @@ class ParsedHead:
     def values(self, name: str) -> Sequence[str]:
         """All values of one field, in order."""
         if self._repeated:
-            return [value for known, value in self.fields if known == name]
+            return [value for field, value in self.fields if field == name]
         value = self.first.get(name)
         return () if value is None else (value,)
 
@@ -102,7 +102,7 @@ class ParsedHead:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a body of the declared length follows, and then another request, in the same protocol."""
+        """True if a body of the declared length follows, and then another request, in the same protocol."""
         ends = self.fault or self.closes or "upgrade" in self.first
         return self.declared_bytes is not None and not ends
 

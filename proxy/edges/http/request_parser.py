@@ -22,7 +22,7 @@ class Listener(Protocol):
     """Receives the parser's events."""
 
     def head_came(self, head: ParsedHead) -> None:
-        """If `head` has a fault, nothing follows it."""
+        """A head is complete. If it has a fault, no event follows."""
         ...
 
     def body_came(self, part: bytes) -> None: ...
@@ -89,7 +89,7 @@ class RequestParser:
             data = self._feed(data)
 
     def skip_body(self) -> None:
-        """What is missing of a body of known length will not be parsed: the next byte begins a request."""
+        """Leave the rest of a body of known length to the caller: the next byte parsed begins a request."""
         self._parser = None
         self._line = b""
         self.in_body = False
@@ -225,7 +225,7 @@ class RequestParser:
         return any(len(name) + len(value) > limits.max_field_bytes for name, value in fields)
 
     def _names_http(self, head: ParsedHead, version: str) -> bool:
-        """Whether the request line names HTTP/1.x: the parser also accepts other versions, RTSP and ICE."""
+        """Return whether the request line names HTTP/1.x: the parser also accepts other versions, RTSP and ICE."""
         line = self._line
         return version in _VERSIONS and (line is None or says_http(line + self._data, head.method, head.target))
 

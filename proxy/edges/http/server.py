@@ -23,11 +23,11 @@ from runtime.exhaustion import REFUSING_DESCRIPTORS, SPARE_DESCRIPTORS, highest_
 READ_BYTES = 512 << 10
 """Size of the one read buffer. All connections share it, so it stays in the CPU cache."""
 KEEP_HEADS_S = 600.0
-"""How long parsed heads are kept at most, with the credentials in them."""
+"""The longest time for which parsed heads are kept, with the credentials in them."""
 CROWDED_S = 2.0
-"""How long a connection that takes one of the last file descriptors may be without a request."""
+"""Seconds that a connection on one of the last file descriptors may be without a request."""
 _CANCEL_S = 2.0
-"""How long cancelled calls may take to settle."""
+"""Seconds that cancelled calls may take to settle."""
 
 
 class HttpServer:
@@ -71,7 +71,7 @@ class HttpServer:
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
 
     def announce_close(self) -> None:
-        """From here on each answer ends its connection, and says `connection: close` if its head is not sent yet."""
+        """End each connection after its present answer, which says `connection: close` if its head is not sent yet."""
         self.draining = True
 
     async def drain(self, timeout_s: float) -> None:
@@ -104,7 +104,7 @@ class HttpServer:
             await asyncio.wait(self._tasks, timeout=_CANCEL_S)
 
     def _make_crowded(self) -> "HttpServer":
-        """This server as a connection sees it that is answered once and closed. Shares all that it has."""
+        """Copy this server for connections that are answered once and closed. The copy shares all parts."""
         crowded = copy.copy(self)
         crowded.handle = self._refuse
         crowded.draining = True
@@ -112,7 +112,7 @@ class HttpServer:
         return crowded
 
     def _refuse_or_pause(self, connection: Connection, descriptor: int) -> None:
-        """Have a connection refused that takes one of the last descriptors; accept no more while there are too many."""
+        """Refuse a connection that takes one of the last descriptors; accept no more while there are too many."""
         if descriptor <= highest_descriptor(SPARE_DESCRIPTORS + REFUSING_DESCRIPTORS):
             return
         connection.server = self._crowded

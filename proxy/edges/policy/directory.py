@@ -35,7 +35,7 @@ from proxy.records.head_facts import HeadFacts
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
 
 CACHE_WEIGHT = 16_000_000
-"""How much a worker caches, in bytes of memory. The weights are what values were measured to take.
+"""The size of a worker's cache, in bytes of memory. The weights below are the measured sizes of values.
 
 A full pass of the garbage collector visits each cached value: with 56 MB it held a worker's loop for 170 ms."""
 MAX_FORWARDED_BYTES = 8192
@@ -73,7 +73,7 @@ class GenerationSource(Protocol):
 
 
 class Confirmer(Protocol):
-    """Has the replica refreshed from control. In a worker this is the channel to the supervisor."""
+    """Asks for a refresh of the replica from control. In a worker this is the channel to the supervisor."""
 
     async def confirm(self) -> bool:
         """Return whether control has just confirmed the replica; False when it cannot be reached."""
@@ -99,17 +99,17 @@ class SnapshotDirectory:
         self._cache = PolicyCache(CACHE_WEIGHT)
 
     def follow(self) -> None:
-        """Follow the replica without a call: what a call reads then takes no disk that answers."""
-        with contextlib.suppress(PolicyUnavailableError, OSError):  # a call is told
+        """Follow the replica ahead of calls, so that a call finds its rows in memory while the disk stalls."""
+        with contextlib.suppress(PolicyUnavailableError, OSError):  # the next call reports it
             self._follow()
 
     def key_holder(self, digest: str) -> KeyHolder | None:
-        """Whose key this is; None when there is no such key."""
+        """Find the holder of the key; None when there is no such key."""
         self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
 
     def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        """Where the slug leads for the group; None when there is no such slug, or the group may not call it."""
+        """Find the slug's route for the group; None when there is no such slug, or the group may not call it."""
         self._follow()
         return self._cache.get((group.id, slug)) or self._slug_route(group, slug)
 
@@ -129,7 +129,7 @@ class SnapshotDirectory:
             self._cache.put(facts, Entry(identified, _CALLER_WEIGHT, holder.rows, holder.checked, holder.groups))
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
-        """What calls with this head and slug have in common, if that was kept under the present policy."""
+        """Find what calls with this head and slug have in common, if that was kept under the present policy."""
         entry = self._cache.entries.young.get((facts, slug))
         if entry is not None and entry.checked == self._generation_cell[0]:
             shape: Shape | None = entry.value
@@ -154,20 +154,20 @@ class SnapshotDirectory:
         self._cache.put((facts, plan.slug), entry)
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
-        """How calls of the slug with these values go upstream, if that was kept under the present policy."""
+        """Find how calls of the slug with these values go upstream, if that was kept under the present policy."""
         forwarding: Forwarding | None = self._kept((values, slug))
         return forwarding
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
-        known = self._cache.entry((_ENDPOINT, endpoint.slug))
+        entry = self._cache.entry((_ENDPOINT, endpoint.slug))
         size = len(repr(values)) + len(forwarding.lines)
-        if known is None or known.value != endpoint or size > MAX_FORWARDED_BYTES:
+        if entry is None or entry.value != endpoint or size > MAX_FORWARDED_BYTES:
             return
         secret = self._secret_row(endpoint, forwarding)
         if secret is not None:
             weight = _FORWARDING_WEIGHT + _BYTE_WEIGHT * size
-            self._cache.put((values, endpoint.slug), Entry(forwarding, weight, (*known.rows, *secret), known.checked))
+            self._cache.put((values, endpoint.slug), Entry(forwarding, weight, (*entry.rows, *secret), entry.checked))
 
     def _secret_row(self, endpoint: EndpointRow, forwarding: Forwarding) -> tuple[str, ...] | None:
         """The name of the secret's row; () if the target has none, None if its value has changed."""
@@ -235,10 +235,10 @@ class SnapshotDirectory:
 
     def _key_holder(self, digest: str) -> KeyHolder | None:
         generation = self._cache.generation
-        found = self._rows.key(digest)
-        if found is None:
+        row = self._rows.key(digest)
+        if row is None:
             return None
-        body, encoded = found
+        body, encoded = row
         key = _decoded(_KEY, digest, body, KeyRow.from_wire)
         if key is None:
             return None
@@ -269,15 +269,15 @@ class SnapshotDirectory:
         return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-        found: Compiled | None = self._cache.get((kind, id))
-        if found is None:
+        value: Compiled | None = self._cache.get((kind, id))
+        if value is None:
             generation = self._cache.generation
             body = self._rows.body(kind, id)
-            found = None if body is None else _decoded(kind, id, body, compile)
-            if body is not None and found is not None:
+            value = None if body is None else _decoded(kind, id, body, compile)
+            if body is not None and value is not None:
                 weight = _ROW_WEIGHT + _BYTE_WEIGHT * len(body)
-                self._cache.put((kind, id), Entry(found, weight, (kind, id), generation))
-        return found
+                self._cache.put((kind, id), Entry(value, weight, (kind, id), generation))
+        return value
 
     def _unsealed(self, id: str, body: dict[str, Any]) -> str | UnusableSecret:
         try:

@@ -1,4 +1,4 @@
-"""A worker's cache of policy. It keeps each value until one of the rows that it was made of changes.
+"""A worker's cache of policy. It keeps each value until one of the rows behind it changes.
 
 Bounded in bytes. The names of changed rows are remembered, and each entry is compared with them when it is next used:
 a change costs nothing for entries that it does not concern, however many there are.
@@ -13,7 +13,7 @@ from proxy.edges.recently_used import RecentlyUsed
 
 _GROUP = RowKind.GROUP.value
 MAX_NAMES = 10_000
-"""How many names of changed rows are remembered. With more, everything is dropped."""
+"""The most names of changed rows that are remembered. With more, everything is dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,21 +39,21 @@ class PolicyCache:
         self.entries = RecentlyUsed[Any, Entry](weight, lambda _key, entry: entry.weight)
         """Readable from outside: a young entry whose `checked` is the replica's generation is current."""
         self.generation = -1
-        """That of the replica, as far as changes are known."""
+        """The replica's generation up to which changes are known."""
         self._changed: dict[Name, int] = {}
-        """In which generation a row was last changed."""
+        """The generation in which each row was last changed, by name."""
         self._complete_from = 0
         """The generation since which all changes are in `_changed`."""
 
     def get(self, key: object) -> Any:
-        """The value, if it is here and current."""
+        """Return the value, if it is here and current."""
         entry = self.entries.young.get(key)
         if entry is None or entry.checked != self.generation:
             entry = self.entry(key)
         return None if entry is None else entry.value
 
     def entry(self, key: object) -> Entry | None:
-        """The same, with what is known of it."""
+        """Return the value's entry, if it is here and current."""
         entry = self.entries.get(key)
         if entry is None:
             return None

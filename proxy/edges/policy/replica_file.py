@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 SCHEMA_VERSION = 4
-"""In `PRAGMA user_version`. Files of earlier versions are upgraded; one of any other is rebuilt from control."""
+"""The file's `PRAGMA user_version`. Files of earlier versions are upgraded; others are rebuilt from control."""
 _GENERATION = struct.Struct("=Q")
 _CONFIRMED = struct.Struct("=d")
 _STAMP_BYTES = _GENERATION.size + _CONFIRMED.size

@@ -75,17 +75,17 @@ def replace_entries(conn: sqlite3.Connection, groups: Sequence[GroupParts]) -> N
 
 
 def write_changed_entries(conn: sqlite3.Connection, group: GroupParts) -> list[Name]:
-    """Write the entries that differ from those that the replica has. Returns the names of these."""
-    known = {slug: (place, body) for slug, place, body in conn.execute(_ENTRIES, (group.id,))}
-    gone = [(group.id, slug) for slug in known if slug not in group.entries]
-    changed = {slug: entry for slug, entry in group.entries.items() if known.get(slug) != entry}
-    conn.executemany(_DELETE, gone)
+    """Write the entries that differ from the replica's, and delete those that ended. Return the names of both."""
+    present = {slug: (place, body) for slug, place, body in conn.execute(_ENTRIES, (group.id,))}
+    deletions = [(group.id, slug) for slug in present if slug not in group.entries]
+    changed = {slug: entry for slug, entry in group.entries.items() if present.get(slug) != entry}
+    conn.executemany(_DELETE, deletions)
     conn.executemany(_UPSERT, _values([GroupParts(group.node, changed)]))
-    return gone + [(group.id, slug) for slug in changed]
+    return deletions + [(group.id, slug) for slug in changed]
 
 
 def count_unreadable(conn: sqlite3.Connection) -> int:
-    """How many groups the version that wrote them could not read."""
+    """Count the groups that the version that wrote them could not read."""
     (count,) = conn.execute("SELECT count(*) FROM groups WHERE parent_id = ?", (NOWHERE,)).fetchone()
     return int(count)
 

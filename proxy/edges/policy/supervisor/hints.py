@@ -45,7 +45,7 @@ class HintSubscriber:
 
     @property
     def trouble(self) -> str:
-        """Why there is no subscription; empty while there is one. Without it changes wait for the regular refresh."""
+        """The cause of a missing subscription, else empty. Without one, changes wait for the regular refresh."""
         if self._subscribed:
             return ""
         return f"no subscription to {CHANNEL} ({self._fault or 'not connected yet'}). Allow SUBSCRIBE on it in Redis"

@@ -1,4 +1,4 @@
-"""Every model row of the policy replica in the supervisor's memory, compiled, and told of when it changes.
+"""Every model row of the policy replica in the supervisor's memory, compiled. Listeners learn of each change.
 
 Read from the file once; afterwards `WatchedReplica` passes on what each refresh from control writes. So a change costs
 in proportion to the models that changed, however many there are. A row that cannot be read counts as deleted.
@@ -20,7 +20,7 @@ from proxy.errors import PolicyUnavailableError
 from proxy.records.supervisor.policy_replica import ReplicaStore, ReplicaUpdate, ReplicaVersion
 
 SLICE = 32
-"""How many changes are applied at once."""
+"""The most changes that are applied at once."""
 _MODEL = RowKind.MODEL.value
 _SELECT = "SELECT id, body FROM rows WHERE kind = ?"
 log = logging.getLogger(__name__)
@@ -80,10 +80,10 @@ class ModelRows:
             await asyncio.sleep(0)
 
     def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> list[ModelChange]:
-        """How these rows differ from the present ones. With `reset`, models that are not among them were deleted."""
-        gone = {id: None for id in self._rows if id not in bodies} if reset else {}
-        found = [(id, _compiled(id, body)) for id, body in (gone | bodies).items()]
-        changes = (_change(id, self._rows.get(id), after) for id, after in found)
+        """Return how these rows differ from the present. With `reset`, models that are not among them were deleted."""
+        deletions = {id: None for id in self._rows if id not in bodies} if reset else {}
+        rows = [(id, _compiled(id, body)) for id, body in (deletions | bodies).items()]
+        changes = (_change(id, self._rows.get(id), after) for id, after in rows)
         return [change for change in changes if change.before != change.after]
 
     def apply(self, changes: Sequence[ModelChange]) -> None:
@@ -122,7 +122,7 @@ class WatchedReplica:
         return WatchedUpdate(self, self._replica.begin_update(reset=reset), reset=reset)
 
     def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> tuple[list[ModelChange], list[ModelChange]]:
-        """Compare these rows with the present models. Returns the changes, and the deletions apart."""
+        """Compare these rows with the present models. Return the changes, and the deletions apart."""
         changes = self._models.changes(bodies, reset=reset)
         return [one for one in changes if one.after is not None], [one for one in changes if one.after is None]
 
@@ -152,10 +152,10 @@ class WatchedUpdate:
         if not self._bodies and not self._reset:
             self._update.commit(version)
             return
-        known, gone = self._watched.changes(self._bodies, reset=self._reset)
-        self._watched.tell(known)
+        changes, deletions = self._watched.changes(self._bodies, reset=self._reset)
+        self._watched.tell(changes)
         self._update.commit(version)
-        self._watched.tell(gone)
+        self._watched.tell(deletions)
 
     def discard(self) -> None:
         self._update.discard()
@@ -167,10 +167,13 @@ def _read_all(path: Path) -> dict[str, Wire | None]:
 
 
 def _change(id: str, before: ModelRow | None, after: ModelRow | None) -> ModelChange:
-    """What did not change is the same object as before, so that listeners skip it at no cost on the event loop."""
+    """Return the change. Equal parts are the same objects in both rows, so that listeners skip them at no cost."""
     if before is not None and after is not None:
-        kept = before.deployments
-        deployments = {id: kept[id] if kept.get(id) == one else one for id, one in after.deployments.items()}
+        deployments_before = before.deployments
+        deployments = {
+            id: deployments_before[id] if deployments_before.get(id) == one else one
+            for id, one in after.deployments.items()
+        }
         environments = before.environments if before.environments == after.environments else after.environments
         after = replace(after, deployments=deployments, environments=environments)
     return ModelChange(id, before, after)

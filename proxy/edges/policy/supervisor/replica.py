@@ -23,7 +23,7 @@ from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import try_lock
 
 CHANGES_KEPT = 2000
-"""How many changes the file names. A reader that missed more empties its cache."""
+"""The number of changes that the file names. A reader that missed more empties its cache."""
 _VERSION_2 = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
@@ -109,17 +109,19 @@ class PolicyReplica:
         return True
 
     def callable_among(self, names: Set[str]) -> Set[str]:
-        """Which of these are slugs or ids of models that exist; all of them if the replica cannot be read.
+        """Return the names that are slugs or ids of present models; all of them if the replica cannot be read.
 
         May run during a refresh.
         """
         try:
             with contextlib.closing(connect_readonly(self._path)) as conn:
-                asked = ((kind.value, name) for name in names for kind in (RowKind.ENDPOINT, RowKind.MODEL))
-                found = [conn.execute("SELECT id FROM rows WHERE kind = ? AND id = ?", one).fetchall() for one in asked]
+                keys = ((kind.value, name) for name in names for kind in (RowKind.ENDPOINT, RowKind.MODEL))
+                results = [
+                    conn.execute("SELECT id FROM rows WHERE kind = ? AND id = ?", one).fetchall() for one in keys
+                ]
         except sqlite3.DatabaseError:
             return names
-        return {row[0] for rows in found for row in rows} if self._version.loaded else names
+        return {row[0] for rows in results for row in rows} if self._version.loaded else names
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -149,7 +151,7 @@ class PolicyReplica:
         _unlink(self._path, "-wal", "-shm")
 
     def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
-        """Called by an update after its commit: these are the live file's connection and version."""
+        """Take over the live file's connection and version after an update's commit."""
         self._conn = conn
         self._version = version
         # The first reader after a commit writes a mark to the write-ahead log's index. On the event loop of a worker it
@@ -218,11 +220,11 @@ class _IncrementalUpdate(SqliteUpdate):
         """Write and name only what differs: a change of one limit publishes the whole group."""
         nodes: list[EncodedRow] = []
         for group in groups:
-            known = row_tables.body_of(self._conn, group.node.kind, group.id)
+            body = row_tables.body_of(self._conn, group.node.kind, group.id)
             changed = group_rows.write_changed_entries(self._conn, group)
-            if known is not None and group.node.body is not None:
+            if body is not None and group.node.body is not None:
                 self._conn.executemany(_NAME, changed)
-            if known is None or known != group.node.body:
+            if body is None or body != group.node.body:
                 nodes.append(group.node)
         return nodes
 

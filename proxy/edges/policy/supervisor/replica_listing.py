@@ -75,11 +75,11 @@ class ReplicaListing:
 
     def key_with(self, prefix: str) -> KeyRow | None:
         query = "SELECT id, body FROM keys WHERE json_extract(CAST(body AS TEXT), '$.prefix') = ?"
-        found = self._conn.execute(query, (prefix,)).fetchone()
-        return KeyRow.from_wire(found[0], orjson.loads(found[1])) if found else None
+        row = self._conn.execute(query, (prefix,)).fetchone()
+        return KeyRow.from_wire(row[0], orjson.loads(row[1])) if row else None
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
-        """How many secrets none of these keys can open, and how many there are."""
+        """Return the number of secrets that none of these keys can open, and of all secrets."""
         query = "SELECT kind, id, body FROM rows WHERE kind IN (?, ?)"
         rows = self._conn.execute(query, (RowKind.SECRET.value, RowKind.WORKSPACE.value))
         sealed = (_sealed_in(kind, id, orjson.loads(body)) for kind, id, body in rows)
@@ -87,7 +87,7 @@ class ReplicaListing:
         return opened.count(False), len(opened)
 
     def unreadable_groups(self) -> int:
-        """How many groups this version cannot read."""
+        """Return the number of groups that this version cannot read."""
         return count_unreadable(self._conn)
 
     def confirmed_ago_s(self) -> float | None:

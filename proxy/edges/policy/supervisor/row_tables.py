@@ -24,7 +24,7 @@ _MOVES = (
     " FROM rows WHERE kind = 'group' ORDER BY id",
     "DELETE FROM rows WHERE kind IN ('key', 'group')",
 )
-"""Until version 3 all rows were in `rows`."""
+"""Statements that move keys and groups out of `rows`, which had all rows until version 3."""
 
 
 class EncodedRow(NamedTuple):
