@@ -1,6 +1,6 @@
 """One Redis hash of counters in plain Python: its groups, their time, their days. Pure: no I/O, no clock.
 
-The reference for `proxy/edges/redis/log.lua`. What admits and settles is in `policy/limits/admission.py`.
+The reference for `policy/limits/log.lua`. What admits and settles is in `policy/limits/admission.py`.
 
 See docs/reference/limits.md#time.
 """

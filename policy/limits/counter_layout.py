@@ -1,6 +1,6 @@
 """The Redis hash that counts a call: its key, the names of its fields, and how they are packed.
 
-`proxy/edges/redis/log.lua` reads and writes the same layout.
+`policy/limits/log.lua` reads and writes the same layout.
 
 See docs/reference/limits.md#counter-layout.
 """

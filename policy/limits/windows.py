@@ -1,7 +1,7 @@
 """Windows: the log that counts a rolling one, and when one of the UTC calendar ends.
 
 Times are whole milliseconds, of Redis' clock or of a group's own time (`counter_hash.py`). Pure: no I/O, no clock. The
-reference for `proxy/edges/redis/log.lua`.
+reference for `policy/limits/log.lua`.
 
 See docs/reference/limits.md#rolling-windows.
 """

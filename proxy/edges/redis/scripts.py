@@ -8,29 +8,19 @@ See docs/reference/limits.md#counter-layout.
 import hashlib
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from itertools import count
 from typing import NamedTuple
 
-from policy.limits.counter_layout import (
-    AHEAD,
-    COUNT,
-    DAY_PAIR,
-    HASH_EXPIRY_S,
-    MARGIN,
-    MARKER_PREFIX,
-    MASK_PAGE,
-    TAKES_SUFFIX,
-    masks_by_type,
-)
+from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
 from policy.limits.effective import LimitSet, Plan
-from policy.limits.kinds import KIND_NUMBER, KINDS, TOKEN_TYPES, Calendar, LimitType, Rolling
+from policy.limits.kinds import KIND_NUMBER, TOKEN_TYPES, LimitType
+from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
 from policy.limits.take_numbers import TakeStamp
-from policy.limits.windows import EXACT_UP_TO, granule_ms
 
 _CLOCK = "redis.call('TIME')"
 
@@ -43,11 +33,9 @@ class Script:
     sha: bytes
 
     @classmethod
-    def load(cls, *names: str, constants: str = "", clock: str = _CLOCK) -> "Script":
-        """Concatenates files. `constants`: Lua in front of them. `clock`: what reads the time; tests replace it."""
-        folder = resources.files("proxy.edges.redis")
-        texts = (folder.joinpath(name).read_text("utf-8") for name in names)
-        text = (constants + "".join(texts)).replace(_CLOCK, clock).encode()
+    def load(cls, name: str, before: str, clock: str = _CLOCK) -> "Script":
+        """Read a file. `before`: Lua in front of it. `clock`: what reads the time; tests replace it."""
+        text = (before + _lua("proxy.edges.redis", name)).replace(_CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
@@ -61,11 +49,16 @@ class Scripts:
 
     @classmethod
     def load(cls, clock: str = _CLOCK) -> "Scripts":
+        counters = kind_constants() + _lua("policy.limits", "log.lua")
         return cls(
-            Script.load("log.lua", "take.lua", constants=kind_constants(), clock=clock),
-            Script.load("log.lua", "settle.lua", constants=kind_constants(), clock=clock),
-            Script.load("revoke.lua", constants=f"local EXPIRY_S = {HASH_EXPIRY_S}\n", clock=clock),
+            Script.load("take.lua", counters, clock),
+            Script.load("settle.lua", counters, clock),
+            Script.load("revoke.lua", f"local EXPIRY_S = {HASH_EXPIRY_S}\n", clock),
         )
+
+
+def _lua(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text("utf-8")
 
 
 _STAMP = struct.Struct("<QQQ")
@@ -73,31 +66,6 @@ STAMP_BYTES = _STAMP.size
 pack_stamp = _STAMP.pack
 """The part that differs in each take (`policy.limits.take_numbers.TakeStamp`), the end of its packed values: deadline
 (ms), number, answered through."""
-
-
-def kind_constants() -> str:
-    """The table of kinds as constants of log.lua, by the kinds' numbers.
-
-    Unlike the other kinds', a usage limit's WINDOW is false: reservations have a lease, and the calendar ends the rest.
-    """
-    windows = [unit.window for _, unit in KINDS]
-    tables = {
-        "GRANULE": [str(granule_ms(unit, False)) for _, unit in KINDS],
-        "WINDOW": [str(one.window_ms) if isinstance(one, Rolling) else "false" for one in windows],
-        "REQUESTS": _members("true" if type.parts is None else "" for type, _ in KINDS),
-        "MONTHLY": _members("true" if one is Calendar.MONTH else "" for one in windows),
-        "COUNT_AT": [f"[{KIND_NUMBER[kind]}]={place}" for place, kind in enumerate(DAY_PAIR, 3)],
-    }
-    lines = [f"local {name} = {{{','.join(values)}}}" for name, values in tables.items()]
-    numbers = (
-        f"local AHEAD, MARGIN, COUNT, MASK_PAGE, EXACT_UP_TO = {AHEAD}, {MARGIN}, {COUNT}, {MASK_PAGE}, {EXACT_UP_TO}\n"
-        f"local EXPIRY_S = {HASH_EXPIRY_S}"
-    )
-    return "\n".join((*lines, numbers, ""))
-
-
-def _members(values: Iterable[str]) -> list[str]:
-    return [f"[{number}]={value}" for number, value in enumerate(values, 1) if value]
 
 
 def take_arguments(plan: Plan, lease_ms: int, stamp: TakeStamp) -> list[bytes]:

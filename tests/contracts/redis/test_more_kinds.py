@@ -1,6 +1,7 @@
 """Limits of parts of the tokens, of calendar months, and of nothing: with the fake and on a real Redis."""
 
 from collections.abc import AsyncIterator
+from importlib import resources
 
 import pytest
 import redis
@@ -8,10 +9,10 @@ import redis
 from policy.billing import Tokens
 from policy.limits.effective import Plan
 from policy.limits.kinds import KINDS, Calendar, Kind, LimitType, Unit, window_number
+from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Estimate
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
-from proxy.edges.redis.scripts import Script, kind_constants
 from tests.contracts.redis.counters_world import START_MS, World, fake_world, group, plan_of, redis_world
 from tests.redis_server import REDIS_BINARIES, private_redis
 
@@ -146,7 +147,7 @@ async def test_a_threshold_of_zero_refuses_every_call_for_a_minute(world: World,
 @pytest.mark.parametrize("binary", REDIS_BINARIES)
 def test_scripts_know_the_same_months_as_the_reference(binary: str) -> None:
     days = range(0, 60_000, 13)
-    text = Script.load("log.lua", constants=kind_constants()).text.decode()
+    text = kind_constants() + resources.files("policy.limits").joinpath("log.lua").read_text("utf-8")
     body = "local found = {} for at = 1, #ARGV do found[at] = month_of(tonumber(ARGV[at])) end return found"
     with private_redis(binary=binary) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
         months = [

@@ -1,5 +1,5 @@
 -- The counters of one hash: their packing, and the rolling log whose entries are merged per granule.
--- This text is prepended to take.lua and settle.lua, and the constants of the table of kinds to this text (scripts.py).
+-- This text comes before take.lua, settle.lua and control's start.lua; script_constants.py comes before this text.
 -- The reference in Python: policy/limits/windows.py, policy/limits/counter_hash.py.
 -- See docs/reference/limits.md#counter-layout and docs/reference/limits.md#rolling-windows.
 --
