@@ -53,7 +53,7 @@ _PARTS = {
 }
 
 
-async def project(plane: ControlPlane, name: str = "llama", **more: Any) -> Json:
+async def create_project(plane: ControlPlane, name: str = "llama", **more: Any) -> Json:
     answer = await plane.post("/v1/training_projects", {"training_project": {"name": name}}, **more)
     found: Json = answer.ok()["training_project"]
     return found

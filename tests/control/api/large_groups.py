@@ -44,6 +44,6 @@ async def full_tree(plane: ControlPlane) -> list[str]:
     """Create five levels of groups at the bound. Returns their ids, root first."""
     ids: list[str] = []
     for level in range(LEVELS):
-        made = await plane.try_group(f"l{level}", ids[-1] if ids else None, models=full_models(), mode="CASCADING")
-        ids.append(made.ok()["id"])
+        answer = await plane.try_group(f"l{level}", ids[-1] if ids else None, models=full_models(), mode="CASCADING")
+        ids.append(answer.ok()["id"])
     return ids

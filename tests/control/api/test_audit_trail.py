@@ -110,14 +110,14 @@ class Walk:
         headers = {"x-request-id": request_id}
         answer = await self.plane.call(method, template.format(**path) + path.get("query", ""), body, headers=headers)
         assert answer.headers["x-request-id"] == request_id
-        found: Json = answer.ok()
-        return found
+        result: Json = answer.ok()
+        return result
 
 
 async def trail(plane: ControlPlane, query: str = "", **more: Any) -> list[Json]:
     """The whole trail, newest first."""
-    found: list[Json] = (await plane.get(f"{AUDIT}?limit=1000{query}", **more)).ok()["items"]
-    return found
+    events: list[Json] = (await plane.get(f"{AUDIT}?limit=1000{query}", **more)).ok()["items"]
+    return events
 
 
 def target(secret_id: str, model: str = "a") -> list[Json]:
@@ -126,8 +126,8 @@ def target(secret_id: str, model: str = "a") -> list[Json]:
 
 async def walk_gateway(walk: Walk) -> None:
     secret = await walk("POST", "/v1/secrets", {"name": "vendor", "value": SECRET_VALUE})
-    made = await walk("POST", f"{G}/endpoints", {"slug": SLUG, "targets": target(secret["id"])})
-    one = {"endpoint_id": made["id"]}
+    endpoint = await walk("POST", f"{G}/endpoints", {"slug": SLUG, "targets": target(secret["id"])})
+    one = {"endpoint_id": endpoint["id"]}
     await walk("PATCH", f"{G}/endpoints/{{endpoint_id}}", {"targets": target(secret["id"], "b")}, **one)
     await walk("DELETE", f"{G}/endpoints/{{endpoint_id}}", **one)
     await walk("DELETE", "/v1/secrets/{name}", name="vendor")
@@ -145,12 +145,12 @@ async def walk_gateway(walk: Walk) -> None:
 
 
 async def walk_webhooks(walk: Walk) -> None:
-    made = await walk("POST", f"{G}/webhooks", {"url": "https://billing.example.com/hook"})
-    hook = {"webhook_id": made["id"]}
+    webhook = await walk("POST", f"{G}/webhooks", {"url": "https://billing.example.com/hook"})
+    hook = {"webhook_id": webhook["id"]}
     await walk("PATCH", f"{G}/webhooks/{{webhook_id}}", {"enabled": False, "rotate_secret": True}, **hook)
-    sent = await walk("POST", f"{G}/webhooks/{{webhook_id}}/test", **hook)
+    delivery = await walk("POST", f"{G}/webhooks/{{webhook_id}}/test", **hook)
     again = f"{G}/webhooks/{{webhook_id}}/deliveries/{{delivery_id}}/redeliver"
-    await walk("POST", again, **hook, delivery_id=sent["id"])
+    await walk("POST", again, **hook, delivery_id=delivery["id"])
     await walk("DELETE", f"{G}/webhooks/{{webhook_id}}", **hook)
 
 
@@ -159,10 +159,15 @@ async def walk_models(walk: Walk) -> None:
     await walk("PATCH", f"{M}/{{model_id}}", {"name": "ours"}, **model)
     for where in ("{deployment_id}", "development", "production"):
         hook = f"https://93.184.215.14/{HOOK_PATH}"
-        made = await walk("POST", _DEPLOYMENT, {"name": where, "wake_url": hook}, **model)
-        one = {**model, "deployment_id": made["id"]}
-        named = {**one, "environment_name": where.strip("{}")}
-        await walk("PUT", f"{M}/{{model_id}}/environments/{{environment_name}}", {"deployment_id": made["id"]}, **named)
+        deployment = await walk("POST", _DEPLOYMENT, {"name": where, "wake_url": hook}, **model)
+        one = {**model, "deployment_id": deployment["id"]}
+        environment = {**one, "environment_name": where.strip("{}")}
+        await walk(
+            "PUT",
+            f"{M}/{{model_id}}/environments/{{environment_name}}",
+            {"deployment_id": deployment["id"]},
+            **environment,
+        )
         await walk("PATCH", f"{_DEPLOYMENT}/{where}", {"max_concurrency": 4}, **one)
         for status in ("WAKING_UP", "LOADING_MODEL", "FAILED"):
             await walk("PUT", f"{_DEPLOYMENT}/{{deployment_id}}/status", {"status": status}, **one)
@@ -171,7 +176,7 @@ async def walk_models(walk: Walk) -> None:
         await walk("POST", f"{_DEPLOYMENT}/{where}/activate", **one)
         replicas = {"replicas": ["https://93.184.215.14:8000"]}
         await walk("PUT", f"{_DEPLOYMENT}/{{deployment_id}}/replicas", replicas, **one)
-        await walk("DELETE", f"{M}/{{model_id}}/environments/{{environment_name}}", **named)
+        await walk("DELETE", f"{M}/{{model_id}}/environments/{{environment_name}}", **environment)
         if where == "{deployment_id}":
             await walk("DELETE", f"{_DEPLOYMENT}/{where}", **one)
     await walk("DELETE", f"{M}/{{model_id}}", **model)
@@ -185,8 +190,8 @@ async def walk_prices(walk: Walk) -> None:
 async def walk_training(walk: Walk) -> None:
     plane = walk.plane
     await training.enable(plane)
-    made = await walk("POST", T, {"training_project": {"name": "llama"}})
-    project = {"training_project_id": made["training_project"]["id"]}
+    answer = await walk("POST", T, {"training_project": {"name": "llama"}})
+    project = {"training_project_id": answer["training_project"]["id"]}
     body = training.job_body(environment_variables={"HF_TOKEN": ENVIRONMENT_VALUE})
     first = (await walk("POST", f"{T}/{{training_project_id}}/jobs", body, **project))["training_job"]["id"]
     await walk("POST", f"{_JOB}/stop", **project, training_job_id=first)
@@ -209,19 +214,19 @@ async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPla
     walk = Walk(plane)
     for part in (walk_gateway, walk_webhooks, walk_models, walk_prices, walk_training):
         await part(walk)
-    found: dict[str, list[Json]] = {}
+    events_by_request: dict[str, list[Json]] = {}
     for event in await trail(plane, f"&actor={prefix_of(plane.key)}"):
-        found.setdefault(event["request_id"], []).append(event)
-    (made,) = (found.pop(id) for id in found.keys() - walk.calls.keys())
-    assert {id: [event["action"] for event in events] for id, events in found.items()} == {
+        events_by_request.setdefault(event["request_id"], []).append(event)
+    (secret_events,) = (events_by_request.pop(id) for id in events_by_request.keys() - walk.calls.keys())
+    assert {id: [event["action"] for event in events] for id, events in events_by_request.items()} == {
         id: [AUDITED[operation]] for id, operation in walk.calls.items()
     }
     assert set(walk.calls.values()) == AUDITED.keys() - REFUSED_WHILE_POINTED_TO
-    text = json.dumps(found)
-    assert [event["action"] for event in made] == ["signing_secret.create"]
+    text = json.dumps(events_by_request)
+    assert [event["action"] for event in secret_events] == ["signing_secret.create"]
     for secret in (SECRET_VALUE, HOOK_PATH, ENVIRONMENT_VALUE, plane.key, "whsec_"):
         assert secret not in text
-    for events in found.values():
+    for events in events_by_request.values():
         (event,) = events
         verb = event["action"].partition(".")[2]
         assert (event["before"] is None) == (verb in ("create", "mint", "test", "recreate", "begin_sessions")), event
@@ -230,16 +235,16 @@ async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPla
 
 async def test_before_and_after_are_what_the_api_showed(plane: ControlPlane) -> None:
     secret_id = await plane.secret()
-    made = (await plane.post(f"{G}/endpoints", {"slug": SLUG, "targets": target(secret_id)})).ok()
-    changed = (await plane.patch(f"{G}/endpoints/{made['id']}", {"targets": target(secret_id, "b")})).ok()
+    endpoint = (await plane.post(f"{G}/endpoints", {"slug": SLUG, "targets": target(secret_id)})).ok()
+    changed = (await plane.patch(f"{G}/endpoints/{endpoint['id']}", {"targets": target(secret_id, "b")})).ok()
     last, first, *_ = await trail(plane)
-    assert (first["before"], first["after"]) == (None, made)
-    assert (last["before"], last["after"]) == (made, changed)
-    assert last["resource"] == f"endpoints/{made['id']}"
+    assert (first["before"], first["after"]) == (None, endpoint)
+    assert (last["before"], last["after"]) == (endpoint, changed)
+    assert last["resource"] == f"endpoints/{endpoint['id']}"
     assert last["actor"] == prefix_of(plane.key)
     group = await plane.group("c1", models=[rate(5)])
-    shown = (await trail(plane))[0]["after"]
-    assert shown == {name: value for name, value in group.items() if name != "effective_models"}
+    after = (await trail(plane))[0]["after"]
+    assert after == {name: value for name, value in group.items() if name != "effective_models"}
 
 
 async def test_a_write_that_fails_is_not_in_the_trail(plane: ControlPlane) -> None:
@@ -255,10 +260,10 @@ async def test_a_write_that_fails_is_not_in_the_trail(plane: ControlPlane) -> No
 
 async def test_a_write_that_changes_nothing_is_not_in_the_trail(sqlite_plane: ControlPlane) -> None:
     model = (await sqlite_plane.post(M, {"name": "mine"})).ok()["id"]
-    made = (await sqlite_plane.post(f"{M}/{model}/deployments", {"name": "first"})).ok()
+    deployment = (await sqlite_plane.post(f"{M}/{model}/deployments", {"name": "first"})).ok()
     replicas = {"replicas": ["https://93.184.215.14:8000"]}
     for _ in range(3):  # a launcher repeats its list
-        (await sqlite_plane.put(f"{M}/{model}/deployments/{made['id']}/replicas", replicas)).ok()
+        (await sqlite_plane.put(f"{M}/{model}/deployments/{deployment['id']}/replicas", replicas)).ok()
     assert [event["action"] for event in await trail(sqlite_plane)].count("deployment.set_replicas") == 1
 
 
@@ -284,18 +289,18 @@ async def test_writers_of_one_price_know_what_the_other_left(plane: ControlPlane
 
 async def test_the_command_line_is_an_actor(plane: ControlPlane) -> None:
     await plane.secret()
-    made = await create_workspace_key(plane.store, "workspace acme")
+    key = await create_workspace_key(plane.store, "workspace acme")
     await set_workspace(plane.store, "workspace acme", tier="pro")
     await reencrypt_all(plane.store, SECRET_KEYS)
-    found = await trail(plane, "&actor=cli")
-    assert [event["action"] for event in found] == [
+    events = await trail(plane, "&actor=cli")
+    assert [event["action"] for event in events] == [
         *("secrets.reencrypt", "workspace.update", "key.mint", "key.mint", "workspace.create")
     ]
-    assert {event["request_id"] for event in found} == {None}
-    assert (found[1]["before"]["tier"], found[1]["after"]["tier"]) == ("basic", "pro")
-    assert found[2]["resource"] == f"api_keys/{made['prefix']}"
-    assert found[0]["after"] == {"secrets": 1, "webhooks": 0, "signing_secrets": 0}
-    assert made["api_key"] not in json.dumps(found)
+    assert {event["request_id"] for event in events} == {None}
+    assert (events[1]["before"]["tier"], events[1]["after"]["tier"]) == ("basic", "pro")
+    assert events[2]["resource"] == f"api_keys/{key['prefix']}"
+    assert events[0]["after"] == {"secrets": 1, "webhooks": 0, "signing_secrets": 0}
+    assert key["api_key"] not in json.dumps(events)
 
 
 async def test_another_workspace_sees_nothing(plane: ControlPlane) -> None:
@@ -337,8 +342,8 @@ async def test_a_window_and_an_actor_select(sqlite_plane: ControlPlane) -> None:
 
 
 async def test_a_request_id_is_accepted_or_made(sqlite_plane: ControlPlane) -> None:
-    for given in ("", "a b", "x" * 129):
-        answer = await sqlite_plane.get("/v1/models", headers={"x-request-id": given})
+    for request_id in ("", "a b", "x" * 129):
+        answer = await sqlite_plane.get("/v1/models", headers={"x-request-id": request_id})
         assert re.fullmatch("[0-9A-Z]{26}", answer.headers["x-request-id"])
     refused = await sqlite_plane.get("/v1/models", key="tg_wrong", headers={"x-request-id": "mine"})
     assert (refused.status, refused.headers["x-request-id"]) == (403, "mine")
@@ -349,12 +354,12 @@ async def test_a_change_of_a_long_list_shows_what_differs(plane: ControlPlane) -
     group = await plane.group("large", models=models)
     models[7] = rate(99_999, slug=models[7]["slug"])
     (await plane.patch(f"{G}/groups/{group['id']}", {"models": models})).ok()
-    changed, made, *_ = await trail(plane)
+    changed, creation, *_ = await trail(plane)
     assert [entry["rate_limits"][0]["threshold"] for entry in changed["before"]["models"]] == [8]
     assert [entry["rate_limits"][0]["threshold"] for entry in changed["after"]["models"]] == [99_999]
     assert changed["after"]["models_left_out"] == 899
-    assert len(made["after"]["models"]) + made["after"]["models_left_out"] == 900
-    assert 0 < len(json.dumps(made["after"]["models"], separators=(",", ":"))) <= 66_000
+    assert len(creation["after"]["models"]) + creation["after"]["models_left_out"] == 900
+    assert 0 < len(json.dumps(creation["after"]["models"], separators=(",", ":"))) <= 66_000
 
 
 async def test_old_entries_are_deleted(plane: ControlPlane) -> None:

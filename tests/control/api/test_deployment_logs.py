@@ -29,8 +29,8 @@ Json = dict[str, Any]
 async def deployment(plane: ControlPlane) -> str:
     """The path of a new deployment."""
     model = (await plane.post("/v1/models", {"name": "mine"})).ok()["id"]
-    made = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first"})).ok()["id"]
-    return f"/v1/models/{model}/deployments/{made}"
+    deployment_id = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first"})).ok()["id"]
+    return f"/v1/models/{model}/deployments/{deployment_id}"
 
 
 def id_of(path: str) -> str:
@@ -45,14 +45,14 @@ async def append(plane: ControlPlane, path: str, *lines: Json) -> None:
     assert (await plane.post(f"{path}/logs/append", {"logs": list(lines)})).ok() == {"appended": len(lines)}
 
 
-async def messages(plane: ControlPlane, path: str, **wanted: Any) -> list[str]:
-    return [one["message"] for one in (await plane.post(f"{path}/logs", wanted)).ok()["logs"]]
+async def messages(plane: ControlPlane, path: str, **filters: Any) -> list[str]:
+    return [one["message"] for one in (await plane.post(f"{path}/logs", filters)).ok()["logs"]]
 
 
 async def stored(plane: ControlPlane) -> int:
     async with plane.store.read() as conn:
-        found: int = (await conn.execute(select(func.count()).select_from(deployment_logs))).scalar_one()
-        return found
+        count: int = (await conn.execute(select(func.count()).select_from(deployment_logs))).scalar_one()
+        return count
 
 
 async def test_appended_line_is_read_with_all_its_members(plane: ControlPlane) -> None:
@@ -72,9 +72,9 @@ async def test_line_without_timestamp_and_level_is_of_now_and_info(plane: Contro
     path = await deployment(plane)
     before = now_ns()
     await append(plane, path, {"message": "hello", "timestamp": None, "level": None, "replica": None})
-    (shown,) = (await plane.post(f"{path}/logs", {})).ok()["logs"]
-    assert before <= int(shown.pop("timestamp")) <= now_ns()
-    assert shown == {"message": "hello", "replica": None, "request_id": None, "level": "INFO"}
+    (stored_line,) = (await plane.post(f"{path}/logs", {})).ok()["logs"]
+    assert before <= int(stored_line.pop("timestamp")) <= now_ns()
+    assert stored_line == {"message": "hello", "replica": None, "request_id": None, "level": "INFO"}
 
 
 async def test_newest_lines_come_first_and_lines_of_one_moment_stay_in_order(plane: ControlPlane) -> None:
@@ -93,8 +93,8 @@ async def test_window_holds_its_first_and_last_millisecond(plane: ControlPlane) 
     path = await deployment(plane)
     at = [1_999_999_999, 2_000_000_000, 2_000_999_999, 2_001_000_000]
     await append(plane, path, *({"timestamp": str(ns), "message": str(ns)} for ns in at))
-    wanted = {"start_epoch_millis": 2_000, "end_epoch_millis": 2_000, "direction": "asc"}
-    assert await messages(plane, path, **wanted) == ["2000000000", "2000999999"]
+    window = {"start_epoch_millis": 2_000, "end_epoch_millis": 2_000, "direction": "asc"}
+    assert await messages(plane, path, **window) == ["2000000000", "2000999999"]
     assert len(await messages(plane, path, start_epoch_millis=2_000)) == 3
     assert len(await messages(plane, path, end_epoch_millis=2_000)) == 3
     assert await messages(plane, path, start_epoch_millis=2**53 - 1) == []
@@ -108,8 +108,8 @@ async def test_window_holds_its_first_and_last_millisecond(plane: ControlPlane) 
 async def test_min_level_takes_either_case(sqlite_plane: ControlPlane, level: str | None, expected: int) -> None:
     path = await deployment(sqlite_plane)
     await append(sqlite_plane, path, *(line("x", level=one) for one in ("DEBUG", "info", "Warning", "ERROR")))
-    found = (await sqlite_plane.post(f"{path}/logs", {"min_level": level, "direction": "asc"})).ok()["logs"]
-    assert [one["level"] for one in found] == ["DEBUG", "INFO", "WARNING", "ERROR"][-expected:]
+    lines = (await sqlite_plane.post(f"{path}/logs", {"min_level": level, "direction": "asc"})).ok()["logs"]
+    assert [one["level"] for one in lines] == ["DEBUG", "INFO", "WARNING", "ERROR"][-expected:]
 
 
 async def test_texts_are_plain_substrings_and_case_counts(plane: ControlPlane) -> None:
@@ -128,8 +128,8 @@ async def test_texts_are_plain_substrings_and_case_counts(plane: ControlPlane) -
         "[a-z]": ["[a-z]*"],
         ".": [],
     }.items():
-        found = await logs_of(plane).read(id_of(path), LogFilter(includes=(pattern,), newest_first=False))
-        assert [one.message for one in found] == expected, pattern
+        lines = await logs_of(plane).read(id_of(path), LogFilter(includes=(pattern,), newest_first=False))
+        assert [one.message for one in lines] == expected, pattern
         rest = await logs_of(plane).read(id_of(path), LogFilter(excludes=(pattern,), newest_first=False))
         assert [one.message for one in rest] == [text for text in all_lines if text not in expected], pattern
     assert await messages(plane, path, search_pattern="rror") == ["error", "Error"]
@@ -241,9 +241,9 @@ async def test_log_is_cut_back_to_its_newest_lines_while_it_grows(plane: Control
     for start in range(0, 400, 7):
         await write(logs, flooded, *(str(n) for n in range(start, start + 7)))
         assert await stored(plane) <= 90 + 100 + 100 / 10 + 7
-    found = await logs.read(id_of(flooded), LogFilter(limit=1000))
-    assert [line.message for line in found] == [str(n) for n in range(405, 405 - len(found), -1)]
-    assert len(found) >= 100
+    lines = await logs.read(id_of(flooded), LogFilter(limit=1000))
+    assert [line.message for line in lines] == [str(n) for n in range(405, 405 - len(lines), -1)]
+    assert len(lines) >= 100
     assert len(await logs.read(id_of(other), LogFilter())) == 90
 
 
@@ -252,19 +252,19 @@ async def test_log_is_bounded_in_bytes_of_utf8(plane: ControlPlane) -> None:
     logs = logs_of(plane, max_bytes=10_000)
     for n in range(40):
         await write(logs, path, f"{n:04}" + "é" * 498)
-    found = await logs.read(id_of(path), LogFilter(limit=1000))
-    assert 10 <= len(found) <= 11 + 1
-    assert found[0].message.startswith("0039")
+    lines = await logs.read(id_of(path), LogFilter(limit=1000))
+    assert 10 <= len(lines) <= 11 + 1
+    assert lines[0].message.startswith("0039")
 
 
 async def test_pruning_deletes_what_is_too_old_and_what_is_of_deleted_deployments(plane: ControlPlane) -> None:
     path = await deployment(plane)
-    gone = await deployment(plane)
+    deleted_path = await deployment(plane)
     logs = logs_of(plane, retention_days=1.0)
     day_ns = 86_400_000 * NS_PER_MS
     await write(logs, path, "old", at_ns=now_ns() - day_ns - NS_PER_MS)
     await write(logs, path, "new", at_ns=now_ns() - day_ns + 60_000 * NS_PER_MS)
-    await write(logs, gone, *("x" for _ in range(30)))
+    await write(logs, deleted_path, *("x" for _ in range(30)))
     async with plane.store.write() as tx:
         await tx.conn.execute(
             deployment_logs.update().where(deployment_logs.c.message == "x").values(deployment_id="zz")

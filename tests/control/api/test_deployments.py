@@ -25,8 +25,8 @@ IDLE = {"in_flight": 0, "queued": 0, "parked": 0, "last_request_at": None}
 async def new_deployment(plane: ControlPlane, **settings: Any) -> tuple[str, str]:
     """The paths of a new model and of its new deployment."""
     model = (await plane.post("/v1/models", {"name": "mine"})).ok()["id"]
-    made = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first", **settings})).ok()
-    return f"/v1/models/{model}", f"/v1/models/{model}/deployments/{made['id']}"
+    deployment = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first", **settings})).ok()
+    return f"/v1/models/{model}", f"/v1/models/{model}/deployments/{deployment['id']}"
 
 
 async def point(plane: ControlPlane, one: str, *names: str) -> None:
@@ -53,33 +53,37 @@ async def _published_row(plane: ControlPlane, model: str) -> list[Any]:
 
 async def test_a_deployment_shows_all_its_members(plane: ControlPlane) -> None:
     model, one = await new_deployment(plane)
-    shown = (await plane.get(one)).ok()
-    assert shown == {
+    deployment = (await plane.get(one)).ok()
+    assert deployment == {
         **{"id": one.rpartition("/")[2], "name": "first", "model_id": model.rpartition("/")[2], "status": "DEPLOYING"},
         **{"environment": None, "is_production": False, "is_development": False, "active_replica_count": 0},
         **{"wake_url": None, "health": None, "max_concurrency": None, "max_queued": 100, "replicas": []},
         **{"load": IDLE, "error_message": None},
-        **{"created_at": shown["created_at"], "updated_at": shown["updated_at"]},
+        **{"created_at": deployment["created_at"], "updated_at": deployment["updated_at"]},
     }
     await point(plane, one, "staging", "Production", "development")
-    shown = (await plane.get(one)).ok()
-    assert (shown["environment"], shown["is_production"], shown["is_development"]) == ("Production", True, True)
-    assert (await plane.get(f"{model}/deployments")).ok()["items"] == [shown]
+    deployment = (await plane.get(one)).ok()
+    assert (deployment["environment"], deployment["is_production"], deployment["is_development"]) == (
+        "Production",
+        True,
+        True,
+    )
+    assert (await plane.get(f"{model}/deployments")).ok()["items"] == [deployment]
     for name in ("production", "development"):
-        assert (await plane.get(f"{model}/deployments/{name}")).ok() == shown
+        assert (await plane.get(f"{model}/deployments/{name}")).ok() == deployment
 
 
 async def test_a_deployment_is_created_with_its_settings(plane: ControlPlane) -> None:
     settings = {"wake_url": HOOK, "health": {"path": "/ready?deep=1"}, "max_concurrency": 4, "max_queued": 0}
     _, one = await new_deployment(plane, **settings)
-    shown = (await plane.get(one)).ok()
-    assert shown["health"] == {**HEALTH, "path": "/ready?deep=1"}
-    assert (shown["wake_url"], shown["max_concurrency"], shown["max_queued"]) == (HOOK, 4, 0)
-    _, known = await published(plane, one)
-    assert known[3] == {"health": shown["health"], "max_concurrency": 4, "max_queued": 0}
+    deployment = (await plane.get(one)).ok()
+    assert deployment["health"] == {**HEALTH, "path": "/ready?deep=1"}
+    assert (deployment["wake_url"], deployment["max_concurrency"], deployment["max_queued"]) == (HOOK, 4, 0)
+    _, row = await published(plane, one)
+    assert row[3] == {"health": deployment["health"], "max_concurrency": 4, "max_queued": 0}
     _, two = await new_deployment(plane, **dict.fromkeys(settings))
-    shown = (await plane.get(two)).ok()
-    assert [shown[name] for name in settings] == [None, None, None, 100]
+    deployment = (await plane.get(two)).ok()
+    assert [deployment[name] for name in settings] == [None, None, None, 100]
 
 
 async def test_patch_changes_what_it_names_and_null_resets(plane: ControlPlane) -> None:
@@ -87,13 +91,13 @@ async def test_patch_changes_what_it_names_and_null_resets(plane: ControlPlane) 
     await point(plane, one, "production")
     settings = {"name": "second", "wake_url": HOOK, "health": {**HEALTH, "interval_s": 0.5}, "max_concurrency": 4}
     settings["max_queued"] = 7
-    seen = (await plane.get(one)).ok()
+    before = (await plane.get(one)).ok()
     for place, (name, value) in enumerate(settings.items()):
         where = one if place % 2 else f"{model}/deployments/production"
         changed = (await plane.patch(where, {name: value})).ok()
-        assert changed == {**seen, name: value, "updated_at": changed["updated_at"]}
-        assert changed["updated_at"] > seen["updated_at"]
-        seen = changed
+        assert changed == {**before, name: value, "updated_at": changed["updated_at"]}
+        assert changed["updated_at"] > before["updated_at"]
+        before = changed
     cleared = (await plane.patch(one, dict.fromkeys(settings))).ok()
     assert [cleared[name] for name in settings] == ["second", None, None, None, 100]
     same = (await plane.patch(one, {"name": "second"})).ok()
@@ -137,20 +141,20 @@ async def test_only_what_proxies_use_is_published(plane: ControlPlane) -> None:
 )  # fmt: skip
 async def test_settings_out_of_bounds_are_refused(sqlite_plane: ControlPlane, body: Json, field: str) -> None:
     model, one = await new_deployment(sqlite_plane)
-    sent = json.dumps(body, allow_nan=True)
+    text = json.dumps(body, allow_nan=True)
     headers = {"Content-Type": "application/json"}
-    refused = (await sqlite_plane.call("PATCH", one, data=sent, headers=headers)).refused(400, "INVALID_REQUEST")
+    refused = (await sqlite_plane.call("PATCH", one, data=text, headers=headers)).refused(400, "INVALID_REQUEST")
     assert [detail["field"] for detail in refused["details"]] == [field]
     if field and field != "name":
         (await sqlite_plane.post(f"{model}/deployments", {"name": "x", **body})).refused(400)
 
 
 @pytest.mark.parametrize(
-    "sent", ['{"max_queued": NaN}', '{"health": {"interval_s": Infinity}}', '{"max_queued": 1e999}']
+    "text", ['{"max_queued": NaN}', '{"health": {"interval_s": Infinity}}', '{"max_queued": 1e999}']
 )
-async def test_numbers_that_are_none_are_refused(sqlite_plane: ControlPlane, sent: str) -> None:
+async def test_numbers_that_are_none_are_refused(sqlite_plane: ControlPlane, text: str) -> None:
     _, one = await new_deployment(sqlite_plane)
-    (await sqlite_plane.call("PATCH", one, data=sent, headers={"Content-Type": "application/json"})).refused(400)
+    (await sqlite_plane.call("PATCH", one, data=text, headers={"Content-Type": "application/json"})).refused(400)
 
 
 async def test_whole_numbers_may_be_written_as_floats(sqlite_plane: ControlPlane) -> None:
@@ -297,8 +301,8 @@ async def test_a_replica_that_proxies_know_as_healthy_keeps_its_deployment_servi
     load = {"model_id": model.rpartition("/")[2], "deployment_id": one.rpartition("/")[2], **figures}
     report = {"machine": "0123456789abcdef", "loads": [{**load, "healthy": [PUBLIC]}]}
     (await plane.post("/internal/v1/deployments/loads", report, key=TOKEN)).ok()
-    shown = (await plane.get(one)).ok()
-    assert (shown["status"], shown["active_replica_count"]) == ("ACTIVE", 1)
+    deployment = (await plane.get(one)).ok()
+    assert (deployment["status"], deployment["active_replica_count"]) == ("ACTIVE", 1)
     both = (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC, f"{PUBLIC}:1"]})).ok()
     assert (both["status"], both["active_replica_count"]) == ("ACTIVE", 1)
     (await plane.post(f"{one}/deactivate")).ok()
@@ -320,8 +324,8 @@ async def test_reports_and_changes_at_once_are_all_kept(plane: ControlPlane) -> 
         deployments.observe_health(plane.store, *ids, load),
         plane.patch(one, {"wake_url": HOOK}),
     )
-    shown = (await plane.get(one)).ok()
-    assert [shown[name] for name in ("name", "status", "max_queued", "wake_url")] == ["renamed", "ACTIVE", 7, HOOK]
+    deployment = (await plane.get(one)).ok()
+    assert [deployment[name] for name in ("name", "status", "max_queued", "wake_url")] == ["renamed", "ACTIVE", 7, HOOK]
     assert (await published(plane, one))[1] == [ids[1], "ACTIVE", [PUBLIC], {"health": HEALTH, "max_queued": 7}]
 
 
@@ -362,9 +366,9 @@ async def test_random_changes_at_once_are_answered_and_published_as_stored(plane
         name = dice.choice(names)
         match dice.randrange(9):
             case 0:
-                made = await plane.post(where, {"name": "x", "health": dice.choice([None, {}])})
-                ids.extend([made.body["id"]] if made.status == 200 else [])
-                return made.status
+                answer = await plane.post(where, {"name": "x", "health": dice.choice([None, {}])})
+                ids.extend([answer.body["id"]] if answer.status == 200 else [])
+                return answer.status
             case 1:
                 return (await plane.delete(f"{where}/{dice.choice([id, 'production'])}")).status
             case 2 | 3:
@@ -387,15 +391,15 @@ async def test_random_changes_at_once_are_answered_and_published_as_stored(plane
     async def changes() -> set[int]:
         return {await change() for _ in range(25)}
 
-    seen = set[int]().union(*await asyncio.gather(*(changes() for _ in range(6))))
-    assert {200, 404, 409} <= seen <= {200, 404, 409, 429}
+    statuses = set[int]().union(*await asyncio.gather(*(changes() for _ in range(6))))
+    assert {200, 404, 409} <= statuses <= {200, 404, 409, 429}
     await asyncio.sleep(1.0)  # the window of the request limit
     stored = (await plane.get(f"{model}/deployments?limit=1000")).ok()["items"]
     pointers = (await plane.get(f"{model}/environments")).ok()["items"]
-    known = await published_model(plane, model)
-    assert known["environments"] == {pointer["name"]: pointer["deployment_id"] for pointer in pointers}
-    assert [item[:3] for item in known["deployments"]] == [
+    row = await published_model(plane, model)
+    assert row["environments"] == {pointer["name"]: pointer["deployment_id"] for pointer in pointers}
+    assert [item[:3] for item in row["deployments"]] == [
         [item["id"], item["status"], item["replicas"]] for item in stored
     ]
-    assert set(known["environments"].values()) <= {item["id"] for item in stored}
+    assert set(row["environments"].values()) <= {item["id"] for item in stored}
     assert (await plane.get(model)).ok()["deployments_count"] == len(stored)

@@ -17,17 +17,17 @@ async def vendor_b(plane: ControlPlane) -> dict[str, Any]:
 
 async def test_an_endpoint_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
     target = await vendor_b(plane)
-    made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
-    assert made["slug"] == "acme/chat"
-    assert made["targets"] == [target]
-    assert made["created_at"] == made["updated_at"]
-    one = f"{PATH}/{made['id']}"
-    assert (await plane.get(one)).ok() == made
+    endpoint = (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
+    assert endpoint["slug"] == "acme/chat"
+    assert endpoint["targets"] == [target]
+    assert endpoint["created_at"] == endpoint["updated_at"]
+    one = f"{PATH}/{endpoint['id']}"
+    assert (await plane.get(one)).ok() == endpoint
     changed = (await plane.patch(one, {"targets": [{**target, "target_model": "big-2"}]})).ok()
     assert changed["targets"][0]["target_model"] == "big-2"
     assert changed["slug"] == "acme/chat"
-    assert changed["updated_at"] > made["updated_at"]
-    assert (await plane.delete(one)).ok() == {"id": made["id"], "slug": "acme/chat"}
+    assert changed["updated_at"] > endpoint["updated_at"]
+    assert (await plane.delete(one)).ok() == {"id": endpoint["id"], "slug": "acme/chat"}
     (await plane.get(one)).refused(404)
     (await plane.delete(one)).refused(404)
     assert (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).status == 200, "the slug is free again"
@@ -63,11 +63,11 @@ async def test_a_page_has_1_to_1000_items(sqlite_plane: ControlPlane, limit: str
 
 
 async def test_endpoints_of_other_workspaces_are_not_visible(plane: ControlPlane) -> None:
-    made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [await vendor_b(plane)]})).ok()
+    endpoint = (await plane.post(PATH, {"slug": "acme/chat", "targets": [await vendor_b(plane)]})).ok()
     key = (await plane.another_workspace())["api_key"]
-    one = f"{PATH}/{made['id']}"
+    one = f"{PATH}/{endpoint['id']}"
     (await plane.get(one, key=key)).refused(404)
-    (await plane.call("PATCH", one, {"targets": made["targets"]}, key=key)).refused(400)
+    (await plane.call("PATCH", one, {"targets": endpoint["targets"]}, key=key)).refused(400)
     (await plane.delete(one, key=key)).refused(404)
     assert (await plane.get(PATH, key=key)).ok()["items"] == []
 
@@ -98,8 +98,8 @@ async def filled(plane: ControlPlane, provider: str) -> dict[str, Any]:
 @pytest.mark.parametrize("provider", TABLE)
 async def test_a_target_has_all_fields_of_its_provider_and_no_other(sqlite_plane: ControlPlane, provider: str) -> None:
     target = await filled(sqlite_plane, provider)
-    made = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
-    assert made["targets"] == [target]
+    endpoint = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
+    assert endpoint["targets"] == [target]
     for name in PROVIDERS[provider]:
         less = {field: value for field, value in target.items() if field != name}
         body = (await sqlite_plane.post(PATH, {"slug": "acme/y", "targets": [less]})).refused(400)
@@ -153,8 +153,10 @@ async def test_references_to_another_workspace_are_refused(plane: ControlPlane) 
 
 async def test_the_slug_is_immutable(sqlite_plane: ControlPlane) -> None:
     target = await vendor_b(sqlite_plane)
-    made = (await sqlite_plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
-    body = (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"slug": "acme/new", "targets": [target]})).refused(400)
+    endpoint = (await sqlite_plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
+    body = (await sqlite_plane.patch(f"{PATH}/{endpoint['id']}", {"slug": "acme/new", "targets": [target]})).refused(
+        400
+    )
     assert body["details"] == [{"field": "slug", "message": "unknown field"}]
 
 
@@ -186,12 +188,12 @@ ALL_TARGET_FIELDS = (
 
 
 async def test_a_targets_unused_fields_may_be_null(sqlite_plane: ControlPlane) -> None:
-    used = {"provider": "VENDOR_B", "secret_id": await sqlite_plane.secret(), "target_model": "big-1"}
-    target = dict.fromkeys(ALL_TARGET_FIELDS) | used
-    made = (await sqlite_plane.post(PATH, {"slug": "acme/nulls", "targets": [target]})).ok()
-    assert made["targets"] == [used]
-    assert (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target]})).ok()["targets"] == [used]
-    (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)
+    fields = {"provider": "VENDOR_B", "secret_id": await sqlite_plane.secret(), "target_model": "big-1"}
+    target = dict.fromkeys(ALL_TARGET_FIELDS) | fields
+    endpoint = (await sqlite_plane.post(PATH, {"slug": "acme/nulls", "targets": [target]})).ok()
+    assert endpoint["targets"] == [fields]
+    assert (await sqlite_plane.patch(f"{PATH}/{endpoint['id']}", {"targets": [target]})).ok()["targets"] == [fields]
+    (await sqlite_plane.patch(f"{PATH}/{endpoint['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)
 
 
 OPTIONS = {"upstream_state": "PASS", "dialects": ["RESPONSES", "CHAT_COMPLETIONS"], "price_options": "REFUSE"}
@@ -202,10 +204,10 @@ async def test_options_of_a_target_are_answered_as_written_and_replaced_with_it(
     plane: ControlPlane, provider: str
 ) -> None:
     plain = await filled(plane, provider)
-    made = (await plane.post(PATH, {"slug": "acme/x", "targets": [plain | OPTIONS]})).ok()
-    assert made["targets"] == [plain | OPTIONS]
-    assert (await plane.get(f"{PATH}/{made['id']}")).ok()["targets"] == [plain | OPTIONS]
-    assert (await plane.patch(f"{PATH}/{made['id']}", {"targets": [plain]})).ok()["targets"] == [plain]
+    endpoint = (await plane.post(PATH, {"slug": "acme/x", "targets": [plain | OPTIONS]})).ok()
+    assert endpoint["targets"] == [plain | OPTIONS]
+    assert (await plane.get(f"{PATH}/{endpoint['id']}")).ok()["targets"] == [plain | OPTIONS]
+    assert (await plane.patch(f"{PATH}/{endpoint['id']}", {"targets": [plain]})).ok()["targets"] == [plain]
 
 
 @pytest.mark.parametrize(

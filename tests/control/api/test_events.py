@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) -> None:
     """Ingest events one second apart, of three entities with two keys each. None is restamped."""
     ingest, _ = ingest_and_reader(plane.store, 1e7)
-    taken = [
+    events = [
         event(
             n,
             start_ms + 1000 * n,
@@ -40,7 +40,7 @@ async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) ->
         )
         for n in numbers
     ]
-    await ingest.take(taken)
+    await ingest.take(events)
 
 
 async def read_all_pages(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
@@ -118,12 +118,12 @@ async def test_filters_are_repeated_parameters_and_the_cursor_keeps_them(plane: 
     params: list[tuple[str, Any]] = [("start_time", time_text(start_ms)), ("limit", 4)]
     params += [("api_keys", prefix) for prefix in sorted(prefixes)]
     params += [("external_entity_ids", entity) for entity in sorted(entities)]
-    wanted = [
+    keys = [
         event_key(n)
         for n in (*range(40), *range(100, 104))
         if (not prefixes or f"tg_key{n % 6}" in prefixes) and (not entities or f"customer-{n % 3}" in entities)
     ]
-    assert keys_of(await read_all_pages(plane, params)) == wanted
+    assert keys_of(await read_all_pages(plane, params)) == keys
 
 
 async def test_the_largest_allowed_filters_fit_into_a_cursor(plane: ControlPlane) -> None:
@@ -172,12 +172,12 @@ async def test_a_cursor_pins_the_window_against_later_events(plane: ControlPlane
 
 async def test_the_window_ends_a_holdback_before_now_and_the_answer_says_so(plane: ControlPlane) -> None:
     before_ms = await clock_ms(plane.store)
-    asked = {"start_time": time_text(before_ms - HOUR_MS), "end_time": time_text(before_ms + HOUR_MS)}
-    for params in (asked, {"start_time": asked["start_time"]}):
+    query = {"start_time": time_text(before_ms - HOUR_MS), "end_time": time_text(before_ms + HOUR_MS)}
+    for params in (query, {"start_time": query["start_time"]}):
         window = (await plane.get(PATH, params=params)).ok()["window"]
         end_ms = parse_time_ns(window["end_time"]) // 10**6
         assert before_ms - 60_000 <= end_ms <= await clock_ms(plane.store) - 60_000
-        assert window["start_time"] == asked["start_time"]
+        assert window["start_time"] == query["start_time"]
 
 
 async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane) -> None:
@@ -217,14 +217,14 @@ async def test_windows_within_a_millisecond_show_each_event_once(plane: ControlP
         "004",
     ]
     borders = [f"{second}.{fraction}Z" for fraction in sorted(fractions)]
-    seen: list[str] = []
+    keys: list[str] = []
     for start, end in itertools.pairwise(borders):
         answer = (await plane.get(PATH, params={"start_time": start, "end_time": end})).ok()
         assert answer["window"]["start_time"] <= answer["window"]["end_time"]
         exactly = [n for n in range(4) if parse_time_ns(start) <= (start_ms + n) * 10**6 < parse_time_ns(end)]
         assert [key[-1] for key in keys_of(answer["items"])] == [str(n) for n in exactly]
-        seen += keys_of(answer["items"])
-    assert len(seen) == len(set(seen)) == 4
+        keys += keys_of(answer["items"])
+    assert len(keys) == len(set(keys)) == 4
 
 
 async def test_the_latest_time_is_accepted_as_the_end(plane: ControlPlane) -> None:
@@ -379,12 +379,12 @@ async def test_every_event_is_in_exactly_one_of_consecutive_windows(sqlite_plane
     start_ms = await clock_ms(sqlite_plane.store) - HOUR_MS
     await fill(sqlite_plane, range(50), start_ms)
     edges = [start_ms + offset for offset in (0, 1, 999, 1000, 7000, 7001, 33_333, 49_000, 60_000)]
-    seen: list[str] = []
+    keys: list[str] = []
     for begin, end in itertools.pairwise(edges):
-        seen += keys_of(
+        keys += keys_of(
             await read_all_pages(sqlite_plane, [("start_time", time_text(begin)), ("end_time", time_text(end))])
         )
-    assert seen == [event_key(n) for n in range(50)]
+    assert keys == [event_key(n) for n in range(50)]
 
 
 def test_an_event_has_the_documented_members_in_their_order() -> None:

@@ -13,8 +13,8 @@ Json = dict[str, Any]
 
 
 def limits(entry: Json) -> set[tuple[str, str, int, str]]:
-    found = entry["rate_limits"] + entry["usage_limits"]
-    return {(limit["type"], limit["unit"], limit["threshold"], limit["source_group"]) for limit in found}
+    entries = entry["rate_limits"] + entry["usage_limits"]
+    return {(limit["type"], limit["unit"], limit["threshold"], limit["source_group"]) for limit in entries}
 
 
 def day(threshold: int, type: str = "TOKEN", slug: str = SLUG) -> Json:
@@ -23,20 +23,20 @@ def day(threshold: int, type: str = "TOKEN", slug: str = SLUG) -> Json:
 
 async def test_a_group_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
     body = {"metadata": {"external_entity_id": "c-1", "name": "First"}, "models": [rate(10)]}
-    made = (await plane.post(PATH, body)).ok()
-    assert made["metadata"] == {"external_entity_id": "c-1", "name": "First"}
-    assert made["hierarchy"] == {"limit_enforcement": "INDEPENDENT", "parent_group_id": None}
-    assert made["models"] == [{**rate(10), "usage_limits": []}]
-    assert limits(made["effective_models"][0]) == {("REQUEST", "MINUTE", 10, made["id"])}
-    one = f"{PATH}/{made['id']}"
-    assert (await plane.get(one)).ok() == made
+    group = (await plane.post(PATH, body)).ok()
+    assert group["metadata"] == {"external_entity_id": "c-1", "name": "First"}
+    assert group["hierarchy"] == {"limit_enforcement": "INDEPENDENT", "parent_group_id": None}
+    assert group["models"] == [{**rate(10), "usage_limits": []}]
+    assert limits(group["effective_models"][0]) == {("REQUEST", "MINUTE", 10, group["id"])}
+    one = f"{PATH}/{group['id']}"
+    assert (await plane.get(one)).ok() == group
     changed = (await plane.patch(one, {"models": [rate(20)], "metadata": {"name": None}})).ok()
     assert changed["metadata"] == {"external_entity_id": "c-1", "name": None}
-    assert changed["updated_at"] > made["updated_at"]
+    assert changed["updated_at"] > group["updated_at"]
     assert (await plane.patch(one, {"metadata": {"name": "Again"}})).ok()["models"] == changed["models"]
     assert (await plane.patch(one, {"models": []})).ok()["effective_models"] == []
-    gone = (await plane.delete(one)).ok()
-    assert gone.keys() == {"id", "metadata", "deleted_at"}
+    deletion = (await plane.delete(one)).ok()
+    assert deletion.keys() == {"id", "metadata", "deleted_at"}
     for method in ("GET", "DELETE"):
         (await plane.call(method, one)).refused(404)
     (await plane.patch(one, {"models": []})).refused(404)
@@ -161,13 +161,13 @@ async def test_deleting_a_group_deletes_its_subtree_and_keys(plane: ControlPlane
     child = await plane.group("child", root["id"])
     leaf = await plane.group("leaf", child["id"])
     keys = [(await plane.post(f"{PATH}/{id}/api_keys", {})).ok()["api_key"] for id in (root["id"], leaf["id"])]
-    kept = (await plane.post(f"{PATH}/{beside['id']}/api_keys", {})).ok()["api_key"]
-    for key in (*keys, kept):
+    other_key = (await plane.post(f"{PATH}/{beside['id']}/api_keys", {})).ok()["api_key"]
+    for key in (*keys, other_key):
         (await plane.get(PATH, key=key)).refused(403, "FEDERATED_KEY")
     (await plane.delete(f"{PATH}/{root['id']}")).ok()
     for key in keys:
         (await plane.get(PATH, key=key)).refused(403, "AUTHENTICATION_FAILED")
-    (await plane.get(PATH, key=kept)).refused(403, "FEDERATED_KEY")
+    (await plane.get(PATH, key=other_key)).refused(403, "FEDERATED_KEY")
     assert [group["id"] for group in (await plane.get(PATH)).ok()["items"]] == [beside["id"]]
 
 
@@ -186,16 +186,16 @@ async def test_minting_during_a_deletion_leaves_no_key(plane: ControlPlane) -> N
 
 
 async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
-    made = [await plane.group(f"g{number}") for number in range(5)]
-    found = []
+    groups = [await plane.group(f"g{number}") for number in range(5)]
+    items = []
     url = f"{PATH}?limit=2"
     for _ in range(3):
         page = (await plane.get(url)).ok()
-        found += page["items"]
+        items += page["items"]
         url = f"{PATH}?cursor={page['pagination']['cursor']}"
-    assert found == made
+    assert items == groups
     assert page["pagination"] == {"has_more": False, "cursor": None}
-    assert (await plane.get(f"{PATH}?external_entity_id=g3")).ok()["items"] == [made[3]]
+    assert (await plane.get(f"{PATH}?external_entity_id=g3")).ok()["items"] == [groups[3]]
     assert (await plane.get(f"{PATH}?external_entity_id=none")).ok()["items"] == []
 
 
@@ -265,14 +265,14 @@ async def test_an_empty_or_invalid_patch_is_400(sqlite_plane: ControlPlane, body
 async def test_a_null_member_counts_as_absent(sqlite_plane: ControlPlane) -> None:
     entry = {"slug": SLUG, "rate_limits": None, "usage_limits": None}
     body = {"metadata": {"external_entity_id": "n", "name": None}, "models": [entry], "hierarchy": None}
-    made = (await sqlite_plane.post(PATH, body)).ok()
-    assert (made["models"], made["hierarchy"]["parent_group_id"]) == (
+    group = (await sqlite_plane.post(PATH, body)).ok()
+    assert (group["models"], group["hierarchy"]["parent_group_id"]) == (
         [{"slug": SLUG, "rate_limits": [], "usage_limits": []}],
         None,
     )
-    one = f"{PATH}/{made['id']}"
-    named = (await sqlite_plane.patch(one, {"models": None, "metadata": {"name": "N"}})).ok()
-    assert (named["models"], named["metadata"]["name"]) == (made["models"], "N")
+    one = f"{PATH}/{group['id']}"
+    update = (await sqlite_plane.patch(one, {"models": None, "metadata": {"name": "N"}})).ok()
+    assert (update["models"], update["metadata"]["name"]) == (group["models"], "N")
     limited = (await sqlite_plane.patch(one, {"models": [rate(5)], "metadata": None})).ok()
     assert (limited["models"][0]["rate_limits"][0]["threshold"], limited["metadata"]["name"]) == (5, "N")
     (await sqlite_plane.patch(one, {"models": None, "metadata": None})).refused(400, "INVALID_REQUEST")

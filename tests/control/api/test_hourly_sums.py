@@ -129,17 +129,17 @@ async def test_each_sum_has_its_hour_group_key_and_context_apart(plane: ControlP
     )
     await take(
         plane,
-        *((first_day_ms + at, "acme/chat", who, key, tokens(used, 2, 0)) for who, key, at, _, used in calls),
+        *((first_day_ms + at, "acme/chat", who, key, tokens(count, 2, 0)) for who, key, at, _, count in calls),
         more=[{"group_id": ids[who], "status": status} for who, _, _, status, _ in calls],
     )
     await maker(plane.store).make()
-    found = {
+    by_place = {
         (one["external_entity_id"], one["hour_ms"] - first_day_ms, one["above_input_tokens"]): one
         for one in await sums(plane.store)
     }
     assert {
         place: (one["group_path"], one["api_key_prefix"], one["calls"], one["errors"], one["input_tokens"])
-        for place, one in found.items()
+        for place, one in by_place.items()
     } == {
         ("parent", 0, 0): (f"{root['id']}/", "tg_a", 2, 1, 128_000),
         ("parent", HOUR_MS, 0): (f"{root['id']}/", "tg_a", 1, 0, 1),
@@ -147,7 +147,7 @@ async def test_each_sum_has_its_hour_group_key_and_context_apart(plane: ControlP
         ("child", 0, 512_000): (f"{root['id']}/{child['id']}/", "tg_b", 1, 1, 600_000),
         ("gone", 0, 0): ("grp_gone/", "tg_c", 1, 0, 7),
     }
-    one = found["parent", 0, 0]
+    one = by_place["parent", 0, 0]
     assert (one["day_ms"], one["model_slug"], one["service_tier"]) == (first_day_ms, "acme/chat", "")
     recorded = {"calls": 2, "errors": 1, "charged_calls": 2, "input_tokens": 128_000, "output_tokens": 4}
     assert {name: one[name] for name in FIGURES} == {name: recorded.get(name, 0) for name in FIGURES}
@@ -203,9 +203,9 @@ async def test_several_makers_add_each_event_once(plane: ControlPlane, first_day
     calls = [(first_day_ms + n * 1000, "acme/chat", f"c-{n % 2}", "tg_a", tokens(n, 1, 0)) for n in range(300)]
     await take(plane, *calls)
     await asyncio.gather(*(maker(plane.store, events_at_once=20).make() for _ in range(3)))
-    found = await sums(plane.store)
-    assert sum(one["calls"] for one in found) == 300
-    assert sum(one["input_tokens"] for one in found) == sum(range(300))
+    rows = await sums(plane.store)
+    assert sum(one["calls"] for one in rows) == 300
+    assert sum(one["input_tokens"] for one in rows) == sum(range(300))
 
 
 async def test_events_are_deleted_only_after_they_are_added(plane: ControlPlane, first_day_ms: int) -> None:
@@ -218,8 +218,8 @@ async def test_events_are_deleted_only_after_they_are_added(plane: ControlPlane,
     await maker(plane.store, (now_ms - until_ms) / 1e3).make()
     days = RetentionDays(events=1, sums=400, audit=400)
     await delete_old_records(plane.store, days)
-    left = await events_of(plane, first_day_ms, limit=1000)
-    assert [one["timestamp"] for one in left] == [time_text(first_day_ms + n * HOUR_MS) for n in range(24, 48)]
+    events = await events_of(plane, first_day_ms, limit=1000)
+    assert [one["timestamp"] for one in events] == [time_text(first_day_ms + n * HOUR_MS) for n in range(24, 48)]
     for by in GROUPINGS:
         assert sums_by_name(await report(plane, first_day_ms, by), by) == added_up(listed, by)
     await maker(plane.store).make()
@@ -267,8 +267,8 @@ async def test_usage_page_shows_days_whose_events_are_deleted(plane: ControlPlan
     events = EventReader(plane.store, HOLDBACK_S, EventClock())
     reports = UsageReports(plane.store, events, retention_days=1, sums_retention_days=400)
     recent = await reports.recent_days(plane.workspace_id, "c", 31)
-    found = {day.day_ms: sums.figures for day in recent.sums for sums in day.slices()}
-    assert found == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1)] for n in range(4)}
+    figures = {day.day_ms: sums.figures for day in recent.sums for sums in day.slices()}
+    assert figures == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1)] for n in range(4)}
 
 
 async def test_sums_past_their_retention_are_deleted(plane: ControlPlane, first_day_ms: int) -> None:

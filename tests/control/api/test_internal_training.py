@@ -53,8 +53,8 @@ async def test_job_goes_from_created_to_its_end_by_what_is_reported(plane: Contr
     assert [(job.job_id, job.status, job.wanted) for job in (await trainer.sync()).jobs] == [
         ("tj_1", CREATED, Wanted.RUN)
     ]
-    (waiting,) = (await trainer.sync(report(Phase.WAITING, attempt=0))).jobs
-    assert waiting.status == PENDING
+    (job_state,) = (await trainer.sync(report(Phase.WAITING, attempt=0))).jobs
+    assert job_state.status == PENDING
     claimed = await trainer.claim()
     assert (claimed.job_id, claimed.attempt, claimed.spec.start_commands) == ("tj_1", 1, ("echo hello",))
     assert (await trainer.sync(report(Phase.STARTING))).jobs[0].status == DEPLOYING
@@ -128,8 +128,8 @@ async def test_running_job_that_has_ended_or_is_unknown_here_is_wanted_stopped(
     trainer = Trainer(sqlite_plane)
     await add_job(plane, status=FAILED, attempt=1)
     unknown = [report(Phase.RUNNING, id="tj_9", attempt=7), report(Phase.ENDED, Outcome.FAILED, id="tj_8")]
-    wanted = (await trainer.sync(RUNS, *unknown, report(Phase.WAITING, id="tj_7"))).jobs
-    assert [(job.job_id, job.attempt, job.wanted) for job in wanted] == [
+    jobs = (await trainer.sync(RUNS, *unknown, report(Phase.WAITING, id="tj_7"))).jobs
+    assert [(job.job_id, job.attempt, job.wanted) for job in jobs] == [
         ("tj_1", 1, Wanted.STOP),
         ("tj_9", 7, Wanted.STOP),
     ]
@@ -167,14 +167,14 @@ async def test_report_that_changes_nothing_is_one_reading_transaction(
     await add_job(plane, status=RUNNING, attempt=1)
     before = await stored(plane.store)
     await trainer.sync(RUNS)
-    begun = list[Any]()
-    written = list[str]()
+    begins = list[Any]()
+    statements = list[str]()
     engine = plane.store.engine.sync_engine
-    event.listen(engine, "begin", begun.append)
-    event.listen(engine, "before_cursor_execute", lambda _c, _cur, statement, *_more: written.append(statement))
+    event.listen(engine, "begin", begins.append)
+    event.listen(engine, "before_cursor_execute", lambda _c, _cur, statement, *_more: statements.append(statement))
     assert (await trainer.sync(RUNS)).jobs[0].status == RUNNING
-    assert len(begun) == 1
-    assert not [statement for statement in written if statement.startswith(("INSERT", "UPDATE", "DELETE"))]
+    assert len(begins) == 1
+    assert not [statement for statement in statements if statement.startswith(("INSERT", "UPDATE", "DELETE"))]
     assert await stored(plane.store) == before
 
 
@@ -251,14 +251,14 @@ MALFORMED: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
 
 
 async def test_malformed_report_is_refused_by_name(sqlite_plane: ControlPlane) -> None:
-    for place, value, named in MALFORMED:
+    for place, value, member in MALFORMED:
         body: Json = {"trainer": "t", "backend": "local", "reason": None, "has_sessions": True}
         body |= {"hosts": [HOST.to_wire()], "jobs": [RUNS.to_wire()]}
         inside: Any = body
         for step in place[:-1]:
             inside = inside[step]
         inside[place[-1]] = value
-        assert named in (await Trainer(sqlite_plane).post("sync", body)).refused(400)["error"]
+        assert member in (await Trainer(sqlite_plane).post("sync", body)).refused(400)["error"]
     assert await backend(sqlite_plane) is None
 
 
@@ -388,8 +388,8 @@ async def test_environment_is_opened_once_for_whoever_has_the_token(
     values = {"PLAIN": "é", "TOKEN": "hf-secret-value", "AGAIN": "hf-secret-value", "B": "another-value"}
     assert opened == {"environment": values, "secrets": ["another-value", "hf-secret-value"]}
     (await trainer.environment(claimed.environment_token)).refused(403, "ENVIRONMENT_TOKEN_SPENT")
-    for told in ("hf-secret-value", claimed.environment_token):
-        assert told not in caplog.text
+    for text in ("hf-secret-value", claimed.environment_token):
+        assert text not in caplog.text
     assert (await stored(plane.store)).environment_digest is None
 
 

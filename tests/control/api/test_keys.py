@@ -22,15 +22,15 @@ async def keys_path_of_new_group(plane: ControlPlane) -> str:
 
 async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane) -> None:
     place = await keys_path_of_new_group(plane)
-    made = (await plane.post(place, {"name": "mine"})).ok()
-    assert made.keys() == {"api_key", "prefix", "name", "created_at"}
-    assert prefix_of(made["api_key"]) == made["prefix"]
-    shown = {"prefix": made["prefix"], "name": "mine", "created_at": made["created_at"], "last_used_at": None}
-    assert (await plane.get(place)).ok()["items"] == [shown]
-    assert (await plane.get(f"{place}/{made['prefix']}")).ok() == shown
-    assert (await plane.delete(f"{place}/{made['prefix']}")).ok() == {"prefix": made["prefix"]}
-    (await plane.get(f"{place}/{made['prefix']}")).refused(404)
-    (await plane.delete(f"{place}/{made['prefix']}")).refused(404)
+    key = (await plane.post(place, {"name": "mine"})).ok()
+    assert key.keys() == {"api_key", "prefix", "name", "created_at"}
+    assert prefix_of(key["api_key"]) == key["prefix"]
+    item = {"prefix": key["prefix"], "name": "mine", "created_at": key["created_at"], "last_used_at": None}
+    assert (await plane.get(place)).ok()["items"] == [item]
+    assert (await plane.get(f"{place}/{key['prefix']}")).ok() == item
+    assert (await plane.delete(f"{place}/{key['prefix']}")).ok() == {"prefix": key["prefix"]}
+    (await plane.get(f"{place}/{key['prefix']}")).refused(404)
+    (await plane.delete(f"{place}/{key['prefix']}")).refused(404)
     assert (await plane.get(place)).ok()["items"] == []
 
 
@@ -63,16 +63,16 @@ async def test_a_group_lists_only_its_own_keys(plane: ControlPlane) -> None:
 
 @pytest.mark.parametrize("kind", ["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"])
 async def test_a_workspace_key_has_the_rights_of_its_type(plane: ControlPlane, kind: str) -> None:
-    made = (await plane.post(OWN, {"type": kind, "name": "n"})).ok()
-    assert made["type"] == kind
-    answer = await plane.get(OWN, key=made["api_key"])
+    key = (await plane.post(OWN, {"type": kind, "name": "n"})).ok()
+    assert key["type"] == kind
+    answer = await plane.get(OWN, key=key["api_key"])
     if kind == "WORKSPACE_MANAGE_ALL":
-        assert {item["prefix"]: item["type"] for item in answer.ok()["items"]}[made["prefix"]] == kind
+        assert {item["prefix"]: item["type"] for item in answer.ok()["items"]}[key["prefix"]] == kind
     else:
         answer.refused(403, "MISSING_SCOPE")
-    assert (await plane.get(f"{OWN}/{made['prefix']}")).ok()["type"] == kind
-    (await plane.delete(f"{OWN}/{made['prefix']}")).ok()
-    (await plane.get(OWN, key=made["api_key"])).refused(403, "AUTHENTICATION_FAILED")
+    assert (await plane.get(f"{OWN}/{key['prefix']}")).ok()["type"] == kind
+    (await plane.delete(f"{OWN}/{key['prefix']}")).ok()
+    (await plane.get(OWN, key=key["api_key"])).refused(403, "AUTHENTICATION_FAILED")
 
 
 async def test_a_workspace_key_of_federated_type_is_refused(sqlite_plane: ControlPlane) -> None:
@@ -83,14 +83,14 @@ async def test_a_workspace_key_of_federated_type_is_refused(sqlite_plane: Contro
 async def test_keys_page_in_order(plane: ControlPlane) -> None:
     place = await keys_path_of_new_group(plane)
     await asyncio.gather(*(plane.post(place, {}) for _ in range(7)))
-    found = []
+    entries = []
     url = f"{place}?limit=3"
     for _ in range(3):
         page = (await plane.get(url)).ok()
-        found += [(item["created_at"], item["prefix"]) for item in page["items"]]
+        entries += [(item["created_at"], item["prefix"]) for item in page["items"]]
         url = f"{place}?cursor={page['pagination']['cursor']}"
-    assert len(set(found)) == 7
-    assert [time for time, _ in found] == sorted(time for time, _ in found)
+    assert len(set(entries)) == 7
+    assert [time for time, _ in entries] == sorted(time for time, _ in entries)
 
 
 async def test_a_cursor_belongs_to_its_list_and_workspace(plane: ControlPlane) -> None:
@@ -107,11 +107,11 @@ async def test_a_cursor_belongs_to_its_list_and_workspace(plane: ControlPlane) -
 
 
 async def test_a_workspace_key_shows_its_last_management_request(plane: ControlPlane) -> None:
-    used, idle = [(await plane.post(OWN, {"type": "WORKSPACE_MANAGE_ALL"})).ok() for _ in range(2)]
-    (await plane.get(OWN, key=used["api_key"])).ok()
+    busy_key, idle_key = [(await plane.post(OWN, {"type": "WORKSPACE_MANAGE_ALL"})).ok() for _ in range(2)]
+    (await plane.get(OWN, key=busy_key["api_key"])).ok()
     app = plane.client.app
     assert app is not None
     await app[DEPENDENCIES].last_used.write()
-    assert (await plane.get(f"{OWN}/{used['prefix']}")).ok()["last_used_at"] >= used["created_at"]
-    assert (await plane.get(f"{OWN}/{idle['prefix']}")).ok()["last_used_at"] is None
+    assert (await plane.get(f"{OWN}/{busy_key['prefix']}")).ok()["last_used_at"] >= busy_key["created_at"]
+    assert (await plane.get(f"{OWN}/{idle_key['prefix']}")).ok()["last_used_at"] is None
     await app[DEPENDENCIES].last_used.write()

@@ -66,9 +66,9 @@ async def test_a_group_older_than_the_bound_can_be_read_used_and_deleted(plane: 
     models = full_models(3 * MAX_MODELS)
     root = await old_group(plane, "root", models)
     leaf = await old_group(plane, "leaf", models, root)
-    shown = (await plane.get(f"{PATH}/{leaf}")).ok()
-    assert shown["models"] == models
-    (rate, _, upper, _) = shown["effective_models"][-1]["rate_limits"]
+    group = (await plane.get(f"{PATH}/{leaf}")).ok()
+    assert group["models"] == models
+    (rate, _, upper, _) = group["effective_models"][-1]["rate_limits"]
     assert (rate["source_group"], upper["source_group"]) == (leaf, root)
     usage = (await plane.get(f"{PATH}/{leaf}/usage?limit=1000")).ok()
     assert (len(usage["items"]), usage["pagination"]["has_more"]) == (1000, True)
@@ -87,14 +87,14 @@ async def test_a_page_of_large_groups_ends_early(sqlite_plane: ControlPlane) -> 
         await old_group(sqlite_plane, f"{n}", [{"slug": SLUG, "rate_limits": [], "usage_limits": []}])
         for n in range(3, 9)
     ]
-    seen: list[list[str]] = []
+    pages: list[list[str]] = []
     path = f"{PATH}?limit=1000"
     while path:
         page = (await sqlite_plane.get(path)).ok()
         GatewayGroupsResponseV1.model_validate(page)
-        seen.append([group["id"] for group in page["items"]])
+        pages.append([group["id"] for group in page["items"]])
         path = f"{PATH}?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
-    assert seen == [[large[0]], [large[1]], [large[2], *small]]
+    assert pages == [[large[0]], [large[1]], [large[2], *small]]
 
 
 async def test_a_long_answer_has_a_content_length_and_answers_head(sqlite_plane: ControlPlane) -> None:
@@ -145,13 +145,13 @@ async def test_a_request_at_the_bound_does_not_block_the_event_loop(sqlite_plane
     faulty = {"metadata": {"external_entity_id": "x"}, "models": [{"slug": SLUG} | unknown] * MAX_MODELS}
 
     create, refused, raised, lowered = (
-        json.dumps(sent).encode()
-        for sent in (body, faulty, {"models": full_models(threshold=10_000)}, {"models": full_models(threshold=1)})
+        json.dumps(request).encode()
+        for request in (body, faulty, {"models": full_models(threshold=10_000)}, {"models": full_models(threshold=1)})
     )
 
-    async def send(method: str, path: str, sent: bytes | None = None) -> None:
+    async def send(method: str, path: str, content: bytes | None = None) -> None:
         headers = {"Authorization": f"Bearer {sqlite_plane.key}", "Content-Type": "application/json"}
-        data = None if sent is None else BytesIO(sent)  # sent in pieces, because the client shares the event loop
+        data = None if content is None else BytesIO(content)  # sent in pieces, because the client shares the event loop
         async with sqlite_plane.client.request(method, path, headers=headers, data=data) as answer:
             await answer.read()
 

@@ -58,11 +58,11 @@ async def test_list_with_a_cursor_shows_each_item_of_one_moment_once(
     plane: ControlPlane, make: Callable[[ControlPlane], Awaitable[str]]
 ) -> None:
     path = await make(plane)
-    seen = list[str]()
+    identities = list[str]()
     page = (await plane.get(path, params={"limit": "4"})).ok()
     while True:
-        seen += map(identity, page["items"])
+        identities += map(identity, page["items"])
         if not page["pagination"]["has_more"]:
             break
         page = (await plane.get(path, params={"cursor": page["pagination"]["cursor"]})).ok()
-    assert len(seen) == len(set(seen)) == ITEMS
+    assert len(identities) == len(set(identities)) == ITEMS

@@ -35,14 +35,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_book, "_DEADLINE_S", 10)
 
 
-async def deployment(plane: ControlPlane, *replicas: str, **settings: Any) -> Json:
+async def create_deployment(plane: ControlPlane, *replicas: str, **settings: Any) -> Json:
     """A new deployment, and the path to it."""
     model = (await plane.post("/v1/models", {"name": "mine"})).ok()["id"]
-    made = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first", **settings})).ok()
-    path = f"/v1/models/{model}/deployments/{made['id']}"
+    item = (await plane.post(f"/v1/models/{model}/deployments", {"name": "first", **settings})).ok()
+    path = f"/v1/models/{model}/deployments/{item['id']}"
     if replicas:
-        made = (await plane.put(f"{path}/replicas", {"replicas": list(replicas)})).ok()
-    return {**made, "path": path}
+        item = (await plane.put(f"{path}/replicas", {"replicas": list(replicas)})).ok()
+    return {**item, "path": path}
 
 
 def load(of: Json, **figures: Any) -> Json:
@@ -59,20 +59,20 @@ async def report(plane: ControlPlane, *loads: Json, machine: str = ONE) -> None:
 
 
 async def shown(plane: ControlPlane, of: Json) -> Json:
-    found: Json = (await plane.get(of["path"])).ok()
-    assert (await plane.get(of["path"].rpartition("/")[0])).ok()["items"] == [found]
-    return found
+    item: Json = (await plane.get(of["path"])).ok()
+    assert (await plane.get(of["path"].rpartition("/")[0])).ok()["items"] == [item]
+    return item
 
 
 async def test_reported_figures_are_shown(plane: ControlPlane) -> None:
-    made = await deployment(plane, FIRST, SECOND)
-    assert made["load"] == {"in_flight": 0, "queued": 0, "parked": 0, "last_request_at": None}
-    await report(plane, load(made, in_flight=3, queued=2, parked=1, last_request_at_ms=1_767_225_600_000))
-    await report(plane, load(made, in_flight=10, healthy=[FIRST], unhealthy=[SECOND]), machine=TWO)
-    found = await shown(plane, made)
+    deployment = await create_deployment(plane, FIRST, SECOND)
+    assert deployment["load"] == {"in_flight": 0, "queued": 0, "parked": 0, "last_request_at": None}
+    await report(plane, load(deployment, in_flight=3, queued=2, parked=1, last_request_at_ms=1_767_225_600_000))
+    await report(plane, load(deployment, in_flight=10, healthy=[FIRST], unhealthy=[SECOND]), machine=TWO)
+    item = await shown(plane, deployment)
     last = "2026-01-01T00:00:00.000Z"
-    assert found["load"] == {"in_flight": 13, "queued": 2, "parked": 1, "last_request_at": last}
-    assert found["active_replica_count"] == 1
+    assert item["load"] == {"in_flight": 13, "queued": 2, "parked": 1, "last_request_at": last}
+    assert item["active_replica_count"] == 1
 
 
 async def test_machines_that_report_at_once_share_the_look_at_the_deployment(plane: ControlPlane) -> None:
@@ -82,62 +82,62 @@ async def test_machines_that_report_at_once_share_the_look_at_the_deployment(pla
         if "FROM deployments" in statement:
             looks.append(statement)
 
-    made = await deployment(plane, FIRST)
+    deployment = await create_deployment(plane, FIRST)
     event.listen(plane.store.engine.sync_engine, "before_cursor_execute", note)
-    await report(plane, load(made), machine=f"{0:016x}")
+    await report(plane, load(deployment), machine=f"{0:016x}")
     each = len(looks)
     looks[:] = []
-    await asyncio.gather(*(report(plane, load(made, in_flight=1), machine=f"{n:016x}") for n in range(50)))
+    await asyncio.gather(*(report(plane, load(deployment, in_flight=1), machine=f"{n:016x}") for n in range(50)))
     assert each <= len(looks) <= 10 * each
-    assert (await shown(plane, made))["load"]["in_flight"] == 50
+    assert (await shown(plane, deployment))["load"]["in_flight"] == 50
 
 
 async def test_figures_vanish_when_a_machine_falls_silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = await deployment(plane, FIRST)
+    deployment = await create_deployment(plane, FIRST)
     monkeypatch.setattr(loads, "FIGURES_LAST_MS", 200)
-    await report(plane, load(made, in_flight=3, healthy=[FIRST]))
+    await report(plane, load(deployment, in_flight=3, healthy=[FIRST]))
 
     async def is_idle() -> bool:
-        return bool((await plane.get(made["path"])).ok()["load"]["in_flight"] == 0)
+        return bool((await plane.get(deployment["path"])).ok()["load"]["in_flight"] == 0)
 
     await eventually(is_idle, every_s=0.05)
-    assert (await shown(plane, made))["active_replica_count"] == 1
+    assert (await shown(plane, deployment))["active_replica_count"] == 1
 
 
 async def test_status_follows_health(plane: ControlPlane) -> None:
-    made = await deployment(plane, FIRST, SECOND, health=HEALTH)
-    assert (made["status"], made["active_replica_count"]) == ("LOADING_MODEL", 0)
+    deployment = await create_deployment(plane, FIRST, SECOND, health=HEALTH)
+    assert (deployment["status"], deployment["active_replica_count"]) == ("LOADING_MODEL", 0)
     for healthy, unhealthy, status in (
         ([], [FIRST, SECOND], "LOADING_MODEL"),
         ([FIRST], [SECOND], "ACTIVE"),
         ([], [FIRST, SECOND], "UNHEALTHY"),
         ([SECOND], [FIRST], "ACTIVE"),
     ):
-        await report(plane, load(made, healthy=healthy, unhealthy=unhealthy))
-        found = await shown(plane, made)
-        assert (found["status"], found["active_replica_count"]) == (status, len(healthy))
+        await report(plane, load(deployment, healthy=healthy, unhealthy=unhealthy))
+        item = await shown(plane, deployment)
+        assert (item["status"], item["active_replica_count"]) == (status, len(healthy))
 
 
 async def test_deployment_is_unhealthy_only_if_no_machine_sees_a_healthy_replica(plane: ControlPlane) -> None:
-    made = await deployment(plane, FIRST, health=HEALTH)
-    await report(plane, load(made, healthy=[FIRST]), machine=ONE)
-    await report(plane, load(made, unhealthy=[FIRST]), machine=TWO)
-    assert (await shown(plane, made))["status"] == "ACTIVE"
-    await report(plane, load(made, unhealthy=[FIRST]), machine=ONE)
-    assert (await shown(plane, made))["status"] == "UNHEALTHY"
+    deployment = await create_deployment(plane, FIRST, health=HEALTH)
+    await report(plane, load(deployment, healthy=[FIRST]), machine=ONE)
+    await report(plane, load(deployment, unhealthy=[FIRST]), machine=TWO)
+    assert (await shown(plane, deployment))["status"] == "ACTIVE"
+    await report(plane, load(deployment, unhealthy=[FIRST]), machine=ONE)
+    assert (await shown(plane, deployment))["status"] == "UNHEALTHY"
 
 
 async def test_report_that_changes_no_status_writes_nothing(plane: ControlPlane) -> None:
-    made = await deployment(plane, FIRST, health=HEALTH)
-    await report(plane, load(made, healthy=[FIRST]))
-    before = await shown(plane, made)
+    deployment = await create_deployment(plane, FIRST, health=HEALTH)
+    await report(plane, load(deployment, healthy=[FIRST]))
+    before = await shown(plane, deployment)
     async with plane.store.read() as conn:
         revision = await current_revision(conn)
     for n in range(5):
-        await report(plane, load(made, healthy=[FIRST], in_flight=n, last_request_at_ms=n))
+        await report(plane, load(deployment, healthy=[FIRST], in_flight=n, last_request_at_ms=n))
     async with plane.store.read() as conn:
         assert await current_revision(conn) == revision
-    assert (await shown(plane, made))["updated_at"] == before["updated_at"]
+    assert (await shown(plane, deployment))["updated_at"] == before["updated_at"]
 
 
 async def test_time_of_the_last_request_outlives_the_machines(
@@ -145,37 +145,40 @@ async def test_time_of_the_last_request_outlives_the_machines(
 ) -> None:
     monkeypatch.setattr(load_reports, "LAST_REQUEST_INTERVAL_S", 0.05)
     async with running_plane(database_url) as plane:
-        made = await deployment(plane, FIRST)
-        await report(plane, load(made, last_request_at_ms=1_767_225_600_000))
+        deployment = await create_deployment(plane, FIRST)
+        await report(plane, load(deployment, last_request_at_ms=1_767_225_600_000))
 
         async def is_written() -> bool:
             async with plane.store.read() as conn:
-                found = (await conn.execute(select(deployments.c.last_request_at_ms))).scalar_one()
-            return bool(found == 1_767_225_600_000)
+                at_ms = (await conn.execute(select(deployments.c.last_request_at_ms))).scalar_one()
+            return bool(at_ms == 1_767_225_600_000)
 
         await eventually(is_written)
-        await report(plane, load(made, last_request_at_ms=1_000))  # of a machine whose clock is behind
+        await report(plane, load(deployment, last_request_at_ms=1_000))  # of a machine whose clock is behind
         key = plane.key
     async with running_plane(database_url, prefix="b") as restarted:
-        found = (await restarted.get(made["path"], key=key)).ok()
-        assert found["load"]["last_request_at"] == "2026-01-01T00:00:00.000Z"
+        item = (await restarted.get(deployment["path"], key=key)).ok()
+        assert item["load"]["last_request_at"] == "2026-01-01T00:00:00.000Z"
 
 
 async def test_time_of_the_last_request_is_written_when_control_stops(database_url: str) -> None:
     async with running_plane(database_url) as plane:
-        made = await deployment(plane, FIRST)
-        await report(plane, load(made, last_request_at_ms=1_767_225_600_000))
+        deployment = await create_deployment(plane, FIRST)
+        await report(plane, load(deployment, last_request_at_ms=1_767_225_600_000))
         key = plane.key
     async with running_plane(database_url, prefix="b") as restarted:
-        assert (await restarted.get(made["path"], key=key)).ok()["load"]["last_request_at"] is not None
+        assert (await restarted.get(deployment["path"], key=key)).ok()["load"]["last_request_at"] is not None
 
 
 async def test_reports_of_unknown_deployments_are_ignored(plane: ControlPlane) -> None:
-    made = await deployment(plane, FIRST, health=HEALTH)
-    other = await deployment(plane)
-    stray = [{**load(made), "deployment_id": "dep_x"}, {**load(made, healthy=[FIRST]), "model_id": other["model_id"]}]
+    deployment = await create_deployment(plane, FIRST, health=HEALTH)
+    other = await create_deployment(plane)
+    stray = [
+        {**load(deployment), "deployment_id": "dep_x"},
+        {**load(deployment, healthy=[FIRST]), "model_id": other["model_id"]},
+    ]
     await report(plane, *stray)
-    assert (await plane.get(made["path"])).ok()["status"] == "LOADING_MODEL"
+    assert (await plane.get(deployment["path"])).ok()["status"] == "LOADING_MODEL"
 
 
 async def test_two_control_processes_on_one_redis_show_the_same_load(database_url: str) -> None:
@@ -184,33 +187,33 @@ async def test_two_control_processes_on_one_redis_show_the_same_load(database_ur
             running_plane(database_url, redis_url=server.url) as one,
             running_plane(database_url, prefix="b", redis_url=server.url) as two,
         ):
-            made = await deployment(one, FIRST)
-            await report(one, load(made, in_flight=2, parked=1), machine=ONE)
-            await report(two, load(made, in_flight=3, healthy=[FIRST]), machine=TWO)
+            deployment = await create_deployment(one, FIRST)
+            await report(one, load(deployment, in_flight=2, parked=1), machine=ONE)
+            await report(two, load(deployment, in_flight=3, healthy=[FIRST]), machine=TWO)
             for plane in (one, two):
-                found = (await plane.get(made["path"], key=one.key)).ok()
-                assert (found["load"]["in_flight"], found["load"]["parked"]) == (5, 1)
+                item = (await plane.get(deployment["path"], key=one.key)).ok()
+                assert (item["load"]["in_flight"], item["load"]["parked"]) == (5, 1)
             server.kill()
-            await report(one, load(made, in_flight=2), machine=ONE)
-            assert (await one.get(made["path"])).ok()["load"]["in_flight"] == 2
+            await report(one, load(deployment, in_flight=2), machine=ONE)
+            assert (await one.get(deployment["path"])).ok()["load"]["in_flight"] == 2
 
 
 async def test_a_thousand_deployments_are_reported_at_once(sqlite_plane: ControlPlane) -> None:
-    made = await deployment(sqlite_plane, FIRST, health=HEALTH)
-    strays = [{**load(made), "deployment_id": f"dep_{n}"} for n in range(999)]
-    await report(sqlite_plane, *strays, load(made, healthy=[FIRST]))
-    assert (await sqlite_plane.get(made["path"])).ok()["status"] == "ACTIVE"
+    deployment = await create_deployment(sqlite_plane, FIRST, health=HEALTH)
+    strays = [{**load(deployment), "deployment_id": f"dep_{n}"} for n in range(999)]
+    await report(sqlite_plane, *strays, load(deployment, healthy=[FIRST]))
+    assert (await sqlite_plane.get(deployment["path"])).ok()["status"] == "ACTIVE"
 
 
 async def test_status_follows_health_in_a_full_model_too(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error here would refuse the whole report, with the loads of every tenant in it."""
-    made = await deployment(sqlite_plane, FIRST, health=HEALTH)
-    await report(sqlite_plane, load(made, healthy=[FIRST]))
+    deployment = await create_deployment(sqlite_plane, FIRST, health=HEALTH)
+    await report(sqlite_plane, load(deployment, healthy=[FIRST]))
     monkeypatch.setattr(model_rows, "MAX_MODEL_BYTES", 10)
-    await report(sqlite_plane, load(made, unhealthy=[FIRST]))  # UNHEALTHY is a longer word than ACTIVE
-    assert (await sqlite_plane.get(made["path"])).ok()["status"] == "UNHEALTHY"
+    await report(sqlite_plane, load(deployment, unhealthy=[FIRST]))  # UNHEALTHY is a longer word than ACTIVE
+    assert (await sqlite_plane.get(deployment["path"])).ok()["status"] == "UNHEALTHY"
 
 
 GOOD_LOAD: Json = load({"model_id": "m", "id": "d"})
@@ -218,7 +221,7 @@ GOOD_LINE: Json = {"deployment_id": "d", "timestamp": "1", "level": "INFO", "mes
 
 
 @pytest.mark.parametrize(
-    ("what", "body", "named"),
+    ("what", "body", "problem"),
     [
         ("loads", [], "object"),
         ("loads", None, "object"),
@@ -280,10 +283,10 @@ GOOD_LINE: Json = {"deployment_id": "d", "timestamp": "1", "level": "INFO", "mes
     ],
 )
 async def test_malformed_report_is_400_and_names_the_fault(
-    sqlite_plane: ControlPlane, what: str, body: Any, named: str
+    sqlite_plane: ControlPlane, what: str, body: Any, problem: str
 ) -> None:
     refused = (await tell(sqlite_plane, what, body)).refused(400, "INVALID_REQUEST")
-    assert named in refused["error"] + str(refused.get("details"))
+    assert problem in refused["error"] + str(refused.get("details"))
 
 
 @pytest.mark.parametrize("what", ["loads", "wake", "logs"])
@@ -292,33 +295,33 @@ async def test_reports_need_the_internal_token(sqlite_plane: ControlPlane, what:
         (await sqlite_plane.post(f"/internal/v1/deployments/{what}", {}, key=key)).refused(401)
 
 
-@pytest.mark.parametrize("sent", [b"", b"{", b'{"machine": "\\ud800"}', b"\xff", b"[" * 100_000, b'{"loads": NaN}'])
-async def test_report_that_is_not_json_is_400(sqlite_plane: ControlPlane, sent: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b'{"machine": "\\ud800"}', b"\xff", b"[" * 100_000, b'{"loads": NaN}'])
+async def test_report_that_is_not_json_is_400(sqlite_plane: ControlPlane, content: bytes) -> None:
     for what in ("loads", "wake", "logs"):
         path = f"/internal/v1/deployments/{what}"
-        (await sqlite_plane.call("POST", path, key=TOKEN, data=sent)).refused(400)
+        (await sqlite_plane.call("POST", path, key=TOKEN, data=content)).refused(400)
 
 
 async def test_report_that_is_too_large_is_413(sqlite_plane: ControlPlane) -> None:
-    sent = BytesIO(b'{"machine": "' + b"a" * (17 * 1024 * 1024) + b'"}')
-    (await sqlite_plane.call("POST", "/internal/v1/deployments/loads", key=TOKEN, data=sent)).refused(413)
+    content = BytesIO(b'{"machine": "' + b"a" * (17 * 1024 * 1024) + b'"}')
+    (await sqlite_plane.call("POST", "/internal/v1/deployments/loads", key=TOKEN, data=content)).refused(413)
 
 
 async def test_lines_of_calls_are_in_the_log(plane: ControlPlane) -> None:
-    made = await deployment(plane)
+    deployment = await create_deployment(plane)
     line = {
         **{"timestamp": "5000000001", "level": "WARNING", "message": "POST /v1/chat/completions 404 in 1.2 ms"},
         **{"replica": FIRST, "request_id": "req_1"},
     }
     stray = {**line, "deployment_id": "dep_unknown"}
-    assert (await tell(plane, "logs", {"lines": [{**line, "deployment_id": made["id"]}, stray]})).ok() == {}
-    assert (await plane.post(f"{made['path']}/logs", {})).ok() == {"logs": [line]}
+    assert (await tell(plane, "logs", {"lines": [{**line, "deployment_id": deployment["id"]}, stray]})).ok() == {}
+    assert (await plane.post(f"{deployment['path']}/logs", {})).ok() == {"logs": [line]}
 
 
 async def test_flood_of_lines_leaves_every_other_transaction_to_others(sqlite_plane: ControlPlane) -> None:
     """SQLite has one writer. Between two batches of lines there is room for a waiting management call."""
-    made = await deployment(sqlite_plane)
-    batch = {"lines": [{**GOOD_LINE, "deployment_id": made["id"], "message": "x" * 100}] * 1000}
+    deployment = await create_deployment(sqlite_plane)
+    batch = {"lines": [{**GOOD_LINE, "deployment_id": deployment["id"], "message": "x" * 100}] * 1000}
     order = list[str]()
 
     async def flood() -> None:

@@ -63,10 +63,10 @@ class JobLog:
         self._offset = 0
 
     async def add(self, lines: Sequence[Stamped]) -> None:
-        sent = replace(
+        part = replace(
             batch(self._offset, self._offset + 1), lines=[OutputLine(ns, "INFO", text) for ns, text in lines]
         )
-        self._offset = await self._trainer.output(sent)
+        self._offset = await self._trainer.output(part)
 
 
 @pytest.fixture(params=["deployment", "training job"])
@@ -77,8 +77,8 @@ async def log(request: pytest.FixtureRequest, plane: ControlPlane) -> Log:
     return JobLog(plane)
 
 
-async def page(log: Log, **wanted: Any) -> list[Json]:
-    return list((await log.plane.post(f"{log.path}/logs", wanted)).ok()["logs"])
+async def page(log: Log, **filters: Any) -> list[Json]:
+    return list((await log.plane.post(f"{log.path}/logs", filters)).ok()["logs"])
 
 
 def ms_of(line: Json) -> int:
@@ -87,26 +87,26 @@ def ms_of(line: Json) -> int:
 
 async def read_forward(log: Log, step_ms: int, limit: int) -> list[str]:
     """Every message, by moving the first millisecond: to the last one shown (0), or behind it (1)."""
-    seen = dict[tuple[str, str], str]()
+    messages = dict[tuple[str, str], str]()
     start_ms = 0
     while True:
-        shown = await page(log, direction="asc", limit=limit, start_epoch_millis=start_ms)
-        seen |= {(line["timestamp"], line["message"]): line["message"] for line in shown}
-        if len(shown) < limit or ms_of(shown[-1]) == start_ms:
-            return list(seen.values())
-        start_ms = ms_of(shown[-1]) + step_ms
+        page_lines = await page(log, direction="asc", limit=limit, start_epoch_millis=start_ms)
+        messages |= {(line["timestamp"], line["message"]): line["message"] for line in page_lines}
+        if len(page_lines) < limit or ms_of(page_lines[-1]) == start_ms:
+            return list(messages.values())
+        start_ms = ms_of(page_lines[-1]) + step_ms
 
 
 async def read_backward(log: Log, step_ms: int, limit: int) -> list[str]:
     """Every message, newest first, by moving the last millisecond."""
-    seen = dict[tuple[str, str], str]()
+    messages = dict[tuple[str, str], str]()
     end_ms = 2**53 - 1
     while True:
-        shown = await page(log, limit=limit, end_epoch_millis=end_ms)
-        seen |= {(line["timestamp"], line["message"]): line["message"] for line in shown}
-        if len(shown) < limit or ms_of(shown[-1]) == end_ms:
-            return list(seen.values())
-        end_ms = ms_of(shown[-1]) - step_ms
+        page_lines = await page(log, limit=limit, end_epoch_millis=end_ms)
+        messages |= {(line["timestamp"], line["message"]): line["message"] for line in page_lines}
+        if len(page_lines) < limit or ms_of(page_lines[-1]) == end_ms:
+            return list(messages.values())
+        end_ms = ms_of(page_lines[-1]) - step_ms
 
 
 async def assert_read_on(log: Log, texts: list[str], limit: int) -> None:
@@ -118,9 +118,9 @@ async def assert_read_on(log: Log, texts: list[str], limit: int) -> None:
 async def per_millisecond(log: Log) -> Counter[int]:
     lines = Counter[int]()
     start_ms = 0
-    while shown := await page(log, direction="asc", limit=1000, start_epoch_millis=start_ms):
-        lines.update(map(ms_of, shown))
-        start_ms = ms_of(shown[-1]) + 1
+    while page_lines := await page(log, direction="asc", limit=1000, start_epoch_millis=start_ms):
+        lines.update(map(ms_of, page_lines))
+        start_ms = ms_of(page_lines[-1]) + 1
     return lines
 
 
@@ -136,8 +136,8 @@ async def test_lines_of_one_moment_are_all_read_by_moving_the_window(log: Log, l
 async def test_line_keeps_its_time_where_its_millisecond_has_room(log: Log) -> None:
     await log.add([(5_000_123, f"early {n}") for n in range(499)])
     await log.add([(5_999_999, "last"), (5_999_999, "moved"), (6_000_001, "later")])
-    shown = (await page(log, direction="asc"))[498:]
-    times = {line["message"]: int(line["timestamp"]) for line in shown}
+    lines = (await page(log, direction="asc"))[498:]
+    times = {line["message"]: int(line["timestamp"]) for line in lines}
     assert times == {"early 498": 5_000_123, "last": 5_999_999, "moved": 6_000_000, "later": 6_000_001}
 
 
@@ -163,8 +163,8 @@ async def test_page_holds_whole_milliseconds_and_two_where_more_follow(log: Log)
 
 async def test_page_counts_only_lines_that_match(log: Log) -> None:
     await log.add([(ms * NS_PER_MS, f"{'odd' if n % 2 else 'even'} {ms}") for ms in range(1, 5) for n in range(10)])
-    shown = await page(log, direction="asc", limit=6, search_pattern="odd")
-    assert [line["message"] for line in shown] == ["odd 1"] * 5 + ["odd 2"] * 5
+    lines = await page(log, direction="asc", limit=6, search_pattern="odd")
+    assert [line["message"] for line in lines] == ["odd 1"] * 5 + ["odd 2"] * 5
 
 
 async def test_last_moments_of_time_have_room_too(log: Log) -> None:
@@ -187,14 +187,14 @@ async def test_old_log_with_more_lines_in_a_millisecond_is_read(log: Log) -> Non
         await tx.conn.execute(insert(log.table.lines), rows)
     await assert_read_on(log, texts, 500)
     await log.add([(7 * NS_PER_MS, "new")])
-    shown = await page(log, start_epoch_millis=8, end_epoch_millis=8, direction="asc")
-    assert {line["message"] for line in shown} == {"new", "line 1600"}
+    page_lines = await page(log, start_epoch_millis=8, end_epoch_millis=8, direction="asc")
+    assert {line["message"] for line in page_lines} == {"new", "line 1600"}
 
 
 async def test_control_processes_share_the_room_of_a_millisecond(database_url: str) -> None:
     async with running_plane(database_url) as one, running_plane(database_url, prefix="b") as two:
         log = DeploymentLog(one, await deployment(one))
         logs = [Logs(plane.store, OF_DEPLOYMENTS, LogBounds()) for plane in (one, two)]
-        written = [(id_of(log.path), LogLine(NS_PER_MS, "INFO", str(n))) for n in range(2_000)]
-        await asyncio.gather(*(logs[n % 2].write(part) for n, part in enumerate(parts(written, 100))))
+        lines = [(id_of(log.path), LogLine(NS_PER_MS, "INFO", str(n))) for n in range(2_000)]
+        await asyncio.gather(*(logs[n % 2].write(part) for n, part in enumerate(parts(lines, 100))))
         assert await per_millisecond(log) == {1: 500, 2: 500, 3: 500, 4: 500}

@@ -25,8 +25,8 @@ PUBLIC = "https://93.184.215.14"
 async def deployment(plane: ControlPlane, name: str = "first") -> tuple[str, str]:
     """The paths of a new model and of its new deployment."""
     model = (await plane.post("/v1/models", {"name": "mine"})).ok()
-    made = (await plane.post(f"/v1/models/{model['id']}/deployments", {"name": name})).ok()
-    return f"/v1/models/{model['id']}", f"/v1/models/{model['id']}/deployments/{made['id']}"
+    item = (await plane.post(f"/v1/models/{model['id']}/deployments", {"name": name})).ok()
+    return f"/v1/models/{model['id']}", f"/v1/models/{model['id']}/deployments/{item['id']}"
 
 
 def endpoint_to(model: str, slug: str, environment: str | None = None) -> Json:
@@ -42,21 +42,21 @@ async def published_model(plane: ControlPlane, model: str) -> Json:
 
 async def test_setting_replicas_activates_a_deployment(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
-    made = (await plane.get(one)).ok()
-    assert (made["status"], made["active_replica_count"], made["environment"]) == ("DEPLOYING", 0, None)
+    item = (await plane.get(one)).ok()
+    assert (item["status"], item["active_replica_count"], item["environment"]) == ("DEPLOYING", 0, None)
     changed = (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC, f"{PUBLIC}:8000/", PUBLIC]})).ok()
     assert (changed["status"], changed["active_replica_count"]) == ("ACTIVE", 2)
     assert changed["replicas"] == [PUBLIC, f"{PUBLIC}:8000"]
-    pointer = (await plane.put(f"{model}/environments/production", {"deployment_id": made["id"]})).ok()
-    assert pointer["deployment_id"] == made["id"]
+    pointer = (await plane.put(f"{model}/environments/production", {"deployment_id": item["id"]})).ok()
+    assert pointer["deployment_id"] == item["id"]
     assert (await plane.get(f"{model}/environments/production")).ok() == pointer
     assert (await plane.get(f"{model}/environments")).ok()["items"] == [pointer]
-    (shown,) = (await plane.get(f"{model}/deployments")).ok()["items"]
-    assert shown["environment"] == "production"
+    (entry,) = (await plane.get(f"{model}/deployments")).ok()["items"]
+    assert entry["environment"] == "production"
     assert await published_model(plane, model) == {
         "workspace_id": plane.workspace_id,
-        "deployments": [[made["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"], {}]],
-        "environments": {"production": made["id"]},
+        "deployments": [[item["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"], {}]],
+        "environments": {"production": item["id"]},
     }
     assert (await plane.put(f"{one}/replicas", {"replicas": []})).ok()["status"] == "SCALED_TO_ZERO"
 
@@ -79,8 +79,8 @@ async def test_concurrent_puts_of_one_environment_create_one(plane: ControlPlane
     model, one = await deployment(plane)
     body = {"deployment_id": one.rpartition("/")[2]}
     names = ["qa", "QA", "Qa", "qA"]
-    made = await asyncio.gather(*(plane.put(f"{model}/environments/{name}", body) for name in names))
-    assert len({answer.ok()["name"] for answer in made}) == 1
+    answers = await asyncio.gather(*(plane.put(f"{model}/environments/{name}", body) for name in names))
+    assert len({answer.ok()["name"] for answer in answers}) == 1
     assert len((await plane.get(f"{model}/environments")).ok()["items"]) == 1
 
 
@@ -120,13 +120,13 @@ async def test_deployments_of_many_replicas_are_listed_page_by_page(
             await sqlite_plane.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})
         ).ok()
     monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
-    seen = list[int]()
+    counts = list[int]()
     path = f"{model}/deployments?limit=1000"
     while path:
         page = (await sqlite_plane.get(path)).ok()
-        seen.append(len(page["items"]))
+        counts.append(len(page["items"]))
         path = f"{model}/deployments?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
-    assert (sum(seen), max(seen)) == (12, 3)
+    assert (sum(counts), max(counts)) == (12, 3)
 
 
 async def test_activate_deactivate_and_retry_change_the_status(plane: ControlPlane) -> None:
@@ -181,9 +181,9 @@ async def test_models_of_other_workspaces_are_404(plane: ControlPlane) -> None:
 
 async def test_a_model_counts_its_deployments_and_shows_where_two_environments_point(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
-    made = (await plane.get(model)).ok()
-    assert made == {
-        **{"id": model.rpartition("/")[2], "name": "mine", "created_at": made["created_at"], "deployments_count": 1},
+    before = (await plane.get(model)).ok()
+    assert before == {
+        **{"id": model.rpartition("/")[2], "name": "mine", "created_at": before["created_at"], "deployments_count": 1},
         **{"production_deployment_id": None, "development_deployment_id": None},
     }
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
@@ -191,12 +191,12 @@ async def test_a_model_counts_its_deployments_and_shows_where_two_environments_p
     (await plane.put(f"{model}/environments/Production", {"deployment_id": one.rpartition("/")[2]})).ok()
     (await plane.put(f"{model}/environments/development", {"deployment_id": two})).ok()
     (await plane.put(f"{model}/environments/staging", {"deployment_id": two})).ok()
-    shown = (await plane.get(model)).ok()
-    assert shown["deployments_count"] == 2
-    assert shown["production_deployment_id"] == one.rpartition("/")[2]
-    assert shown["development_deployment_id"] == two
+    after = (await plane.get(model)).ok()
+    assert after["deployments_count"] == 2
+    assert after["production_deployment_id"] == one.rpartition("/")[2]
+    assert after["development_deployment_id"] == two
     listed = (await plane.get("/v1/models")).ok()["items"]
-    assert listed[0] == shown
+    assert listed[0] == after
     assert [item["deployments_count"] for item in listed] == [2, 1]
     empty = (await plane.post("/v1/models", {"name": "mine"})).ok()
     assert (empty["deployments_count"], empty["production_deployment_id"]) == (0, None)
@@ -215,10 +215,10 @@ async def test_a_model_is_renamed(plane: ControlPlane) -> None:
 async def test_a_model_is_deleted_with_what_it_has_unless_an_endpoint_names_it(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
-    made = await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/chat", "nowhere"))
+    answer = await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/chat", "nowhere"))
     refused = (await plane.delete(model)).refused(409, "CONFLICT")
     assert refused["error"] == "endpoints route to the model: acme/chat"
-    (await plane.delete(f"/v1/gateway/endpoints/{made.ok()['id']}")).ok()
+    (await plane.delete(f"/v1/gateway/endpoints/{answer.ok()['id']}")).ok()
     assert (await plane.delete(model)).ok() == {"id": model.rpartition("/")[2]}
     for path in (model, one, f"{model}/deployments", f"{model}/environments"):
         (await plane.get(path)).refused(404)
@@ -234,10 +234,10 @@ async def test_deleting_a_model_and_routing_to_it_at_once_leaves_no_dangling_end
     for number in range(8):
         model, one = await deployment(plane)
         (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
-        made, deleted = await asyncio.gather(
+        creation, deletion = await asyncio.gather(
             plane.post("/v1/gateway/endpoints", endpoint_to(model, f"acme/m{number}")), plane.delete(model)
         )
-        assert {made.status, deleted.status} in ({200, 409}, {400, 200})
+        assert {creation.status, deletion.status} in ({200, 409}, {400, 200})
 
 
 async def test_a_model_is_kept_for_an_endpoint_that_is_being_written(plane: ControlPlane) -> None:
@@ -268,8 +268,8 @@ async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: 
     id = one.rpartition("/")[2]
     for name in ("production", "Staging", "sta_ing", "staging2"):
         (await plane.put(f"{model}/environments/{name}", {"deployment_id": id})).ok()
-    implicit = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/implicit"))).ok()
-    named = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/named", "sTAGING"))).ok()
+    by_default = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/implicit"))).ok()
+    by_name = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/named", "sTAGING"))).ok()
     (await plane.post("/v1/gateway/endpoints", endpoint_to(other, "acme/other", "staging2"))).ok()
     for name, slug in (("Production", "acme/implicit"), ("staging", "acme/named")):
         refused = (await plane.delete(f"{model}/environments/{name}")).refused(409, "CONFLICT")
@@ -280,10 +280,10 @@ async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: 
         (await plane.get(f"{model}/environments/{name}")).refused(404)
         (await plane.delete(f"{model}/environments/{name}")).refused(404)
     explicit = endpoint_to(model, "acme/implicit", "PRODUCTION")["targets"]
-    (await plane.patch(f"/v1/gateway/endpoints/{implicit['id']}", {"targets": explicit})).ok()
+    (await plane.patch(f"/v1/gateway/endpoints/{by_default['id']}", {"targets": explicit})).ok()
     (await plane.delete(f"{model}/environments/production")).refused(409)
-    for made in (implicit, named):
-        (await plane.delete(f"/v1/gateway/endpoints/{made['id']}")).ok()
+    for endpoint in (by_default, by_name):
+        (await plane.delete(f"/v1/gateway/endpoints/{endpoint['id']}")).ok()
     assert (await plane.delete(f"{model}/environments/STAGING")).ok()["name"] == "Staging"
     assert (await published_model(plane, model))["environments"] == {"production": id}
     (await plane.get(one)).ok()

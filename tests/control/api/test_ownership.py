@@ -21,20 +21,20 @@ class Kind:
     is_put: bool = False
 
     async def made(self, plane: ControlPlane, **more: Any) -> Json:
-        found: Json = (await plane.post(self.path, await self.complete(plane, self.create) | more)).ok()
-        return found
+        resource: Json = (await plane.post(self.path, await self.complete(plane, self.create) | more)).ok()
+        return resource
 
     async def changed(self, plane: ControlPlane, id: str, body: Json | None = None, **more: Any) -> Json:
         """With `body`, only that; by default a real change."""
-        sent = await self.complete(plane, self.change if body is None else body) | more
-        answer = await (plane.post(self.path, sent) if self.is_put else plane.patch(f"{self.path}/{id}", sent))
-        found: Json = answer.ok()
-        return found
+        request = await self.complete(plane, self.change if body is None else body) | more
+        answer = await (plane.post(self.path, request) if self.is_put else plane.patch(f"{self.path}/{id}", request))
+        resource: Json = answer.ok()
+        return resource
 
     async def listed(self, plane: ControlPlane) -> Json:
         items = (await plane.get(self.path)).ok()["items"]
-        found: Json = items[-1]
-        return found
+        resource: Json = items[-1]
+        return resource
 
     @staticmethod
     async def complete(plane: ControlPlane, body: Json) -> Json:
@@ -67,51 +67,51 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 async def test_a_resource_without_owner_has_no_such_member(sqlite_plane: ControlPlane, kind: Kind) -> None:
-    made = await kind.made(sqlite_plane)
-    for seen in (made, await kind.listed(sqlite_plane), await kind.changed(sqlite_plane, made["id"])):
-        assert "managed_by" not in seen
+    resource = await kind.made(sqlite_plane)
+    for state in (resource, await kind.listed(sqlite_plane), await kind.changed(sqlite_plane, resource["id"])):
+        assert "managed_by" not in state
 
 
 async def test_a_write_that_names_the_owner_is_no_drift(plane: ControlPlane, kind: Kind) -> None:
-    made = await kind.made(plane, managed_by=FILE)
-    assert made["managed_by"] == {"name": FILE, "applied_at": made["created_at"], "drifted": False}
-    changed = await kind.changed(plane, made["id"], managed_by=FILE)
-    assert changed["updated_at"] > made["updated_at"]
+    resource = await kind.made(plane, managed_by=FILE)
+    assert resource["managed_by"] == {"name": FILE, "applied_at": resource["created_at"], "drifted": False}
+    changed = await kind.changed(plane, resource["id"], managed_by=FILE)
+    assert changed["updated_at"] > resource["updated_at"]
     assert changed["managed_by"] == {"name": FILE, "applied_at": changed["updated_at"], "drifted": False}
     assert (await kind.listed(plane))["managed_by"] == changed["managed_by"]
 
 
 async def test_a_write_by_something_else_is_drift(plane: ControlPlane, kind: Kind) -> None:
-    made = await kind.made(plane, managed_by=FILE)
-    drifted = await kind.changed(plane, made["id"])
-    assert drifted["managed_by"] == {"name": FILE, "applied_at": made["created_at"], "drifted": True}
-    mended = await kind.changed(plane, made["id"], managed_by=FILE)
+    resource = await kind.made(plane, managed_by=FILE)
+    drifted = await kind.changed(plane, resource["id"])
+    assert drifted["managed_by"] == {"name": FILE, "applied_at": resource["created_at"], "drifted": True}
+    mended = await kind.changed(plane, resource["id"], managed_by=FILE)
     assert mended["managed_by"] == {"name": FILE, "applied_at": mended["updated_at"], "drifted": False}
 
 
 async def test_null_releases_and_another_name_takes_over(sqlite_plane: ControlPlane, kind: Kind) -> None:
-    made = await kind.made(sqlite_plane, managed_by=FILE)
-    assert (await kind.changed(sqlite_plane, made["id"], managed_by="other"))["managed_by"]["name"] == "other"
-    assert "managed_by" not in await kind.changed(sqlite_plane, made["id"], managed_by=None)
+    resource = await kind.made(sqlite_plane, managed_by=FILE)
+    assert (await kind.changed(sqlite_plane, resource["id"], managed_by="other"))["managed_by"]["name"] == "other"
+    assert "managed_by" not in await kind.changed(sqlite_plane, resource["id"], managed_by=None)
     assert "managed_by" not in await kind.listed(sqlite_plane)
 
 
 @pytest.mark.parametrize("name", ["group", "webhook"])
 async def test_the_owner_alone_is_a_change(sqlite_plane: ControlPlane, name: str) -> None:
     kind = KINDS[name]
-    made = await kind.made(sqlite_plane)
+    resource = await kind.made(sqlite_plane)
     before = await kind.listed(sqlite_plane)
-    adopted = await kind.changed(sqlite_plane, made["id"], {"managed_by": FILE})
+    adopted = await kind.changed(sqlite_plane, resource["id"], {"managed_by": FILE})
     assert adopted["managed_by"]["drifted"] is False
-    released = await kind.changed(sqlite_plane, made["id"], {"managed_by": None})
+    released = await kind.changed(sqlite_plane, resource["id"], {"managed_by": None})
     assert released == before | {"updated_at": released["updated_at"]}
-    (await sqlite_plane.patch(f"{kind.path}/{made['id']}", {})).refused(400)
+    (await sqlite_plane.patch(f"{kind.path}/{resource['id']}", {})).refused(400)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\nb", "a\x7f", "a\u202eb", "a\u200bb", 5, ["a"]])
 async def test_an_owner_that_cannot_be_printed_is_refused(sqlite_plane: ControlPlane, kind: Kind, name: Any) -> None:
-    sent = await kind.complete(sqlite_plane, kind.create) | {"managed_by": name}
-    refused = (await sqlite_plane.post(kind.path, sent)).refused(400)
+    request = await kind.complete(sqlite_plane, kind.create) | {"managed_by": name}
+    refused = (await sqlite_plane.post(kind.path, request)).refused(400)
     assert refused["details"][0]["field"] == "managed_by"
 
 

@@ -19,7 +19,7 @@ PRICE = {
 
 
 async def test_a_price_has_the_documented_form_and_defaults(plane: ControlPlane) -> None:
-    shown = {
+    price = {
         "slug": "acme/chat",
         "valid_from": "2026-01-01",
         "currency": "EUR",
@@ -28,16 +28,16 @@ async def test_a_price_has_the_documented_form_and_defaults(plane: ControlPlane)
         "output_per_million": "15.50",
         "per_call": "0.00",
     }
-    assert (await plane.put(PATH, PRICE)).ok() == shown
-    assert (await plane.get(PATH)).ok() == {"items": [shown], "pagination": {"has_more": False, "cursor": None}}
-    assert (await plane.delete(PATH, params={"slug": "acme/chat", "valid_from": "2026-01-01"})).ok() == shown
+    assert (await plane.put(PATH, PRICE)).ok() == price
+    assert (await plane.get(PATH)).ok() == {"items": [price], "pagination": {"has_more": False, "cursor": None}}
+    assert (await plane.delete(PATH, params={"slug": "acme/chat", "valid_from": "2026-01-01"})).ok() == price
     assert (await plane.get(PATH)).ok()["items"] == []
 
 
 async def test_every_digit_of_a_price_is_kept(plane: ControlPlane) -> None:
     amounts = {"input_per_million": "999999999999.999999999999", "output_per_million": "0.000000000001"}
-    found = (await plane.put(PATH, {**PRICE, **amounts})).ok()
-    assert {name: found[name] for name in amounts} == amounts
+    price = (await plane.put(PATH, {**PRICE, **amounts})).ok()
+    assert {name: price[name] for name in amounts} == amounts
 
 
 async def test_the_same_date_replaces_and_another_date_adds(plane: ControlPlane) -> None:
@@ -51,8 +51,8 @@ async def test_the_same_date_replaces_and_another_date_adds(plane: ControlPlane)
         listed += page["items"]
         if (cursor := page["pagination"]["cursor"]) is None:
             break
-    found = [(item["slug"], item["valid_from"], item["input_per_million"]) for item in listed]
-    assert found == [
+    rows = [(item["slug"], item["valid_from"], item["input_per_million"]) for item in listed]
+    assert rows == [
         ("acme/a", "2026-01-01", "3.00"),
         ("acme/chat", "2026-01-01", "3.00"),
         ("acme/chat", "2026-02-01", "2.00"),
@@ -90,8 +90,8 @@ async def test_bad_prices_are_refused_by_field(sqlite_plane: ControlPlane, name:
 
 async def test_an_unknown_price_is_a_404(sqlite_plane: ControlPlane) -> None:
     (await sqlite_plane.put(PATH, PRICE)).ok()
-    missing = {"slug": "acme/chat", "valid_from": "2026-01-02"}
-    (await sqlite_plane.delete(PATH, params=missing)).refused(404, "NOT_FOUND")
+    query = {"slug": "acme/chat", "valid_from": "2026-01-02"}
+    (await sqlite_plane.delete(PATH, params=query)).refused(404, "NOT_FOUND")
 
 
 async def test_a_workspace_has_a_bounded_number_of_prices(

@@ -26,27 +26,27 @@ async def ciphertexts(plane: ControlPlane) -> dict[str, str]:
 
 
 async def test_a_secret_is_stored_rotated_and_deleted(plane: ControlPlane) -> None:
-    made = (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
-    assert made.keys() == {"id", "name", "created_at", "updated_at"}
+    secret = (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
+    assert secret.keys() == {"id", "name", "created_at", "updated_at"}
     again = (await plane.post(PATH, {"name": "vendor", "value": "other"})).ok()
-    assert again["id"] == made["id"]
-    assert again["created_at"] == made["created_at"]
-    assert again["updated_at"] > made["updated_at"]
+    assert again["id"] == secret["id"]
+    assert again["created_at"] == secret["created_at"]
+    assert again["updated_at"] > secret["updated_at"]
     assert (await plane.get(PATH)).ok()["items"] == [again]
-    assert unseal(SECRET_KEYS, made["id"], (await ciphertexts(plane))[made["id"]]) == "other"
-    assert (await plane.delete(f"{PATH}/vendor")).ok() == {"id": made["id"], "name": "vendor"}
+    assert unseal(SECRET_KEYS, secret["id"], (await ciphertexts(plane))[secret["id"]]) == "other"
+    assert (await plane.delete(f"{PATH}/vendor")).ok() == {"id": secret["id"], "name": "vendor"}
     (await plane.delete(f"{PATH}/vendor")).refused(404)
     assert (await plane.get(PATH)).ok()["items"] == []
 
 
 async def test_a_value_is_never_shown_stored_or_published(plane: ControlPlane) -> None:
-    made = await plane.post(PATH, {"name": "vendor", "value": VALUE})
+    answer = await plane.post(PATH, {"name": "vendor", "value": VALUE})
     listed = await plane.get(PATH)
     async with plane.store.read() as conn:
         rows = [(await conn.execute(select(table))).all() for table in (tables.secrets, tables.published)]
-    for seen in (str(made), str(listed), str(rows)):
-        assert VALUE not in seen
-        assert base64.b64encode(VALUE.encode()).decode() not in seen
+    for text in (str(answer), str(listed), str(rows)):
+        assert VALUE not in text
+        assert base64.b64encode(VALUE.encode()).decode() not in text
 
 
 async def test_an_invalid_value_is_not_echoed(sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
@@ -58,9 +58,9 @@ async def test_an_invalid_value_is_not_echoed(sqlite_plane: ControlPlane, caplog
 
 
 async def test_a_service_account_with_an_unusable_key_is_refused(sqlite_plane: ControlPlane) -> None:
-    small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
-    n = taken.private_numbers().public_numbers.n
-    p = taken.private_numbers().p
+    small, large = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
+    n = large.private_numbers().public_numbers.n
+    p = large.private_numbers().p
     public = rsa.RSAPublicNumbers(65537, n**4)
     absurd = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, public).private_key(
         unsafe_skip_rsa_key_validation=True
@@ -70,9 +70,9 @@ async def test_a_service_account_with_an_unusable_key_is_refused(sqlite_plane: C
         assert "value" in str(refused.refused(400))
         assert "2048 to 4096 bits" in str(refused)
         assert "PRIVATE KEY" not in str(refused)
-    (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
+    (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(large)})).ok()
     (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
-    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(sqlite_plane)).items()))) == service_account(taken)
+    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(sqlite_plane)).items()))) == service_account(large)
 
 
 UNSENDABLE = ["sk-1\n", "a\r\nb: c", "a\tb", "a\x7f", "a\u0085b", "s" * 8193, "é" * 4097]
@@ -87,12 +87,12 @@ async def test_an_endpoint_names_no_secret_that_no_header_can_carry(sqlite_plane
     problem = (await plane.post(ENDPOINTS, body)).refused(400)
     assert [detail["field"] for detail in problem["details"]] == ["targets.0.secret_id"]
     usable = (await plane.post(PATH, {"name": "vendor", "value": "s" * 8192})).ok()["id"]
-    made = (await plane.post(ENDPOINTS, {"slug": "acme/a", "targets": [TARGET | {"secret_id": usable}]})).ok()
-    (await plane.patch(f"{ENDPOINTS}/{made['id']}", {"targets": body["targets"]})).refused(400)
+    endpoint = (await plane.post(ENDPOINTS, {"slug": "acme/a", "targets": [TARGET | {"secret_id": usable}]})).ok()
+    (await plane.patch(f"{ENDPOINTS}/{endpoint['id']}", {"targets": body["targets"]})).refused(400)
     problem = (await plane.post(PATH, {"name": "vendor", "value": value})).refused(400)
     assert [detail["field"] for detail in problem["details"]] == ["value"]
     assert value not in str(problem)
-    (await plane.delete(f"{ENDPOINTS}/{made['id']}")).ok()
+    (await plane.delete(f"{ENDPOINTS}/{endpoint['id']}")).ok()
     (await plane.post(PATH, {"name": "vendor", "value": value})).ok()
 
 
@@ -102,11 +102,11 @@ async def test_a_secret_with_lines_never_meets_an_endpoint_that_is_written_meanw
         name = f"s{number}"
         slug = f"acme/a{number}"
         id = (await plane.post(PATH, {"name": name, "value": "one line"})).ok()["id"]
-        rotated, made = await asyncio.gather(
+        rotation, creation = await asyncio.gather(
             plane.post(PATH, {"name": name, "value": "two\nlines"}),
             plane.post(ENDPOINTS, {"slug": slug, "targets": [TARGET | {"secret_id": id}]}),
         )
-        assert sorted((rotated.status, made.status)) == [200, 400]
+        assert sorted((rotation.status, creation.status)) == [200, 400]
 
 
 async def test_an_endpoint_that_names_a_secret_no_key_opens_is_503(sqlite_plane: ControlPlane) -> None:
@@ -136,10 +136,10 @@ async def test_concurrent_delete_and_use_leave_no_dangling_reference(plane: Cont
     for number in range(5):
         name = f"v{number}"
         target = {"provider": "VENDOR_B", "secret_id": await plane.secret(name), "target_model": "m"}
-        used, deleted = await asyncio.gather(
+        creation, deletion = await asyncio.gather(
             plane.post(ENDPOINTS, {"slug": f"acme/{name}", "targets": [target]}), plane.delete(f"{PATH}/{name}")
         )
-        assert (used.status, deleted.status) in ((200, 409), (400, 200)), (used, deleted)
+        assert (creation.status, deletion.status) in ((200, 409), (400, 200)), (creation, deletion)
 
 
 async def test_concurrent_puts_of_one_name_store_one_secret(plane: ControlPlane) -> None:

@@ -29,14 +29,14 @@ async def ask(plane: ControlPlane, method: str, path: str, **more: Any) -> Shown
 
 
 async def enter(plane: ControlPlane, path: str, code: str, **headers: str) -> Shown:
-    sent = {"Origin": origin(plane), "Content-Type": FORM} | headers
-    return await ask(plane, "POST", path, data=urlencode({"code": code}), headers=sent)
+    all_headers = {"Origin": origin(plane), "Content-Type": FORM} | headers
+    return await ask(plane, "POST", path, data=urlencode({"code": code}), headers=all_headers)
 
 
 async def session_of(plane: ControlPlane) -> tuple[str, str]:
     """The path of a session's page, and its code."""
-    (shown,) = await (await running_job(plane)).codes()
-    return f"/sessions/{shown['session_id']}", shown["auth_code"]
+    (session,) = await (await running_job(plane)).codes()
+    return f"/sessions/{session['session_id']}", session["auth_code"]
 
 
 async def test_the_page_asks_for_the_code_and_becomes_the_shell(sqlite_plane: ControlPlane) -> None:
@@ -80,9 +80,9 @@ async def test_a_page_without_a_session_says_so(sqlite_plane: ControlPlane) -> N
 
 async def test_a_page_whose_job_has_ended_says_so(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
-    (shown,) = await job.codes()
-    path = f"/sessions/{shown['session_id']}"
-    assert (await enter(sqlite_plane, path, shown["auth_code"]))[0] == 303
+    (session,) = await job.codes()
+    path = f"/sessions/{session['session_id']}"
+    assert (await enter(sqlite_plane, path, session["auth_code"]))[0] == 303
     await job.becomes(status=COMPLETED)
     status, text, _ = await ask(sqlite_plane, "GET", path)
     assert (status, "This session is over" in text, "<script" in text) == (404, True, False)
@@ -114,8 +114,8 @@ async def test_every_page_is_locked_down(sqlite_plane: ControlPlane) -> None:
 
 async def test_a_code_from_another_hosts_page_is_refused(sqlite_plane: ControlPlane) -> None:
     path, code = await session_of(sqlite_plane)
-    for sent in ("https://evil.example", "null", "", "http://127.0.0.1:1"):
-        status, _, headers = await enter(sqlite_plane, path, code, Origin=sent)
+    for foreign_origin in ("https://evil.example", "null", "", "http://127.0.0.1:1"):
+        status, _, headers = await enter(sqlite_plane, path, code, Origin=foreign_origin)
         assert (status, "Set-Cookie" in headers) == (403, False)
     assert (await enter(sqlite_plane, path, code))[0] == 303  # it was not spent
 

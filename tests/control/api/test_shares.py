@@ -91,14 +91,14 @@ HELD: dict[str, Callable[[str], bytes]] = {
 """Requests with which a tenant holds connections, by its key."""
 
 
-@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+@pytest.mark.parametrize("callers", HELD.values(), ids=HELD)
 async def test_others_are_served_while_one_tenant_holds_every_connection(
-    sqlite_url: str, held: Callable[[str], bytes]
+    sqlite_url: str, callers: Callable[[str], bytes]
 ) -> None:
     async with two_tenants(sqlite_url) as world:
         for _ in range(3):
             for _ in range(CONNECTIONS * 2):
-                await world.caller(held(world.hostile))
+                await world.caller(callers(world.hostile))
             await world.everyone_else_is_served()
 
 
@@ -106,11 +106,11 @@ async def test_tenant_with_its_share_of_connections_is_429_until_its_requests_en
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_tenants(sqlite_url) as world:
-        held = [await world.caller(unfinished(world.hostile)) for _ in range(SHARE + 6)]
+        callers = [await world.caller(unfinished(world.hostile)) for _ in range(SHARE + 6)]
         groups = request("/v1/gateway/groups", world.hostile)
         await eventually(partial(world.has_status, 429, groups))
         await world.everyone_else_is_served()
-        for caller in held:
+        for caller in callers:
             caller.send(b'"metadata": {}}'.ljust(99))
         await eventually(partial(world.has_status, 200, groups))
     assert f"it holds {SHARE} of 24 connections" in caplog.text
@@ -130,13 +130,13 @@ async def test_others_are_served_while_one_tenant_s_requests_wait_for_the_look_u
             return await find_presented_keys(store, keys)
 
         monkeypatch.setattr(authentication, "find_presented_keys", look_up)
-        held = [await world.caller(groups) for _ in range(SHARE)]
+        callers = [await world.caller(groups) for _ in range(SHARE)]
         await eventually(partial(world.has_status, 429, groups))
         for _ in range(CONNECTIONS * 2):
             await world.caller(groups)
         await world.everyone_else_is_served()
         answer.set()
-        assert {(await caller.head()).split(b" ")[1] for caller in held} == {b"200"}
+        assert {(await caller.head()).split(b" ")[1] for caller in callers} == {b"200"}
 
 
 async def test_first_requests_of_a_key_share_its_look_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +166,8 @@ async def test_tenant_downloads_while_another_one_holds_all_downloads_that_it_ca
     async with AsyncExitStack() as stack:
         store = (tmp_path / "store").as_uri()
         plane = await stack.enter_async_context(running_plane(sqlite_url, checkpoint_store=store))
-        made = await plane.another_workspace()
-        other = replace(plane, key=made["api_key"], workspace_id=made["workspace_id"])
+        workspace = await plane.another_workspace()
+        other = replace(plane, key=workspace["api_key"], workspace_id=workspace["workspace_id"])
         world = World(plane, stack, plane.key, other.key)
         own = await large_file(plane, store, "1")
         others = await large_file(other, store, "2")
@@ -184,9 +184,9 @@ async def large_file(plane: ControlPlane, store: str, number: str) -> str:
     """The path of a link to a file of a checkpoint of a job of this workspace."""
     job = await running_job(plane, id=f"tj_{number}", project_id=f"tp_{number}")
     content = bytes(LARGE)
-    found = synced("step-1", "v1", stored_file("model.bin", content), job_id=job.record.id)
-    ObjectStore(store).write(store_key(found.location, "model.bin"), LARGE, iter([content]))
-    (await report(plane, found, job_id=job.record.id)).ok()
+    checkpoint = synced("step-1", "v1", stored_file("model.bin", content), job_id=job.record.id)
+    ObjectStore(store).write(store_key(checkpoint.location, "model.bin"), LARGE, iter([content]))
+    (await report(plane, checkpoint, job_id=job.record.id)).ok()
     [listed] = (await plane.get(f"{job.path}/checkpoints")).ok()["checkpoints"]
     [link] = (await plane.get(f"{job.path}/checkpoints/{listed['checkpoint_id']}/files")).ok()["files"]
     return path_of(link)

@@ -36,9 +36,9 @@ async def published_row(plane: ControlPlane) -> WorkspaceRow:
 
 
 async def signing(plane: ControlPlane) -> SigningSecrets:
-    found = (await published_row(plane)).signing_secrets
-    assert found is not None
-    return found
+    signing_secrets = (await published_row(plane)).signing_secrets
+    assert signing_secrets is not None
+    return signing_secrets
 
 
 async def end_overlap(store: Store) -> None:
@@ -64,8 +64,8 @@ async def test_concurrent_requests_for_the_first_secret_get_the_same_one(plane: 
     url = plane.store.engine.url.render_as_string(hide_password=False)
     async with running_plane(url, "beside") as second:
         beside = replace(second, key=plane.key)
-        found = await asyncio.gather(*(secrets(one) for _ in range(8) for one in (plane, beside)))
-    assert len({tuple(one) for one in found}) == 1
+        answers = await asyncio.gather(*(secrets(one) for _ in range(8) for one in (plane, beside)))
+    assert len({tuple(one) for one in answers}) == 1
     assert (await published_row(plane)).signing_secrets is not None
 
 
@@ -73,8 +73,8 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(plane: ControlPlane)
     (first,) = await secrets(plane)
     async with plane.store.read() as conn:
         before_ms = await database_ms(conn)
-    second, kept = await secrets(plane, "POST")
-    assert kept == first != second
+    second, previous = await secrets(plane, "POST")
+    assert previous == first != second
     assert await secrets(plane) == [second, first]
     row = await signing(plane)
     assert row.previous is not None
@@ -87,18 +87,18 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(plane: ControlPlane)
 async def test_a_second_rotation_within_the_day_drops_the_oldest_secret(sqlite_plane: ControlPlane) -> None:
     (first,) = await secrets(sqlite_plane, "POST")
     second, _ = await secrets(sqlite_plane, "POST")
-    third, kept = await secrets(sqlite_plane, "POST")
-    assert kept == second
+    third, previous = await secrets(sqlite_plane, "POST")
+    assert previous == second
     assert await secrets(sqlite_plane) == [third, second]
     assert first not in (third, second)
 
 
 async def test_a_secret_is_stored_and_published_only_sealed(sqlite_plane: ControlPlane) -> None:
-    shown = await secrets(sqlite_plane)
-    shown += await secrets(sqlite_plane, "POST")
+    values = await secrets(sqlite_plane)
+    values += await secrets(sqlite_plane, "POST")
     async with sqlite_plane.store.read() as conn:
         rows = str([(await conn.execute(select(table))).all() for table in (workspaces, published)])
-    assert not any(secret.removeprefix("whsec_") in rows for secret in shown)
+    assert not any(secret.removeprefix("whsec_") in rows for secret in values)
 
 
 async def test_other_changes_of_the_workspace_keep_the_secret(plane: ControlPlane) -> None:
@@ -116,9 +116,9 @@ async def test_each_workspace_has_its_own_secret(sqlite_plane: ControlPlane) -> 
 
 
 async def test_the_secret_needs_management_scope(sqlite_plane: ControlPlane) -> None:
-    made = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
+    key = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
     for method in ("GET", "POST"):
-        (await sqlite_plane.call(method, PATH, key=made["api_key"])).refused(403, "MISSING_SCOPE")
+        (await sqlite_plane.call(method, PATH, key=key["api_key"])).refused(403, "MISSING_SCOPE")
     assert (await published_row(sqlite_plane)).signing_secrets is None
 
 
@@ -141,5 +141,5 @@ async def test_a_secret_of_a_lost_key_is_503_until_it_is_rotated(sqlite_plane: C
     await reencrypt_all(sqlite_plane.store, (b"l" * 32, *SECRET_KEYS))
     refused = (await sqlite_plane.get(PATH)).refused(503, "SECRET_UNREADABLE")
     assert "TOLLGATE_SECRET_KEY" in refused["error"]
-    (made,) = await secrets(sqlite_plane, "POST")
-    assert await secrets(sqlite_plane) == [made]
+    (secret,) = await secrets(sqlite_plane, "POST")
+    assert await secrets(sqlite_plane) == [secret]

@@ -159,7 +159,7 @@ async def test_changes_made_between_pages_are_not_missed(store: Store) -> None:
 
 async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
     """A reader during many concurrent commits ends with every row: no commit appears behind its revision."""
-    done = asyncio.Event()
+    finish = asyncio.Event()
     follower = Follower()
 
     async def write(name: str) -> None:
@@ -167,12 +167,12 @@ async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
             await publish(store, f"{name}{number}", body={})
 
     async def read() -> None:
-        while not done.is_set():
+        while not finish.is_set():
             await follower.follow(store, limit=5)
 
     reader = asyncio.create_task(read())
     await asyncio.gather(*(write(name) for name in "abcde"))
-    done.set()
+    finish.set()
     await reader
     await follower.follow(store)
     assert len(follower.rows) == 50
@@ -225,7 +225,7 @@ class Backup:
     async def of(cls, store: Store) -> "Backup":
         async with store.read() as conn:
             rows = {table.name: (await conn.execute(select(table))).mappings().all() for table in cls.TABLES}
-        return cls({name: [dict(row) for row in found] for name, found in rows.items()})
+        return cls({name: [dict(row) for row in records] for name, records in rows.items()})
 
     async def restore(self, store: Store) -> None:
         async with store.write() as tx:

@@ -45,8 +45,8 @@ async def post(plane: ControlPlane, number: int, *rows: Json, sender: str = ONE)
 
 
 async def items(plane: ControlPlane, period: str = "hour", **more: Any) -> list[Json]:
-    found: list[Json] = (await plane.get(PATH, params={"period": period, **more})).ok()["items"]
-    return found
+    rows: list[Json] = (await plane.get(PATH, params={"period": period, **more})).ok()["items"]
+    return rows
 
 
 async def count(plane: ControlPlane, table: Any) -> int:
@@ -91,8 +91,10 @@ async def test_proxies_that_add_to_the_same_slugs_at_once_do_not_disturb_each_ot
     now_ms = await this_minute_ms(plane)
     rows = [row(plane, now_ms - number % 3 * MINUTE_MS, f"acme/m{number}") for number in range(50)]
     orders = (rows, rows[::-1])
-    sent = (post(plane, number, *orders[sender % 2], sender=f"{sender:016x}") for sender in range(6) for number in (1,))
-    assert {answer.status for answer in await asyncio.gather(*sent)} == {200}
+    posts = (
+        post(plane, number, *orders[sender % 2], sender=f"{sender:016x}") for sender in range(6) for number in (1,)
+    )
+    assert {answer.status for answer in await asyncio.gather(*posts)} == {200}
     assert [item["calls"] for item in await items(plane)] == [6] * 50
 
 
@@ -111,8 +113,8 @@ async def test_busiest_slugs_come_first_and_the_rest_is_summed(plane: ControlPla
     now_ms = await this_minute_ms(plane)
     rows = [row(plane, now_ms - number * MINUTE_MS, f"acme/m{number}", calls=10 + number) for number in range(5)]
     (await post(plane, 1, *rows, row(plane, now_ms, "", calls=100, refusals=100))).ok()
-    found = [(item["slug"], item["calls"]) for item in await items(plane, limit=3)]
-    assert found == [("acme/m4", 14), ("acme/m3", 13), ("acme/m2", 12), (None, 100 + 10 + 11)]
+    counts = [(item["slug"], item["calls"]) for item in await items(plane, limit=3)]
+    assert counts == [("acme/m4", 14), ("acme/m3", 13), ("acme/m2", 12), (None, 100 + 10 + 11)]
     assert [(item["slug"], item["calls"]) for item in await items(plane, limit=1)] == [("acme/m4", 14), (None, 146)]
     assert [(item["slug"], item["calls"]) for item in await items(plane, slug="acme/m0")] == [("acme/m0", 10)]
     assert await items(plane, slug="acme/none") == []
@@ -133,8 +135,8 @@ async def test_old_steps_are_deleted(plane: ControlPlane) -> None:
     await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400))
     async with plane.store.read() as conn:
         sums = select(traffic.c.step_s, func.sum(traffic.c.calls)).group_by(traffic.c.step_s)
-        kept = sorted((step_s, int(calls)) for step_s, calls in await conn.execute(sums))
-    assert kept == [(60, 50), (900, 50), (3600, 75), (21_600, 75)]
+        steps = sorted((step_s, int(calls)) for step_s, calls in await conn.execute(sums))
+    assert steps == [(60, 50), (900, 50), (3600, 75), (21_600, 75)]
     assert await count(plane, traffic_senders) == 1
 
 

@@ -52,53 +52,53 @@ async def test_auth_codes_have_exactly_the_documented_fields(plane: ControlPlane
 
 async def test_a_code_stays_until_it_is_spent(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
-    (shown,) = await job.codes()
-    assert await job.codes() == [shown]
-    cookie = await spend(sqlite_plane, shown["session_id"], f" {shown['auth_code'].lower().replace('-', ' ')}\n")
+    (code,) = await job.codes()
+    assert await job.codes() == [code]
+    cookie = await spend(sqlite_plane, code["session_id"], f" {code['auth_code'].lower().replace('-', ' ')}\n")
     assert isinstance(cookie, str)
     assert len(cookie) == 64
-    assert await spend(sqlite_plane, shown["session_id"], shown["auth_code"]) is Refusal.VOID
+    assert await spend(sqlite_plane, code["session_id"], code["auth_code"]) is Refusal.VOID
     (after,) = await job.codes()
-    assert after["session_id"] == shown["session_id"]
-    assert after["auth_code"] != shown["auth_code"]
+    assert after["session_id"] == code["session_id"]
+    assert after["auth_code"] != code["auth_code"]
 
 
 async def test_of_two_who_spend_a_code_at_once_one_gets_in(plane: ControlPlane) -> None:
-    (shown,) = await (await running_job(plane)).codes()
-    found = await asyncio.gather(*(spend(plane, shown["session_id"], shown["auth_code"]) for _ in range(5)))
-    assert [one for one in found if not isinstance(one, str)] == [Refusal.VOID] * 4
+    (code,) = await (await running_job(plane)).codes()
+    results = await asyncio.gather(*(spend(plane, code["session_id"], code["auth_code"]) for _ in range(5)))
+    assert [one for one in results if not isinstance(one, str)] == [Refusal.VOID] * 4
 
 
 async def test_guesses_at_once_are_all_counted(plane: ControlPlane) -> None:
-    (shown,) = await (await running_job(plane)).codes()
-    found = await asyncio.gather(*(spend(plane, shown["session_id"], "wrong") for _ in range(8)))
-    assert sorted(found, key=str) == [Refusal.VOID] * 4 + [Refusal.WRONG] * 4
+    (code,) = await (await running_job(plane)).codes()
+    results = await asyncio.gather(*(spend(plane, code["session_id"], "wrong") for _ in range(8)))
+    assert sorted(results, key=str) == [Refusal.VOID] * 4 + [Refusal.WRONG] * 4
 
 
 async def test_five_wrong_codes_void_the_code(plane: ControlPlane) -> None:
     job = await running_job(plane)
-    (shown,) = await job.codes()
-    wrong = "0000-0000" if shown["auth_code"] != "0000-0000" else "1111-1111"
-    found = [await spend(plane, shown["session_id"], wrong) for _ in range(5)]
-    assert found == [Refusal.WRONG] * 4 + [Refusal.VOID]
-    assert await spend(plane, shown["session_id"], shown["auth_code"]) is Refusal.VOID
+    (code,) = await job.codes()
+    wrong = "0000-0000" if code["auth_code"] != "0000-0000" else "1111-1111"
+    results = [await spend(plane, code["session_id"], wrong) for _ in range(5)]
+    assert results == [Refusal.WRONG] * 4 + [Refusal.VOID]
+    assert await spend(plane, code["session_id"], code["auth_code"]) is Refusal.VOID
     (after,) = await job.codes()
     assert isinstance(await spend(plane, after["session_id"], after["auth_code"]), str)
 
 
 async def test_rubbish_is_a_wrong_code(sqlite_plane: ControlPlane) -> None:
-    (shown,) = await (await running_job(sqlite_plane)).codes()
+    (code,) = await (await running_job(sqlite_plane)).codes()
     for typed in ("", "-", "0" * 4096, "é\udcff\0"):
-        assert await spend(sqlite_plane, shown["session_id"], typed) is Refusal.WRONG
+        assert await spend(sqlite_plane, code["session_id"], typed) is Refusal.WRONG
 
 
 async def test_an_expired_code_opens_nothing_and_is_replaced(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
-    (shown,) = await job.codes()
+    (code,) = await job.codes()
     await change_sessions(sqlite_plane, code_expires_at_ms=now_ms() - 1)
-    assert await spend(sqlite_plane, shown["session_id"], shown["auth_code"]) is Refusal.VOID
+    assert await spend(sqlite_plane, code["session_id"], code["auth_code"]) is Refusal.VOID
     (after,) = await job.codes()
-    assert after["auth_code"] != shown["auth_code"]
+    assert after["auth_code"] != code["auth_code"]
 
 
 async def test_a_code_that_was_sealed_with_a_lost_key_is_replaced(sqlite_plane: ControlPlane) -> None:
@@ -106,30 +106,30 @@ async def test_a_code_that_was_sealed_with_a_lost_key_is_replaced(sqlite_plane: 
     await job.codes()
     ref = JobRef(sqlite_plane.workspace_id, job.record.project_id, job.record.id)
     (code,) = await sessions.read_auth_codes(sqlite_plane.store, OTHER_KEYS, ref)
-    found = await sessions.spend_code(sqlite_plane.store, OTHER_KEYS, code.session.id, code.code)
-    assert isinstance(found, str)
+    result = await sessions.spend_code(sqlite_plane.store, OTHER_KEYS, code.session.id, code.code)
+    assert isinstance(result, str)
 
 
 async def test_no_code_or_cookie_is_in_the_database_or_a_repr(plane: ControlPlane) -> None:
     job = await running_job(plane)
-    (shown,) = await job.codes()
-    cookie = await spend(plane, shown["session_id"], shown["auth_code"])
-    (shown,) = await job.codes()
+    (code,) = await job.codes()
+    cookie = await spend(plane, code["session_id"], code["auth_code"])
+    (code,) = await job.codes()
     async with plane.store.read() as conn:
         stored = repr((await conn.execute(training_sessions.select())).all())
-    assert shown["auth_code"] not in stored
+    assert code["auth_code"] not in stored
     assert str(cookie) not in stored
     ref = JobRef(plane.workspace_id, job.record.project_id, job.record.id)
-    assert shown["auth_code"] not in repr(await sessions.read_auth_codes(plane.store, SECRET_KEYS, ref))
+    assert code["auth_code"] not in repr(await sessions.read_auth_codes(plane.store, SECRET_KEYS, ref))
 
 
 async def test_a_newer_code_ends_the_cookie_of_the_one_before(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
     cookies = []
     for _ in range(2):
-        (shown,) = await job.codes()
-        cookies.append(str(await spend(sqlite_plane, shown["session_id"], shown["auth_code"])))
-    session = await sessions.find_session(sqlite_plane.store, shown["session_id"])
+        (code,) = await job.codes()
+        cookies.append(str(await spend(sqlite_plane, code["session_id"], code["auth_code"])))
+    session = await sessions.find_session(sqlite_plane.store, code["session_id"])
     assert session is not None
     assert [sessions.is_opened_by(session, cookie) for cookie in (*cookies, "", "é")] == [False, True, False, False]
 
@@ -162,17 +162,17 @@ async def test_a_repeated_report_begins_nothing_twice(plane: ControlPlane) -> No
 )
 async def test_a_session_ends_with_its_attempt(change: Mapping[str, object], sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane, SessionSpec(ON_FAILURE, 10), error_message="node 0 failed")
-    (shown,) = await job.codes()
+    (code,) = await job.codes()
     await job.becomes(**change, error_message=None)
     assert await job.codes() == []
-    assert await sessions.find_session(sqlite_plane.store, shown["session_id"]) is None
-    assert await spend(sqlite_plane, shown["session_id"], shown["auth_code"]) is Refusal.OVER
+    assert await sessions.find_session(sqlite_plane.store, code["session_id"]) is None
+    assert await spend(sqlite_plane, code["session_id"], code["auth_code"]) is Refusal.OVER
 
 
 async def test_a_session_ends_after_its_timeout(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane, SessionSpec(ON_STARTUP, 7))
-    (shown,) = await job.codes()
-    session = await sessions.find_session(sqlite_plane.store, shown["session_id"])
+    (code,) = await job.codes()
+    session = await sessions.find_session(sqlite_plane.store, code["session_id"])
     assert session is not None
     assert session.ends_at_ms - session.created_at_ms == 7 * 60_000
     await change_sessions(sqlite_plane, ends_at_ms=now_ms() - 1)
@@ -237,5 +237,5 @@ async def test_auth_codes_need_a_management_key(sqlite_plane: ControlPlane) -> N
 async def test_the_address_has_the_scheme_that_a_tls_terminator_names(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
     headers = {"X-Forwarded-Proto": "https", "Host": "tollgate.example"}
-    (shown,) = (await job.auth_codes(headers=headers)).ok()["auth_codes"]
-    assert shown["auth_url"] == f"https://tollgate.example/sessions/{shown['session_id']}"
+    (code,) = (await job.auth_codes(headers=headers)).ok()["auth_codes"]
+    assert code["auth_url"] == f"https://tollgate.example/sessions/{code['session_id']}"

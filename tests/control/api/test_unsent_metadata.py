@@ -105,9 +105,9 @@ async def test_deletion_goes_on_where_it_was_stopped(plane: ControlPlane) -> Non
     portions = StoppedStore(plane.store, after=2)
     with pytest.raises(DatabaseUnavailableError):
         await deleter(portions, events_at_once=10).delete()
-    left = await with_metadata(plane.store)
-    assert 0 < len(left) < 30
-    assert await deleter(plane.store, events_at_once=10).delete() == len(left)
+    remaining_events = await with_metadata(plane.store)
+    assert 0 < len(remaining_events) < 30
+    assert await deleter(plane.store, events_at_once=10).delete() == len(remaining_events)
     assert await with_metadata(plane.store) == []
 
 

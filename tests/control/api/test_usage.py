@@ -57,8 +57,8 @@ class Counted:
         raise NotImplementedError
 
 
-async def entries(path: list[Group], **used: int) -> list[tuple[str, int, int, str]]:
-    (usage,) = await read_usage(Counted(**used), [path])
+async def entries(path: list[Group], **counts: int) -> list[tuple[str, int, int, str]]:
+    (usage,) = await read_usage(Counted(**counts), [path])
     return [
         (entry.bound.limit.type.value, entry.bound.limit.threshold, entry.used.amount, entry.bound.source_group)
         for entry in usage
@@ -105,8 +105,8 @@ async def test_of_each_slug_and_type_the_limit_with_the_least_left_binds() -> No
         (SlugLimits("acme/b", (per_minute(50),), ()), SlugLimits("acme/a", (second,), (day(9, LimitType.TOKEN),))),
     )
     root = Group("root", "ws", None, "root", Enforcement.CASCADING, (SlugLimits("acme/a", (second,), (day(60),)),))
-    found = await (await GroupLimits.of([child, root])).read(Counted(child=3, root=20), None, 100)
-    assert [(use.slug, use.bound.limit.unit, use.bound.counting_group, use.binds) for use in found] == [
+    usages = await (await GroupLimits.of([child, root])).read(Counted(child=3, root=20), None, 100)
+    assert [(use.slug, use.bound.limit.unit, use.bound.counting_group, use.binds) for use in usages] == [
         ("acme/a", Unit.SECOND, "child", False),
         ("acme/a", Unit.SECOND, "root", True),  # 30 of 50 left
         ("acme/a", Unit.DAY, "root", False),
@@ -152,9 +152,9 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     counters = RedisCounters(redis_url, "worker-1")
     await counters.start()
     assert isinstance(await counters.take(plan, Estimate(100)), Taken)
-    taken = await counters.take(plan, Estimate(100))
-    assert isinstance(taken, Taken)
-    for reservation in taken.reservations:
+    decision = await counters.take(plan, Estimate(100))
+    assert isinstance(decision, Taken)
+    for reservation in decision.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=tokens)
     await counters.close()
     return plan.key
@@ -167,8 +167,8 @@ async def test_usage_shows_the_counts_of_the_proxies(metered: ControlPlane, redi
     before = (await metered.get(path)).ok()
     assert [(item["type"], item["current_usage"]) for item in before["items"]] == [("REQUEST", 0), ("TOKEN", 0)]
 
-    found = await read_group(metered.store, metered.workspace_id, child["id"])
-    await call_twice(redis_url, found.path, 777)
+    record = await read_group(metered.store, metered.workspace_id, child["id"])
+    await call_twice(redis_url, record.path, 777)
 
     answer = (await metered.get(path)).ok()
     assert answer["pagination"] == {"has_more": False, "cursor": None}
@@ -193,16 +193,16 @@ async def test_usage_shows_the_counts_of_the_proxies(metered: ControlPlane, redi
 async def test_usage_is_paged(sqlite_plane: ControlPlane) -> None:
     slugs = [f"acme/m{n}" for n in range(5)]
     limits = [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")]
-    made = await sqlite_plane.group("g", models=[{"slug": slug, "usage_limits": limits} for slug in slugs])
-    path = f"/v1/gateway/groups/{made['id']}/usage"
-    seen = []
+    new_group = await sqlite_plane.group("g", models=[{"slug": slug, "usage_limits": limits} for slug in slugs])
+    path = f"/v1/gateway/groups/{new_group['id']}/usage"
+    pairs = []
     answer = (await sqlite_plane.get(path, params={"limit": 3})).ok()
     while True:
-        seen += [(item["slug"], item["type"]) for item in answer["items"]]
+        pairs += [(item["slug"], item["type"]) for item in answer["items"]]
         if not answer["pagination"]["has_more"]:
             break
         answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
-    assert seen == [(slug, type) for slug in slugs for type in ("REQUEST", "TOKEN")]
+    assert pairs == [(slug, type) for slug in slugs for type in ("REQUEST", "TOKEN")]
 
 
 async def test_limits_show_every_limit_and_the_counts_of_the_proxies(metered: ControlPlane, redis_url: str) -> None:
@@ -212,8 +212,8 @@ async def test_limits_show_every_limit_and_the_counts_of_the_proxies(metered: Co
     ]
     root = await metered.group("top", mode="CASCADING", models=[{**models(("REQUEST", 50))[0], "rate_limits": rates}])
     child = await metered.group("low", parent=root["id"], models=[{"slug": SLUG, "rate_limits": rates[:1]}])
-    found = await read_group(metered.store, metered.workspace_id, child["id"])
-    await call_twice(redis_url, found.path, 777)
+    record = await read_group(metered.store, metered.workspace_id, child["id"])
+    await call_twice(redis_url, record.path, 777)
     answer = (await metered.get(f"/v1/gateway/groups/{child['id']}/limits")).ok()
     assert answer["pagination"] == {"has_more": False, "cursor": None}
     resets = [item.pop("resets_in_s") for item in answer["items"]]
@@ -245,35 +245,38 @@ async def test_limits_are_paged_and_without_redis_configured_nothing_counts(sqli
         "rate_limits": [{"type": "TOKEN", "unit": "SECOND", "threshold": 9}],
         "usage_limits": [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")],
     }
-    made = await sqlite_plane.group("g", models=[{"slug": f"acme/m{n}", **limits} for n in (2, 0, 1)])
-    path = f"/v1/gateway/groups/{made['id']}/limits"
-    seen = list[tuple[str, str, str]]()
+    new_group = await sqlite_plane.group("g", models=[{"slug": f"acme/m{n}", **limits} for n in (2, 0, 1)])
+    path = f"/v1/gateway/groups/{new_group['id']}/limits"
+    rows = list[tuple[str, str, str]]()
     answer = (await sqlite_plane.get(path, params={"limit": 2})).ok()
     while True:
         for item in answer["items"]:
             assert (item["current_usage"], item["binds"]) == (0, item["unit"] != "DAY" or item["type"] == "REQUEST")
             assert (item["resets_in_s"] is None) == (item["unit"] == "SECOND")
-            seen.append((item["slug"], item["type"], item["unit"]))
+            rows.append((item["slug"], item["type"], item["unit"]))
         if not answer["pagination"]["has_more"]:
             break
         answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
     kinds = (("REQUEST", "DAY"), ("TOKEN", "SECOND"), ("TOKEN", "DAY"))
-    assert seen == [(f"acme/m{n}", *kind) for n in range(3) for kind in kinds]
+    assert rows == [(f"acme/m{n}", *kind) for n in range(3) for kind in kinds]
 
 
 async def test_list_of_groups_shows_the_usage_of_each(metered: ControlPlane, redis_url: str) -> None:
     parent = await metered.group("parent", mode="CASCADING", models=models(("TOKEN", 10_000), ("REQUEST", 3)))
     children = [await metered.group(f"c{n}", parent=parent["id"], models=models(("TOKEN", 500))) for n in range(5)]
     alone = await metered.group("alone", models=[{"slug": SLUG}])
-    found = await read_group(metered.store, metered.workspace_id, children[2]["id"])
-    await call_twice(redis_url, found.path, 777)
+    record = await read_group(metered.store, metered.workspace_id, children[2]["id"])
+    await call_twice(redis_url, record.path, 777)
     page = (await metered.get("/v1/gateway/groups?usage=true&limit=4")).ok()
     rest = (await metered.get(f"/v1/gateway/groups?cursor={page['pagination']['cursor']}")).ok()
-    shown = {item["id"]: item.pop("usage") for item in (*page["items"], *rest["items"])}
-    for made in (parent, *children, alone):
-        assert shown[made["id"]] == (await metered.get(f"/v1/gateway/groups/{made['id']}/usage")).ok()["items"]
-    assert [entry["current_usage"] for entry in shown[children[2]["id"]]] == [2, 777]
-    assert shown[alone["id"]] == []
+    usage_by_group = {item["id"]: item.pop("usage") for item in (*page["items"], *rest["items"])}
+    for item_group in (parent, *children, alone):
+        assert (
+            usage_by_group[item_group["id"]]
+            == (await metered.get(f"/v1/gateway/groups/{item_group['id']}/usage")).ok()["items"]
+        )
+    assert [entry["current_usage"] for entry in usage_by_group[children[2]["id"]]] == [2, 777]
+    assert usage_by_group[alone["id"]] == []
     assert page["items"] + rest["items"] == (await metered.get("/v1/gateway/groups")).ok()["items"]
 
 
@@ -291,32 +294,32 @@ async def test_usage_of_many_groups_reads_each_counter_once_and_those_of_a_hash_
 
 @pytest.mark.parametrize("what", ["usage", "limits"])
 async def test_usage_of_another_workspaces_group_is_404(sqlite_plane: ControlPlane, what: str) -> None:
-    made = await sqlite_plane.group("g")
+    new_group = await sqlite_plane.group("g")
     other = (await sqlite_plane.another_workspace())["api_key"]
-    (await sqlite_plane.get(f"/v1/gateway/groups/{made['id']}/{what}", key=other)).refused(404)
+    (await sqlite_plane.get(f"/v1/gateway/groups/{new_group['id']}/{what}", key=other)).refused(404)
 
 
 async def test_without_redis_usage_is_503(tmp_path: Path) -> None:
     away = f"unix://{tmp_path}/nobody.sock"
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=away) as plane:
-        made = await plane.group("g", models=models(("TOKEN", 5)))
+        new_group = await plane.group("g", models=models(("TOKEN", 5)))
         for what in ("usage", "limits"):
-            (await plane.get(f"/v1/gateway/groups/{made['id']}/{what}")).refused(503, "COUNTERS_UNAVAILABLE")
+            (await plane.get(f"/v1/gateway/groups/{new_group['id']}/{what}")).refused(503, "COUNTERS_UNAVAILABLE")
 
 
 async def test_deleting_a_group_frees_the_counters_of_its_subtree(metered: ControlPlane, redis_url: str) -> None:
     root = await metered.group("root", mode="CASCADING", models=models(("TOKEN", 10_000)))
     middle = await metered.group("middle", parent=root["id"], models=models(("TOKEN", 5_000)))
     low = await metered.group("low", parent=middle["id"], models=models(("REQUEST", 9)))
-    found = await read_group(metered.store, metered.workspace_id, low["id"])
-    key = await call_twice(redis_url, found.path, 5)
+    record = await read_group(metered.store, metered.workspace_id, low["id"])
+    key = await call_twice(redis_url, record.path, 5)
     async with Redis.from_url(redis_url) as redis:
         assert {low["id"].encode(), middle["id"].encode(), root["id"].encode()} <= set(await redis.hkeys(key))
         (await metered.delete(f"/v1/gateway/groups/{middle['id']}")).ok()
-        left = str(await redis.hkeys(key))
-    assert root["id"] in left
-    assert middle["id"] not in left
-    assert low["id"] not in left
+        fields = str(await redis.hkeys(key))
+    assert root["id"] in fields
+    assert middle["id"] not in fields
+    assert low["id"] not in fields
 
 
 async def test_markers_of_dead_workers_are_cleaned_up(
@@ -338,8 +341,8 @@ async def test_a_hanging_redis_delays_usage_less_than_its_client_waits(tmp_path:
     """redis-py alone takes about 12 s. Usage is right again once Redis answers."""
     with private_redis() as server:
         async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=server.url) as plane:
-            made = await plane.group("g", models=models(("TOKEN", 5)))
-            path = f"/v1/gateway/groups/{made['id']}/usage"
+            new_group = await plane.group("g", models=models(("TOKEN", 5)))
+            path = f"/v1/gateway/groups/{new_group['id']}/usage"
             (await plane.get(path)).ok()
             server.pause()
             for _ in range(2):

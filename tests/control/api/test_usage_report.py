@@ -41,10 +41,10 @@ async def test_many_prices_are_read_a_few_at_a_time(
 ) -> None:
     """Ten thousand at once would hold up other workspaces' requests."""
     plane = sqlite_plane
-    asked = []
+    limits = []
 
     async def listed(conn: Any, workspace_id: str, slug: None, after: Any, limit: int) -> Any:
-        asked.append(limit)
+        limits.append(limit)
         return await list_prices(conn, workspace_id, slug, after, limit)
 
     monkeypatch.setattr(usage_report, "list_prices", listed)
@@ -57,7 +57,7 @@ async def test_many_prices_are_read_a_few_at_a_time(
     assert [item["lines"][0]["price"]["valid_from"] for item in items] == [
         date_text(day_ms - ago * DAY_MS) for ago in (0, 1, 3)
     ]
-    assert asked == [2, 2, 2]
+    assert limits == [2, 2, 2]
 
 
 async def test_an_item_has_the_documented_form(plane: ControlPlane, first_day_ms: int) -> None:
@@ -113,8 +113,8 @@ async def test_page_that_finds_nothing_in_time_goes_on_behind_what_it_looked_at(
     params = {"start": time_text(first_day_ms), "group_by": by, "model_slug": "acme/rare", "limit": 1}
     answer = (await plane.get(PATH, params=params)).ok()
     assert (answer["items"], answer["pagination"]["has_more"]) == ([], True)
-    (found,) = await report(plane, first_day_ms, by, model_slug="acme/rare")
-    assert (found["calls"], found["input_tokens"]) == (1, 5)
+    (row,) = await report(plane, first_day_ms, by, model_slug="acme/rare")
+    assert (row["calls"], row["input_tokens"]) == (1, 5)
     listed = await events_of(plane, first_day_ms, limit=1000)
     assert sums_by_name(await report(plane, first_day_ms, by), by) == added_up(listed, by)
 
@@ -210,5 +210,5 @@ async def test_another_workspace_sees_neither_usage_nor_prices(sqlite_plane: Con
     cursor = (await plane.get(PATH, params=params)).ok()["pagination"]["cursor"]
     (await plane.get(PATH, params={"cursor": cursor}, key=other)).refused(400)
     assert (await plane.get(PRICES, key=other)).ok()["items"] == []
-    gone = {"slug": "acme/chat", "valid_from": date_text(start_ms)}
-    (await plane.delete(PRICES, params=gone, key=other)).refused(404)
+    query = {"slug": "acme/chat", "valid_from": date_text(start_ms)}
+    (await plane.delete(PRICES, params=query, key=other)).refused(404)

@@ -20,7 +20,7 @@ from control.records.models import DeploymentRecord
 from control.resources.platform import wake_sender as wake_sender
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
-from tests.control.api.test_load_reports import Json, deployment, load, report, tell
+from tests.control.api.test_load_reports import Json, create_deployment, load, report, tell
 from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.redis_server import private_redis
 from tests.waiting import eventually
@@ -65,20 +65,20 @@ async def listening(status: int = 202, *, hangs: bool = False, headers: Json | N
 
 @pytest.fixture
 async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
-    async with running_plane(database_url, **HERE) as found:
-        yield found
+    async with running_plane(database_url, **HERE) as control_plane:
+        yield control_plane
 
 
 @pytest.fixture
 async def sqlite_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **HERE) as found:
-        yield found
+    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **HERE) as control_plane:
+        yield control_plane
 
 
 async def sleeping(plane: ControlPlane, hook: Hook) -> Json:
     """A deployment that is scaled to zero, with this hook."""
-    made = await deployment(plane, wake_url=hook.url)
-    return {**made, **(await plane.put(f"{made['path']}/replicas", {"replicas": []})).ok()}
+    deployment = await create_deployment(plane, wake_url=hook.url)
+    return {**deployment, **(await plane.put(f"{deployment['path']}/replicas", {"replicas": []})).ok()}
 
 
 async def row(store: Store, of: Json) -> Any:
@@ -86,17 +86,17 @@ async def row(store: Store, of: Json) -> Any:
         return (await conn.execute(select(deployments).where(deployments.c.id == of["id"]))).one()
 
 
-async def settled(store: Store, of: Json, asked: int, hook: Hook) -> Any:
-    """The row after the hook's `asked`th answer was recorded."""
-    await eventually(lambda: len(hook.bodies) >= asked, lambda: f"{hook.bodies}")
+async def settled(store: Store, of: Json, count: int, hook: Hook) -> Any:
+    """The row after the hook's answer number `count` was recorded."""
+    await eventually(lambda: len(hook.bodies) >= count, lambda: f"{hook.bodies}")
 
     async def found() -> Any:
-        seen = await row(store, of)
-        return seen if seen.wake_pause_ms not in (0, hook.earlier_pause_ms) else None
+        record = await row(store, of)
+        return record if record.wake_pause_ms not in (0, hook.earlier_pause_ms) else None
 
-    seen = await eventually(found)
-    hook.earlier_pause_ms = seen.wake_pause_ms
-    return seen
+    record = await eventually(found)
+    hook.earlier_pause_ms = record.wake_pause_ms
+    return record
 
 
 async def pass_pause(store: Store, of: Json) -> None:
@@ -106,10 +106,10 @@ async def pass_pause(store: Store, of: Json) -> None:
         await tx.conn.execute(update(deployments).where(deployments.c.id == of["id"]).values(**values))
 
 
-async def quiet(hook: Hook, asked: int) -> None:
+async def quiet(hook: Hook, count: int) -> None:
     """Nothing more is asked."""
     await asyncio.sleep(0.3)
-    assert len(hook.bodies) == asked, hook.bodies
+    assert len(hook.bodies) == count, hook.bodies
 
 
 async def test_many_parked_calls_of_many_machines_and_processes_make_one_post(database_url: str) -> None:
@@ -120,24 +120,27 @@ async def test_many_parked_calls_of_many_machines_and_processes_make_one_post(da
             running_plane(database_url, **more) as one,
             running_plane(database_url, prefix="b", **more) as two,
         ):
-            made = await sleeping(one, hook)
+            deployment = await sleeping(one, hook)
             planes = [one, two]
 
             async def parked(calls: int) -> None:
                 for n, machine in enumerate(MACHINES):
                     for plane in (planes[n % 2], planes[(n + 1) % 2]):
-                        await report(plane, load(made, parked=calls), machine=machine)
+                        await report(plane, load(deployment, parked=calls), machine=machine)
 
             await asyncio.gather(*(parked(calls) for calls in (1, 20, 66, 66)))
             await eventually(lambda: hook.bodies)
-            assert hook.bodies[0].items() >= {"model_id": made["model_id"], "deployment_id": made["id"]}.items()
+            assert (
+                hook.bodies[0].items()
+                >= {"model_id": deployment["model_id"], "deployment_id": deployment["id"]}.items()
+            )
             assert (hook.bodies[0]["reason"], set(hook.bodies[0])) == (
                 "request",
                 {"model_id", "deployment_id", "reason", "parked"},
             )
             assert 1 <= hook.bodies[0]["parked"] <= 200
             hook.gate.set()
-            await eventually(lambda: _status(one, made, "WAKING_UP"))
+            await eventually(lambda: _status(one, deployment, "WAKING_UP"))
             await parked(66)
             await quiet(hook, 1)
 
@@ -148,41 +151,41 @@ async def _status(plane: ControlPlane, of: Json, status: str) -> bool:
 
 async def test_hook_is_asked_again_while_calls_stay_parked(plane: ControlPlane) -> None:
     async with listening() as hook:
-        made = await sleeping(plane, hook)
-        for asked, pause_ms in enumerate((10_000, 20_000, 40_000, 60_000), start=1):
-            await report(plane, load(made, parked=5))
-            seen = await settled(plane.store, made, asked, hook)
-            assert (seen.status, seen.wake_pause_ms) == ("WAKING_UP", pause_ms)
-            await report(plane, load(made, parked=5))
-            await quiet(hook, asked)
-            await pass_pause(plane.store, made)
-            await report(plane, load(made, parked=0))
-            await quiet(hook, asked)
+        deployment = await sleeping(plane, hook)
+        for count, pause_ms in enumerate((10_000, 20_000, 40_000, 60_000), start=1):
+            await report(plane, load(deployment, parked=5))
+            record = await settled(plane.store, deployment, count, hook)
+            assert (record.status, record.wake_pause_ms) == ("WAKING_UP", pause_ms)
+            await report(plane, load(deployment, parked=5))
+            await quiet(hook, count)
+            await pass_pause(plane.store, deployment)
+            await report(plane, load(deployment, parked=0))
+            await quiet(hook, count)
 
 
 @pytest.mark.parametrize("status", [500, 404, 301, 400])
 async def test_hook_that_fails_is_asked_again_soon(plane: ControlPlane, status: int) -> None:
     async with listening(status, headers={"Location": "/elsewhere"}) as hook:
-        made = await sleeping(plane, hook)
-        for asked, pause_ms in enumerate((1_000, 2_000, 4_000), start=1):
-            await report(plane, load(made, parked=5))
-            seen = await settled(plane.store, made, asked, hook)
-            assert (seen.status, abs(seen.wake_pause_ms)) == ("SCALED_TO_ZERO", pause_ms)
-            await report(plane, load(made, parked=5))
-            await quiet(hook, asked)
-            await pass_pause(plane.store, made)
+        deployment = await sleeping(plane, hook)
+        for count, pause_ms in enumerate((1_000, 2_000, 4_000), start=1):
+            await report(plane, load(deployment, parked=5))
+            record = await settled(plane.store, deployment, count, hook)
+            assert (record.status, abs(record.wake_pause_ms)) == ("SCALED_TO_ZERO", pause_ms)
+            await report(plane, load(deployment, parked=5))
+            await quiet(hook, count)
+            await pass_pause(plane.store, deployment)
         hook.status = 200
-        await report(plane, load(made, parked=5))
-        seen = await settled(plane.store, made, 4, hook)
-        assert (seen.status, seen.wake_pause_ms) == ("WAKING_UP", 10_000)
+        await report(plane, load(deployment, parked=5))
+        record = await settled(plane.store, deployment, 4, hook)
+        assert (record.status, record.wake_pause_ms) == ("WAKING_UP", 10_000)
 
 
 async def test_first_retry_comes_after_a_second_by_itself(sqlite_plane: ControlPlane) -> None:
     async with listening(500) as hook:
-        made = await sleeping(sqlite_plane, hook)
+        deployment = await sleeping(sqlite_plane, hook)
 
         async def reporting() -> bool:
-            await report(sqlite_plane, load(made, parked=5))
+            await report(sqlite_plane, load(deployment, parked=5))
             return len(hook.bodies) == 2
 
         await eventually(reporting, every_s=0.1)
@@ -191,10 +194,10 @@ async def test_first_retry_comes_after_a_second_by_itself(sqlite_plane: ControlP
 async def test_hook_that_hangs_delays_neither_reports_nor_other_hooks(sqlite_plane: ControlPlane) -> None:
     async with listening(hangs=True) as hanging, listening() as hook:
         stuck = await sleeping(sqlite_plane, hanging)
-        made = await sleeping(sqlite_plane, hook)
+        deployment = await sleeping(sqlite_plane, hook)
         async with asyncio.timeout(8):  # less than the client's timeout
-            await report(sqlite_plane, load(stuck, parked=1), load(made, parked=1))
-            await settled(sqlite_plane.store, made, 1, hook)
+            await report(sqlite_plane, load(stuck, parked=1), load(deployment, parked=1))
+            await settled(sqlite_plane.store, deployment, 1, hook)
         assert len(hanging.bodies) == 1
 
 
@@ -210,9 +213,9 @@ async def test_one_workspace_with_many_hanging_hooks_leaves_room_for_others(
         refused.refused(503, "TOO_MANY_WAKE_HOOKS")
         other = await sqlite_plane.another_workspace()
         theirs = ControlPlane(sqlite_plane.client, sqlite_plane.store, other["api_key"], other["workspace_id"])
-        made = await sleeping(theirs, hook)
-        await report(sqlite_plane, load(made, parked=1))
-        await settled(sqlite_plane.store, made, 1, hook)
+        deployment = await sleeping(theirs, hook)
+        await report(sqlite_plane, load(deployment, parked=1))
+        await settled(sqlite_plane.store, deployment, 1, hook)
         hanging.gate.set()
 
         async def rest() -> bool:
@@ -224,17 +227,17 @@ async def test_one_workspace_with_many_hanging_hooks_leaves_room_for_others(
 
 async def test_need_is_asked_again_when_the_one_who_asked_died(plane: ControlPlane) -> None:
     async with listening() as hook:
-        made = await sleeping(plane, hook)
-        record = DeploymentRecord(made["id"], made["model_id"], "", "SCALED_TO_ZERO", (), 1, 1, hook.url)
+        deployment = await sleeping(plane, hook)
+        record = DeploymentRecord(deployment["id"], deployment["model_id"], "", "SCALED_TO_ZERO", (), 1, 1, hook.url)
         request = WakeRequest(plane.workspace_id, record, "request", 1)
         assert isinstance(await claim_wake(plane.store, request), WakeClaim)  # and then its process was killed
         assert await claim_wake(plane.store, request) is NoClaim.NOT_YET
-        await report(plane, load(made, parked=1))
+        await report(plane, load(deployment, parked=1))
         assert hook.bodies == []
-        await pass_pause(plane.store, made)  # the claim's lease ends
+        await pass_pause(plane.store, deployment)  # the claim's lease ends
 
         async def reporting() -> int:
-            await report(plane, load(made, parked=1))
+            await report(plane, load(deployment, parked=1))
             return len(hook.bodies)
 
         await eventually(reporting, every_s=0.05)
@@ -246,8 +249,8 @@ async def test_two_processes_cannot_both_have_the_turn(database_url: str) -> Non
         running_plane(database_url, **HERE) as one,
         running_plane(database_url, prefix="b", **HERE) as two,
     ):
-        made = await sleeping(one, hook)
-        record = DeploymentRecord(made["id"], made["model_id"], "", "SCALED_TO_ZERO", (), 1, 1, hook.url)
+        deployment = await sleeping(one, hook)
+        record = DeploymentRecord(deployment["id"], deployment["model_id"], "", "SCALED_TO_ZERO", (), 1, 1, hook.url)
         request = WakeRequest(one.workspace_id, record, "request", 1)
         claims = await asyncio.gather(*(claim_wake(plane.store, request) for plane in (one, two) * 10))
         assert len([claim for claim in claims if isinstance(claim, WakeClaim)]) == 1
@@ -257,38 +260,38 @@ async def test_two_processes_cannot_both_have_the_turn(database_url: str) -> Non
 async def test_change_during_the_call_is_not_undone_by_its_answer(sqlite_plane: ControlPlane, change: str) -> None:
     plane = sqlite_plane
     async with listening(hangs=True) as hook:
-        made = await sleeping(plane, hook)
-        await report(plane, load(made, parked=1))
+        deployment = await sleeping(plane, hook)
+        await report(plane, load(deployment, parked=1))
         await eventually(lambda: hook.bodies)
         if change == "replicas":
-            (await plane.put(f"{made['path']}/replicas", {"replicas": ["http://127.0.0.1:1"]})).ok()
+            (await plane.put(f"{deployment['path']}/replicas", {"replicas": ["http://127.0.0.1:1"]})).ok()
         elif change == "wake_url":
-            (await plane.patch(made["path"], {"wake_url": hook.url})).ok()
+            (await plane.patch(deployment["path"], {"wake_url": hook.url})).ok()
         else:
-            (await plane.post(f"{made['path']}/activate")).ok()
-        before = await row(plane.store, made)
+            (await plane.post(f"{deployment['path']}/activate")).ok()
+        before = await row(plane.store, deployment)
         assert before.wake_next_ms == 0
         hook.gate.set()
         await asyncio.sleep(0.3)
-        assert await row(plane.store, made) == before
+        assert await row(plane.store, deployment) == before
 
 
 async def test_deployment_without_need_is_not_woken(plane: ControlPlane) -> None:
     async with listening() as hook:
-        made = await deployment(plane, "http://127.0.0.1:1", wake_url=hook.url)
-        await report(plane, load(made, parked=3))
-        (await plane.put(f"{made['path']}/replicas", {"replicas": []})).ok()
-        await report(plane, load(made, parked=0, queued=3, in_flight=3))
-        (await plane.post(f"{made['path']}/deactivate")).ok()
-        await report(plane, load(made, parked=3))
+        deployment = await create_deployment(plane, "http://127.0.0.1:1", wake_url=hook.url)
+        await report(plane, load(deployment, parked=3))
+        (await plane.put(f"{deployment['path']}/replicas", {"replicas": []})).ok()
+        await report(plane, load(deployment, parked=0, queued=3, in_flight=3))
+        (await plane.post(f"{deployment['path']}/deactivate")).ok()
+        await report(plane, load(deployment, parked=3))
         await quiet(hook, 0)
 
 
 async def test_new_deployment_is_woken_while_deploying(plane: ControlPlane) -> None:
     async with listening() as hook:
-        made = await deployment(plane, wake_url=hook.url)
-        await report(plane, load(made, parked=3))
-        assert (await settled(plane.store, made, 1, hook)).status == "WAKING_UP"
+        deployment = await create_deployment(plane, wake_url=hook.url)
+        await report(plane, load(deployment, parked=3))
+        assert (await settled(plane.store, deployment, 1, hook)).status == "WAKING_UP"
         assert hook.bodies[0]["parked"] == 3
 
 
@@ -298,12 +301,12 @@ async def wake(plane: ControlPlane, of: Json) -> None:
 
 async def test_wake_without_a_call_asks_once(plane: ControlPlane) -> None:
     async with listening() as hook:
-        made = await sleeping(plane, hook)
-        await asyncio.gather(*(wake(plane, made) for _ in range(20)))
-        assert (await settled(plane.store, made, 1, hook)).status == "WAKING_UP"
+        deployment = await sleeping(plane, hook)
+        await asyncio.gather(*(wake(plane, deployment) for _ in range(20)))
+        assert (await settled(plane.store, deployment, 1, hook)).status == "WAKING_UP"
         assert hook.bodies[0]["reason"] == "wake"
         assert hook.bodies[0]["parked"] == 0
-        await wake(plane, made)
+        await wake(plane, deployment)
         await quiet(hook, 1)
 
 
@@ -312,22 +315,22 @@ async def test_wake_without_a_call_is_tried_again_after_a_failure(
 ) -> None:
     monkeypatch.setattr(wake_sender, "TRY_AGAIN_S", 0.05)
     async with listening(500) as hook:
-        made = await sleeping(sqlite_plane, hook)
-        await wake(sqlite_plane, made)
+        deployment = await sleeping(sqlite_plane, hook)
+        await wake(sqlite_plane, deployment)
         await eventually(lambda: hook.bodies)
         hook.status = 200
-        await eventually(lambda: _status(sqlite_plane, made, "WAKING_UP"), every_s=0.05)
+        await eventually(lambda: _status(sqlite_plane, deployment, "WAKING_UP"), every_s=0.05)
         await quiet(hook, 2)
 
 
 async def test_wake_of_what_needs_none_is_accepted_and_of_what_is_not_there_404(sqlite_plane: ControlPlane) -> None:
     plane = sqlite_plane
-    await wake(plane, await deployment(plane))
-    await wake(plane, await deployment(plane, "http://127.0.0.1:1"))
-    made = await deployment(plane)
-    other = await deployment(plane)
-    (await tell(plane, "wake", {"model_id": other["model_id"], "deployment_id": made["id"]})).refused(404)
-    (await tell(plane, "wake", {"model_id": made["model_id"], "deployment_id": "dep_x"})).refused(404)
+    await wake(plane, await create_deployment(plane))
+    await wake(plane, await create_deployment(plane, "http://127.0.0.1:1"))
+    deployment = await create_deployment(plane)
+    other = await create_deployment(plane)
+    (await tell(plane, "wake", {"model_id": other["model_id"], "deployment_id": deployment["id"]})).refused(404)
+    (await tell(plane, "wake", {"model_id": deployment["model_id"], "deployment_id": "dep_x"})).refused(404)
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -335,12 +338,12 @@ async def test_log_names_the_deployment_and_never_the_hooks_path(
     sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     async with listening(status) as hook:
-        made = await sleeping(sqlite_plane, hook)
+        deployment = await sleeping(sqlite_plane, hook)
         with caplog.at_level(logging.INFO):
-            await report(sqlite_plane, load(made, parked=1))
+            await report(sqlite_plane, load(deployment, parked=1))
             await eventually(lambda: any("Wake hook" in record.message for record in caplog.records))
     (line,) = [record for record in caplog.records if "Wake hook" in record.message]
-    assert made["id"] in line.message
+    assert deployment["id"] in line.message
     assert "127.0.0.1" in line.message
     assert (status == 200) == (line.levelno == logging.INFO)
     ours = [record for record in caplog.records if record.name.startswith("control")]
@@ -349,9 +352,9 @@ async def test_log_names_the_deployment_and_never_the_hooks_path(
 
 async def test_outcomes_are_counted(sqlite_plane: ControlPlane) -> None:
     async with listening(500) as hook:
-        made = await sleeping(sqlite_plane, hook)
-        await report(sqlite_plane, load(made, parked=1))
-        await settled(sqlite_plane.store, made, 1, hook)
+        deployment = await sleeping(sqlite_plane, hook)
+        await report(sqlite_plane, load(deployment, parked=1))
+        await settled(sqlite_plane.store, deployment, 1, hook)
 
         async def counted() -> bool:
             metrics = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
@@ -363,11 +366,13 @@ async def test_outcomes_are_counted(sqlite_plane: ControlPlane) -> None:
 async def test_answer_of_a_deleted_deployment_has_no_effect(sqlite_plane: ControlPlane) -> None:
     plane = sqlite_plane
     async with listening(hangs=True) as hook:
-        made = await sleeping(plane, hook)
-        await report(plane, load(made, parked=1))
+        deployment = await sleeping(plane, hook)
+        await report(plane, load(deployment, parked=1))
         await eventually(lambda: hook.bodies)
-        (await plane.delete(made["path"])).ok()
-        assert await finish_wake(plane.store, WakeClaim(made["model_id"], made["id"], hook.url, 1), True) == 0
+        (await plane.delete(deployment["path"])).ok()
+        assert (
+            await finish_wake(plane.store, WakeClaim(deployment["model_id"], deployment["id"], hook.url, 1), True) == 0
+        )
         hook.gate.set()
 
 

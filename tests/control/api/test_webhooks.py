@@ -65,7 +65,7 @@ class Receivers:
 
     def keys(self, url: str = URL) -> list[str]:
         """The keys of all events sent to `url`, once for each time they were sent."""
-        bodies = [orjson.loads(body) for called, _, body in self.calls if called == url]
+        bodies = [orjson.loads(body) for address, _, body in self.calls if address == url]
         return sorted(event["idempotencyKey"] for body in bodies for event in body["data"]["events"])
 
 
@@ -87,14 +87,14 @@ async def sending(store: Store, *receivers: Receivers, options: SenderOptions = 
 
 @pytest.fixture
 async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
-    async with running_plane(database_url, **QUIET) as found:
-        yield found
+    async with running_plane(database_url, **QUIET) as control_plane:
+        yield control_plane
 
 
 @pytest.fixture
 async def sqlite_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as found:
-        yield found
+    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as control_plane:
+        yield control_plane
 
 
 async def create_webhook(plane: ControlPlane, url: str = URL) -> Any:
@@ -110,8 +110,8 @@ async def ingest_events(plane: ControlPlane, *numbers: int, **more: Any) -> None
 async def make_due(store: Store) -> None:
     """Make every delivery that is not leased due now."""
     async with store.write() as tx:
-        waiting = update(webhook_deliveries).where(webhook_deliveries.c.lease.is_(None))
-        await tx.conn.execute(waiting.values(next_attempt_at_ms=0))
+        statement = update(webhook_deliveries).where(webhook_deliveries.c.lease.is_(None))
+        await tx.conn.execute(statement.values(next_attempt_at_ms=0))
 
 
 async def deliveries(plane: ControlPlane, webhook: Any, **params: Any) -> list[Any]:
@@ -122,18 +122,18 @@ async def deliveries(plane: ControlPlane, webhook: Any, **params: Any) -> list[A
 
 
 async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
-    made = (await plane.post(PATH, {"url": URL, "description": "ledger"})).ok()
-    assert made["secret"].startswith("whsec_")
-    shown = (await plane.get(f"{PATH}/{made['id']}")).ok()
-    assert shown == {**made, "secret": None}
-    assert (shown["url"], shown["description"], shown["enabled"]) == (URL, "ledger", True)
-    assert (await plane.get(PATH)).ok()["items"] == [shown]
-    changed = (await plane.patch(f"{PATH}/{made['id']}", {"enabled": False, "description": None})).ok()
+    webhook = (await plane.post(PATH, {"url": URL, "description": "ledger"})).ok()
+    assert webhook["secret"].startswith("whsec_")
+    state = (await plane.get(f"{PATH}/{webhook['id']}")).ok()
+    assert state == {**webhook, "secret": None}
+    assert (state["url"], state["description"], state["enabled"]) == (URL, "ledger", True)
+    assert (await plane.get(PATH)).ok()["items"] == [state]
+    changed = (await plane.patch(f"{PATH}/{webhook['id']}", {"enabled": False, "description": None})).ok()
     assert (changed["enabled"], changed["description"], changed["secret"]) == (False, None, None)
-    assert changed["updated_at"] > shown["updated_at"]
-    assert (await plane.delete(f"{PATH}/{made['id']}")).ok() == {"id": made["id"], "url": URL}
-    (await plane.get(f"{PATH}/{made['id']}")).refused(404)
-    (await plane.delete(f"{PATH}/{made['id']}")).refused(404)
+    assert changed["updated_at"] > state["updated_at"]
+    assert (await plane.delete(f"{PATH}/{webhook['id']}")).ok() == {"id": webhook["id"], "url": URL}
+    (await plane.get(f"{PATH}/{webhook['id']}")).refused(404)
+    (await plane.delete(f"{PATH}/{webhook['id']}")).refused(404)
 
 
 @pytest.mark.parametrize(
@@ -155,28 +155,28 @@ async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane
 async def test_a_webhook_url_that_breaks_the_base_url_rules_is_refused(sqlite_plane: ControlPlane, url: str) -> None:
     refused = (await sqlite_plane.post(PATH, {"url": url})).refused(400)
     assert "base_url" not in orjson.dumps(refused).decode()
-    made = await create_webhook(sqlite_plane)
-    (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
+    webhook = await create_webhook(sqlite_plane)
+    (await sqlite_plane.patch(f"{PATH}/{webhook['id']}", {"url": url})).refused(400)
 
 
 async def test_a_url_that_later_rules_forbid_is_not_called(tmp_path: Path) -> None:
     """The operator's current settings apply, not those of the time when the URL was given."""
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with running_plane(url, **QUIET) as before:
-        made = await create_webhook(before)
-        (await before.post(f"{PATH}/{made['id']}/test")).ok()
+        webhook = await create_webhook(before)
+        (await before.post(f"{PATH}/{webhook['id']}/test")).ok()
     eager = {"webhook_poll_interval_s": 0.01, "platform_hosts": "hooks.example.com"}
     async with running_plane(url, "later", **eager) as plane, asyncio.timeout(20):
         plane = replace(plane, key=before.key)
-        while not (attempts := (await deliveries(plane, made))[0]["attempts"]):
+        while not (attempts := (await deliveries(plane, webhook))[0]["attempts"]):
             await asyncio.sleep(0.05)
         assert attempts[0]["error"] == "the URL may not be called"
         assert attempts[0]["status_code"] is None
 
 
 async def test_a_disabled_webhook_keeps_its_pending_messages(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
-    one = f"{PATH}/{made['id']}"
+    webhook = await create_webhook(sqlite_plane)
+    one = f"{PATH}/{webhook['id']}"
     await ingest_events(sqlite_plane, 1)
     (await sqlite_plane.patch(one, {"enabled": False})).ok()
     await ingest_events(sqlite_plane, 2)
@@ -202,17 +202,17 @@ NO_CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("body", NO_CHANGES)
 async def test_an_empty_webhook_change_is_400(sqlite_plane: ControlPlane, body: Any) -> None:
-    made = await create_webhook(sqlite_plane)
-    (await sqlite_plane.patch(f"{PATH}/{made['id']}", body)).refused(400)
+    webhook = await create_webhook(sqlite_plane)
+    (await sqlite_plane.patch(f"{PATH}/{webhook['id']}", body)).refused(400)
 
 
 async def test_a_null_member_of_a_change_counts_as_absent(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
-    one = f"{PATH}/{made['id']}"
+    webhook = await create_webhook(sqlite_plane)
+    one = f"{PATH}/{webhook['id']}"
     nulls = dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
-    kept = (await sqlite_plane.patch(one, nulls | {"enabled": False})).ok()
-    assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
-        *(made["url"], made["description"]),
+    state = (await sqlite_plane.patch(one, nulls | {"enabled": False})).ok()
+    assert (state["url"], state["description"], state["enabled"], state["secret"]) == (
+        *(webhook["url"], webhook["description"]),
         *(False, None),
     )
     rotated = (await sqlite_plane.patch(one, nulls | {"rotate_secret": True})).ok()
@@ -222,12 +222,12 @@ async def test_a_null_member_of_a_change_counts_as_absent(sqlite_plane: ControlP
 
 
 async def test_webhooks_of_other_workspaces_are_404(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
+    webhook = await create_webhook(sqlite_plane)
     await ingest_events(sqlite_plane, 1)
-    (delivery,) = await deliveries(sqlite_plane, made)
+    (delivery,) = await deliveries(sqlite_plane, webhook)
     other = (await sqlite_plane.another_workspace())["api_key"]
     assert (await sqlite_plane.get(PATH, key=other)).ok()["items"] == []
-    one = f"{PATH}/{made['id']}"
+    one = f"{PATH}/{webhook['id']}"
     (await sqlite_plane.get(one, key=other)).refused(404)
     (await sqlite_plane.patch(one, {"enabled": False}, key=other)).refused(404)
     (await sqlite_plane.get(f"{one}/deliveries", key=other)).refused(404)
@@ -245,13 +245,13 @@ async def test_a_workspace_has_a_bounded_number_of_webhooks(sqlite_plane: Contro
 
 
 async def test_webhook_secrets_are_sealed_and_reencrypted(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
+    webhook = await create_webhook(sqlite_plane)
     fresh = b"n" * 32
     await reencrypt_all(sqlite_plane.store, (fresh, *SECRET_KEYS))
     async with sqlite_plane.store.read() as conn:
         row = (await conn.execute(select(webhooks_table))).one()
-    assert made["secret"] not in row.secret
-    assert unseal((fresh,), made["id"], row.secret) == made["secret"]
+    assert webhook["secret"] not in row.secret
+    assert unseal((fresh,), webhook["id"], row.secret) == webhook["secret"]
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ async def test_every_webhook_of_the_workspace_gets_each_event_once(plane: Contro
 
 
 async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: ControlPlane) -> None:
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, 1)
     answers = iter([500, None, 200])
     receivers = Receivers(answer=lambda url: next(answers))
@@ -291,7 +291,7 @@ async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: Con
         await eventually(lambda: len(counted) == 3)
     assert counted == ["failed", "failed", "delivered"]
     assert len({(headers["webhook-id"], body) for _, headers, body in receivers.calls}) == 1
-    (delivery,) = await deliveries(plane, made)
+    (delivery,) = await deliveries(plane, webhook)
     assert (delivery["status"], delivery["attempt_count"], delivery["event_count"]) == ("DELIVERED", 3, 1)
     assert [attempt["status_code"] for attempt in delivery["attempts"]] == [500, None, 200]
     assert delivery["id"] == receivers.calls[0][1]["webhook-id"]
@@ -299,7 +299,7 @@ async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: Con
 
 
 async def test_a_message_is_dead_after_three_days_and_can_be_redelivered(plane: ControlPlane) -> None:
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, 1)
     async with plane.store.write() as tx:
         long_ago = {"retry_since_ms": -RETRY_FOR_MS}
@@ -308,54 +308,54 @@ async def test_a_message_is_dead_after_three_days_and_can_be_redelivered(plane: 
     receivers = Receivers(answer=lambda url: status)
     async with sending(plane.store, receivers) as counted:
         await eventually(lambda: counted == ["dead"])
-        (dead,) = await deliveries(plane, made, status="DEAD")
-        assert await deliveries(plane, made, status="PENDING") == []
+        (dead,) = await deliveries(plane, webhook, status="DEAD")
+        assert await deliveries(plane, webhook, status="PENDING") == []
         status = 200
-        again = (await plane.post(f"{PATH}/{made['id']}/deliveries/{dead['id']}/redeliver")).ok()
+        again = (await plane.post(f"{PATH}/{webhook['id']}/deliveries/{dead['id']}/redeliver")).ok()
         assert (again["status"], again["id"]) == ("PENDING", dead["id"])
         await eventually(lambda: counted == ["dead", "delivered"])
-    (delivered,) = await deliveries(plane, made)
+    (delivered,) = await deliveries(plane, webhook)
     assert (delivered["status"], delivered["attempt_count"]) == ("DELIVERED", 2)
 
 
 async def test_a_delivered_message_can_be_redelivered(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
+    webhook = await create_webhook(sqlite_plane)
     await ingest_events(sqlite_plane, 1)
     receivers = Receivers()
     async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: len(counted) == 1)
-        (delivery,) = await deliveries(sqlite_plane, made)
-        (await sqlite_plane.post(f"{PATH}/{made['id']}/deliveries/{delivery['id']}/redeliver")).ok()
+        (delivery,) = await deliveries(sqlite_plane, webhook)
+        (await sqlite_plane.post(f"{PATH}/{webhook['id']}/deliveries/{delivery['id']}/redeliver")).ok()
         await eventually(lambda: len(counted) == 2)
     assert receivers.keys() == [event_key(1)] * 2
-    (await sqlite_plane.post(f"{PATH}/{made['id']}/deliveries/msg_nobody/redeliver")).refused(404)
+    (await sqlite_plane.post(f"{PATH}/{webhook['id']}/deliveries/msg_nobody/redeliver")).refused(404)
 
 
 async def test_a_test_message_is_delivered_and_logged(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
-    sent = (await sqlite_plane.post(f"{PATH}/{made['id']}/test")).ok()
-    assert (sent["type"], sent["status"], sent["event_count"]) == ("TEST", "PENDING", 0)
+    webhook = await create_webhook(sqlite_plane)
+    delivery = (await sqlite_plane.post(f"{PATH}/{webhook['id']}/test")).ok()
+    assert (delivery["type"], delivery["status"], delivery["event_count"]) == ("TEST", "PENDING", 0)
     receivers = Receivers()
     async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: counted == ["delivered"])
     _, headers, body = receivers.calls[0]
-    message = Webhook(made["secret"]).verify(body, dict(headers))
+    message = Webhook(webhook["secret"]).verify(body, dict(headers))
     assert (message["type"], message["data"]) == ("TEST", {"events": []})
-    assert headers["webhook-id"] == sent["id"]
+    assert headers["webhook-id"] == delivery["id"]
 
 
 async def test_both_secrets_are_valid_while_the_overlap_lasts(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
-    one = f"{PATH}/{made['id']}"
+    webhook = await create_webhook(sqlite_plane)
+    one = f"{PATH}/{webhook['id']}"
     rotated = (await sqlite_plane.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 3600})).ok()
-    assert rotated["secret"] not in (None, made["secret"])
+    assert rotated["secret"] not in (None, webhook["secret"])
     assert rotated["previous_secret_expires_at"] > rotated["updated_at"]
     await sqlite_plane.post(f"{one}/test")
     receivers = Receivers()
     async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: len(counted) == 1)
         _, headers, body = receivers.calls[0]
-        for secret in (made["secret"], rotated["secret"]):
+        for secret in (webhook["secret"], rotated["secret"]):
             Webhook(secret).verify(body, dict(headers))
         assert len(headers["webhook-signature"].split()) == 2
         final = (await sqlite_plane.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 0})).ok()
@@ -367,18 +367,18 @@ async def test_both_secrets_are_valid_while_the_overlap_lasts(sqlite_plane: Cont
 
 
 async def test_deliveries_are_paged_newest_first(sqlite_plane: ControlPlane) -> None:
-    made = await create_webhook(sqlite_plane)
-    sent = [(await sqlite_plane.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
-    path = f"{PATH}/{made['id']}/deliveries"
-    seen = []
+    webhook = await create_webhook(sqlite_plane)
+    ids = [(await sqlite_plane.post(f"{PATH}/{webhook['id']}/test")).ok()["id"] for _ in range(5)]
+    path = f"{PATH}/{webhook['id']}/deliveries"
+    listed_ids = []
     answer = (await sqlite_plane.get(path, params={"limit": 2, "status": "PENDING"})).ok()
     while True:
-        seen += [item["id"] for item in answer["items"]]
+        listed_ids += [item["id"] for item in answer["items"]]
         if not answer["pagination"]["has_more"]:
             break
         answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
-    assert sorted(seen) == sorted(sent)
-    assert seen == sorted(seen, reverse=True)
+    assert sorted(listed_ids) == sorted(ids)
+    assert listed_ids == sorted(listed_ids, reverse=True)
     (await sqlite_plane.get(path, params={"status": "LOST"})).refused(400)
 
 
@@ -404,8 +404,8 @@ async def test_several_processes_deliver_each_event_once(plane: ControlPlane) ->
         for start in range(0, 3000, 100):
             await ingest_events(plane, *range(start, start + 100))
         await eventually(lambda: len(counted) == 30)
-    told = [key for process in processes for key in process.keys()]  # noqa: SIM118 (not a dict's)
-    assert sorted(told) == [event_key(n) for n in range(3000)]
+    keys = [key for process in processes for key in process.keys()]  # noqa: SIM118 (not a dict's)
+    assert sorted(keys) == [event_key(n) for n in range(3000)]
 
 
 async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: ControlPlane) -> None:
@@ -449,14 +449,14 @@ async def test_a_result_after_the_lease_expired_is_ignored(plane: ControlPlane) 
 
 async def test_a_leased_message_is_claimed_by_no_other_process(plane: ControlPlane) -> None:
     """The lease has expired, and the claim arrives while the attempt's result is being written."""
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, 1)
 
     async def claim(tx: WriteTx) -> list[DeliveryRecord]:
-        over_at_once = Claim(made["id"], "a lease", most=4, lease_ms=-1000)
-        found = await webhook_rows.claim_deliveries(tx, over_at_once, await database_ms(tx.conn))
-        assert found is not None
-        return found[1]
+        over_at_once = Claim(webhook["id"], "a lease", most=4, lease_ms=-1000)
+        batch = await webhook_rows.claim_deliveries(tx, over_at_once, await database_ms(tx.conn))
+        assert batch is not None
+        return batch[1]
 
     (delivery,) = await plane.store.transact(claim)
     async with plane.store.write() as tx:
@@ -464,50 +464,50 @@ async def test_a_leased_message_is_claimed_by_no_other_process(plane: ControlPla
         another = asyncio.create_task(plane.store.transact(claim))
         await wait_until_blocked_by_lock(plane.store)
     assert await another == []
-    ((status, attempts),) = [(one["status"], one["attempt_count"]) for one in await deliveries(plane, made)]
+    ((status, attempts),) = [(one["status"], one["attempt_count"]) for one in await deliveries(plane, webhook)]
     assert (status, attempts) == ("DELIVERED", 1)
 
 
 async def test_a_leased_message_cannot_be_redelivered(plane: ControlPlane) -> None:
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, 1)
-    (waiting,) = await deliveries(plane, made)
+    (delivery,) = await deliveries(plane, webhook)
     async with plane.store.write() as tx:
-        claim = Claim(made["id"], "a lease", most=4, lease_ms=60_000)
+        claim = Claim(webhook["id"], "a lease", most=4, lease_ms=60_000)
         assert await webhook_rows.claim_deliveries(tx, claim, await database_ms(tx.conn)) is not None
-        by_hand = asyncio.create_task(plane.post(f"{PATH}/{made['id']}/deliveries/{waiting['id']}/redeliver"))
+        by_hand = asyncio.create_task(plane.post(f"{PATH}/{webhook['id']}/deliveries/{delivery['id']}/redeliver"))
         await wait_until_blocked_by_lock(plane.store)
     (await by_hand).refused(409)
 
 
 async def test_a_message_redelivered_during_cleanup_is_kept(plane: ControlPlane) -> None:
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, 1)
-    (waiting,) = await deliveries(plane, made)
+    (delivery,) = await deliveries(plane, webhook)
     async with plane.store.write() as tx:
-        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "DELIVERED", "ended_at_ms": 1})
+        await webhook_rows.update_delivery(tx, delivery["id"], {"status": "DELIVERED", "ended_at_ms": 1})
 
     async def forget(tx: WriteTx) -> int:
         return await webhook_rows.forget_deliveries(tx, "DELIVERED", 2, 10)
 
     async with plane.store.write() as tx:
-        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "PENDING", "ended_at_ms": None})
+        await webhook_rows.update_delivery(tx, delivery["id"], {"status": "PENDING", "ended_at_ms": None})
         forgetting = asyncio.create_task(plane.store.transact(forget))
         await wait_until_blocked_by_lock(plane.store)
     assert await forgetting == 0
-    assert [one["id"] for one in await deliveries(plane, made)] == [waiting["id"]]
+    assert [one["id"] for one in await deliveries(plane, webhook)] == [delivery["id"]]
 
 
 async def wait_until_blocked_by_lock(store: Store) -> None:
     """Wait until a statement is blocked by a lock. SQLite: the writer queues before its first statement."""
     if store.engine.dialect.name == "sqlite":
         return
-    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-    found = None
+    query = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+    row = None
     async with asyncio.timeout(20):
-        while found is None:
+        while row is None:
             async with store.read() as conn:  # a new transaction each time: within one, the view does not change
-                found = (await conn.execute(waiting)).first()
+                row = (await conn.execute(query)).first()
 
 
 @pytest.mark.parametrize(
@@ -534,11 +534,11 @@ async def test_polling_queries_use_a_partial_index(store: Store, query: Select[A
 
 
 async def test_deleting_a_webhook_deletes_messages_of_a_concurrent_ingest(plane: ControlPlane) -> None:
-    made = await create_webhook(plane)
+    webhook = await create_webhook(plane)
     await ingest_events(plane, *range(3))
-    (await plane.delete(f"{PATH}/{made['id']}")).ok()
+    (await plane.delete(f"{PATH}/{webhook['id']}")).ok()
     async with plane.store.write() as tx:  # as written by an ingest that read the webhook before its deletion
-        await webhook_rows.insert_deliveries(tx, [new_delivery(made["id"], "API_BILLING_USAGE", ["k"], 0)])
+        await webhook_rows.insert_deliveries(tx, [new_delivery(webhook["id"], "API_BILLING_USAGE", ["k"], 0)])
     receivers = Receivers()
     async with sending(plane.store, receivers):
         await asyncio.sleep(0.1)

@@ -26,22 +26,22 @@ class Browser:
     async def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Answer:
-        sent = {"Origin": self.origin, "Cookie": self.cookie} | dict(headers or {})
-        given = {"json": body} if body is not None else {}
+        all_headers = {"Origin": self.origin, "Cookie": self.cookie} | dict(headers or {})
+        arguments = {"json": body} if body is not None else {}
         url = self.plane.client.make_url(path)
         async with (
             ClientSession(cookie_jar=DummyCookieJar()) as client,
             client.request(
                 method,
                 url,
-                headers={name: value for name, value in sent.items() if value},
+                headers={name: value for name, value in all_headers.items() if value},
                 allow_redirects=False,
-                **given,
+                **arguments,
                 **more,
             ) as answer,
         ):
-            found = await (answer.json() if answer.content_type == "application/json" else answer.text())
-            return Answer(answer.status, found, answer.headers)
+            content = await (answer.json() if answer.content_type == "application/json" else answer.text())
+            return Answer(answer.status, content, answer.headers)
 
     async def get(self, path: str, **more: Any) -> Answer:
         return await self.ask("GET", path, **more)

@@ -80,15 +80,15 @@ def test_every_page_loads_little() -> None:
 
 def loaded_with(module: str) -> set[str]:
     """The module, and all modules that it imports at once."""
-    found = set[str]()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
+    names = set[str]()
+    queue = [module]
+    while queue:
+        name = queue.pop()
+        if name not in names:
+            names.add(name)
             source = ASSETS[name].read_text()
-            waiting += [normpath(join(dirname(name), path)) for path in IMPORTED.findall(source)]
-    return found
+            queue += [normpath(join(dirname(name), path)) for path in IMPORTED.findall(source)]
+    return names
 
 
 NEITHER = (

@@ -50,8 +50,8 @@ async def plane_at(proxy_url: str | None, migrated_file: Path, tmp_path: Path) -
 def relayed(body: bytes) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the proxy's answer."""
     first, _, rest = body.partition(b"\n")
-    told = json.loads(first)
-    return told["status"], dict(told["headers"]), rest
+    status_line = json.loads(first)
+    return status_line["status"], dict(status_line["headers"]), rest
 
 
 async def call(browser: Browser, **members: Any) -> tuple[int, dict[str, str], bytes]:
@@ -66,10 +66,10 @@ async def call(browser: Browser, **members: Any) -> tuple[int, dict[str, str], b
 async def streaming(browser: Browser, **members: Any) -> AsyncIterator[ClientResponse]:
     """An answer while it comes; leaving the block leaves the call."""
     url = browser.plane.client.make_url(CALL)
-    sent = {"Origin": browser.origin, "Cookie": browser.cookie}
+    headers = {"Origin": browser.origin, "Cookie": browser.cookie}
     async with (
         ClientSession(cookie_jar=DummyCookieJar()) as client,
-        client.post(url, json=members, headers=sent) as answered,
+        client.post(url, json=members, headers=headers) as answered,
     ):
         yield answered
 
@@ -113,9 +113,9 @@ async def test_page_may_name_another_key(relaying: ControlPlane, proxy: Scripted
 
 
 async def test_key_that_may_only_invoke_may_call(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
-    made = (await relaying.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
-    await call(await logged_in(relaying, made["api_key"]), **ASK)
-    assert proxy.received[0].header("authorization") == f"Bearer {made['api_key']}"
+    key = (await relaying.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
+    await call(await logged_in(relaying, key["api_key"]), **ASK)
+    assert proxy.received[0].header("authorization") == f"Bearer {key['api_key']}"
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ async def test_body_has_at_most_a_mebibyte(relaying: ControlPlane, proxy: Script
     browser = await logged_in(relaying)
     large = json.dumps({**ASK, "body": "a" * 1_048_576}).encode()
     url = relaying.client.make_url(CALL)
-    sent = {"Origin": browser.origin, "Cookie": browser.cookie}
+    headers = {"Origin": browser.origin, "Cookie": browser.cookie}
     async with ClientSession(cookie_jar=DummyCookieJar(), headers={"Content-Type": "application/json"}) as client:
-        async with client.post(url, data=io.BytesIO(large), headers=sent) as answered:
+        async with client.post(url, data=io.BytesIO(large), headers=headers) as answered:
             assert answered.status == 413
-        async with client.post(url, data=io.BytesIO(large[:100] + large[600:]), headers=sent) as answered:
+        async with client.post(url, data=io.BytesIO(large[:100] + large[600:]), headers=headers) as answered:
             assert answered.status == 200
     (received,) = proxy.received
     assert len(received.body) == 1_048_576 + 2 - 500
@@ -202,9 +202,9 @@ async def test_only_sessions_of_callers_may_call(relaying: ControlPlane, proxy: 
     (await Browser(relaying).ask("POST", CALL, ASK, key_alone)).refused(401, "UNAUTHORIZED")
     own = await logged_in(relaying)
     (await own.ask("POST", CALL, ASK, {"Origin": "https://evil.example"})).refused(403, "FOREIGN_ORIGIN")
-    asked = {**ASK, "api_key": relaying.key}
-    (await (await logged_in(relaying, federated)).ask("POST", CALL, asked)).refused(403, "FEDERATED_KEY")
-    (await (await logged_in(relaying, metrics)).ask("POST", CALL, asked)).refused(403, "MISSING_SCOPE")
+    request = {**ASK, "api_key": relaying.key}
+    (await (await logged_in(relaying, federated)).ask("POST", CALL, request)).refused(403, "FEDERATED_KEY")
+    (await (await logged_in(relaying, metrics)).ask("POST", CALL, request)).refused(403, "MISSING_SCOPE")
     assert proxy.received == []
 
 
@@ -220,13 +220,15 @@ async def test_answer_comes_as_it_is_sent(relaying: ControlPlane, proxy: Scripte
         assert await answered.content.read() == b"data: 2\n\n"
 
 
-@pytest.mark.parametrize("sent", [b"", head(200, STREAMED) + chunked(b"data: 1\n\n", end=False)], ids=["head", "body"])
+@pytest.mark.parametrize(
+    "output", [b"", head(200, STREAMED) + chunked(b"data: 1\n\n", end=False)], ids=["head", "body"]
+)
 async def test_browser_that_leaves_ends_the_call(
-    relaying: ControlPlane, proxy: ScriptedUpstream, sent: bytes, caplog: pytest.LogCaptureFixture
+    relaying: ControlPlane, proxy: ScriptedUpstream, output: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     browser = await logged_in(relaying)
-    proxy.plan(silent(sent))
+    proxy.plan(silent(output))
 
     async def leave_when_answered() -> None:
         async with streaming(browser, **ASK) as answered:
@@ -234,7 +236,7 @@ async def test_browser_that_leaves_ends_the_call(
 
     asking = asyncio.create_task(leave_when_answered())
     await proxy.until(lambda: proxy.open_connections == 1 and bool(proxy.received))
-    if not sent:
+    if not output:
         asking.cancel()
     await asyncio.wait({asking})
     async with asyncio.timeout(PATIENCE_S):
@@ -247,18 +249,18 @@ async def test_browser_that_leaves_ends_the_call(
 async def test_reader_that_stops_holds_up_the_proxy(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
     browser = await logged_in(relaying)
     stalled = asyncio.Event()
-    sent = 0
+    size = 0
     piece = chunked(b"a" * 65_536, end=False)
 
     async def behave(exchange: Exchange) -> None:
-        nonlocal sent
+        nonlocal size
         await exchange.read_body()
         await exchange.send(head(200, STREAMED))
         try:
-            while sent < 128 * len(piece) * 8:
+            while size < 128 * len(piece) * 8:
                 async with asyncio.timeout(0.5):
                     await exchange.send(piece)
-                sent += len(piece)
+                size += len(piece)
         except TimeoutError:
             stalled.set()
         exchange.reset()
@@ -268,7 +270,7 @@ async def test_reader_that_stops_holds_up_the_proxy(relaying: ControlPlane, prox
         await answered.content.readline()
         async with asyncio.timeout(30):
             await stalled.wait()
-    assert sent < 32 * 1024 * 1024, "what the kernel and the clients buffer is far less than that"
+    assert size < 32 * 1024 * 1024, "what the kernel and the clients buffer is far less than that"
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
@@ -304,10 +306,10 @@ async def test_proxy_that_gives_no_answer_is_503_and_the_key_is_not_logged(
     caplog.set_level(logging.DEBUG)
     browser = await logged_in(relaying)
     proxy.plan(raw(then=then), answer_json(500, {"error": "bug"}))
-    asked = {**ASK, "api_key": "tg_000000000001.secret-of-a-customer"}
-    (await browser.ask("POST", CALL, asked)).refused(503, "PROXY_UNAVAILABLE")
-    assert (await call(browser, **asked))[0] == 500
-    (await browser.ask("POST", CALL, {**asked, "path": "/metrics"})).refused(400)
+    request = {**ASK, "api_key": "tg_000000000001.secret-of-a-customer"}
+    (await browser.ask("POST", CALL, request)).refused(503, "PROXY_UNAVAILABLE")
+    assert (await call(browser, **request))[0] == 500
+    (await browser.ask("POST", CALL, {**request, "path": "/metrics"})).refused(400)
     assert "secret-of-a-customer" not in caplog.text
     assert relaying.key not in caplog.text
 
@@ -340,14 +342,14 @@ async def test_session_has_so_many_calls_at_once(relaying: ControlPlane, proxy: 
 
 def test_workspace_with_its_share_of_calls_leaves_places_to_others() -> None:
     places = CallPlaces()
-    with ExitStack() as taken:
+    with ExitStack() as stack:
         for number in range(MOST * 3 // 4):
-            taken.enter_context(places.taken(f"session-{number}", "acme"))
+            stack.enter_context(places.taken(f"session-{number}", "acme"))
         with pytest.raises(NoPlaceError), places.taken("session-x", "acme"):
             pass
-        taken.enter_context(places.taken("session-x", "another"))
+        stack.enter_context(places.taken("session-x", "another"))
     for _ in range(MOST_PER_SESSION):
-        taken.enter_context(places.taken("session-x", "acme"))
+        stack.enter_context(places.taken("session-x", "acme"))
     with pytest.raises(TooManyCallsError), places.taken("session-x", "acme"):
         pass
-    taken.close()
+    stack.close()

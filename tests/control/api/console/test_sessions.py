@@ -35,9 +35,9 @@ async def test_login_sets_a_cookie_for_this_host_that_no_script_reads(sqlite_pla
 
 async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
     browser = await logged_in(plane)
-    shown = (await browser.get(SESSION)).ok()
-    assert shown.pop("expires_at").endswith("Z")
-    assert shown == {
+    session = (await browser.get(SESSION)).ok()
+    assert session.pop("expires_at").endswith("Z")
+    assert session == {
         "kind": "WORKSPACE_MANAGE_ALL",
         "prefix": plane.key.partition(".")[0],
         "name": "first key",
@@ -51,8 +51,8 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
 
 async def test_session_says_where_the_inference_api_is(sqlite_url: str) -> None:
     async with running_plane(sqlite_url, proxy_url="https://inference.example") as plane:
-        shown = (await (await logged_in(plane)).get(SESSION)).ok()
-        assert shown["inference_url"] == "https://inference.example"
+        session = (await (await logged_in(plane)).get(SESSION)).ok()
+        assert session["inference_url"] == "https://inference.example"
 
 
 async def test_cookie_works_on_the_management_api(plane: ControlPlane) -> None:
@@ -83,10 +83,10 @@ async def test_logout_ends_the_session_and_clears_the_cookie(plane: ControlPlane
 
 
 async def test_revoking_the_key_ends_its_sessions(plane: ControlPlane) -> None:
-    made = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
-    browser = await logged_in(plane, made["api_key"])
+    key = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
+    browser = await logged_in(plane, key["api_key"])
     (await browser.get(GROUPS)).ok()
-    (await plane.delete(f"/v1/api_keys/{made['prefix']}")).ok()
+    (await plane.delete(f"/v1/api_keys/{key['prefix']}")).ok()
     (await browser.get(SESSION)).refused(401)
     (await browser.get(GROUPS)).refused(401)
 
@@ -103,9 +103,9 @@ async def test_deleting_the_group_ends_the_sessions_of_its_keys(plane: ControlPl
 async def test_federated_session_names_its_group_and_opens_nothing_of_the_management_api(plane: ControlPlane) -> None:
     group, key = await federated_key(plane)
     browser = await logged_in(plane, key)
-    shown = (await browser.get(SESSION)).ok()
-    assert (shown["kind"], shown["may_manage"]) == ("FEDERATED", False)
-    assert shown["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
+    session = (await browser.get(SESSION)).ok()
+    assert (session["kind"], session["may_manage"]) == ("FEDERATED", False)
+    assert session["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
     for path in (GROUPS, f"{GROUPS}/{group['id']}", f"{GROUPS}/{group['id']}/usage", "/v1/secrets", "/v1/audit_events"):
         (await browser.get(path)).refused(403, "FEDERATED_KEY")
     (await browser.ask("POST", f"{GROUPS}/{group['id']}/usage_links", {})).refused(403, "FEDERATED_KEY")
@@ -113,10 +113,10 @@ async def test_federated_session_names_its_group_and_opens_nothing_of_the_manage
 
 async def test_session_without_management_scope_opens_nothing_of_the_management_api(sqlite_plane: ControlPlane) -> None:
     for kind in ("WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"):
-        made = (await sqlite_plane.post("/v1/api_keys", {"type": kind})).ok()
-        browser = await logged_in(sqlite_plane, made["api_key"])
-        shown = (await browser.get(SESSION)).ok()
-        assert (shown["kind"], shown["may_manage"], shown["group"]) == (kind, False, None)
+        key = (await sqlite_plane.post("/v1/api_keys", {"type": kind})).ok()
+        browser = await logged_in(sqlite_plane, key["api_key"])
+        session = (await browser.get(SESSION)).ok()
+        assert (session["kind"], session["may_manage"], session["group"]) == (kind, False, None)
         (await browser.get(GROUPS)).refused(403, "MISSING_SCOPE")
 
 
@@ -149,8 +149,8 @@ async def test_basic_credentials_of_a_proxy_before_us_leave_the_cookie_alone(sql
 
 
 async def test_cookie_opens_neither_metrics_nor_internal_paths(sqlite_plane: ControlPlane) -> None:
-    made = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})).ok()
-    browser = await logged_in(sqlite_plane, made["api_key"])
+    key = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})).ok()
+    browser = await logged_in(sqlite_plane, key["api_key"])
     (await browser.get("/metrics")).refused(401)
     (await browser.get("/internal/v1/snapshot")).refused(401)
 
@@ -253,8 +253,8 @@ async def test_session_ends_after_twelve_hours_and_its_row_is_deleted(
 
 async def test_a_key_keeps_its_newest_sessions(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_PER_KEY", 2)
-    made = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
-    other = await logged_in(plane, made["api_key"])
+    key = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
+    other = await logged_in(plane, key["api_key"])
     browsers = []
     for _ in range(4):
         browsers.append(await logged_in(plane))
@@ -289,11 +289,11 @@ async def test_the_database_alone_opens_no_session_and_no_key(plane: ControlPlan
 async def test_login_is_throttled_and_counts_as_a_use_of_the_key(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
-    await logged_in(sqlite_plane, made["api_key"])
+    key = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
+    await logged_in(sqlite_plane, key["api_key"])
     assert sqlite_plane.client.app is not None
     await sqlite_plane.client.app[DEPENDENCIES].last_used.write()
-    assert (await sqlite_plane.get(f"/v1/api_keys/{made['prefix']}")).ok()["last_used_at"] is not None
+    assert (await sqlite_plane.get(f"/v1/api_keys/{key['prefix']}")).ok()["last_used_at"] is not None
     browser = await logged_in(sqlite_plane)
     monkeypatch.setattr("control.throttle.OTHER", Allowance("few", 2, 3_600_000))
     for _ in range(2):
@@ -303,13 +303,13 @@ async def test_login_is_throttled_and_counts_as_a_use_of_the_key(
 
 
 async def test_use_by_cookie_counts_as_a_use_of_the_key(sqlite_plane: ControlPlane) -> None:
-    made = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
-    browser = await logged_in(sqlite_plane, made["api_key"])
+    key = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
+    browser = await logged_in(sqlite_plane, key["api_key"])
     assert sqlite_plane.client.app is not None
     last_used = sqlite_plane.client.app[DEPENDENCIES].last_used
     last_used._noted.clear()
     (await browser.get(GROUPS)).ok()
-    assert made["prefix"] in last_used._noted
+    assert key["prefix"] in last_used._noted
 
 
 async def test_write_by_cookie_is_audited_as_the_keys(sqlite_plane: ControlPlane) -> None:
@@ -358,11 +358,11 @@ async def test_no_log_line_and_no_answer_has_a_token_or_a_key(
         await browser.ask("DELETE", SESSION, headers={"Origin": "null"}),
         await browser.ask("DELETE", SESSION),
     ]
-    seen = caplog.text + repr([record.__dict__ for record in caplog.records])
-    seen += "".join(f"{answer.body}{answer.headers}" for answer in answers)
-    assert "/console/session" in seen
+    output = caplog.text + repr([record.__dict__ for record in caplog.records])
+    output += "".join(f"{answer.body}{answer.headers}" for answer in answers)
+    assert "/console/session" in output
     for secret in (token, sqlite_plane.key, sqlite_plane.key.partition(".")[2]):
-        assert secret not in seen
+        assert secret not in output
 
 
 async def federated_key(plane: ControlPlane) -> tuple[Json, str]:

@@ -37,8 +37,8 @@ async def take(plane: ControlPlane, group: Json, key: str, *calls: tuple[int, st
     whose = {"workspace_id": plane.workspace_id, "group_id": group["id"], "api_key_prefix": key}
     whose["external_entity_id"] = group["metadata"]["external_entity_id"]
     tokens = Tokens(input=100, output=20, cached_input=30)
-    made = [event(at_ms, at_ms, model_slug=slug, tokens=tokens, **whose) for at_ms, slug in calls]
-    await ingest.take(made)
+    events = [event(at_ms, at_ms, model_slug=slug, tokens=tokens, **whose) for at_ms, slug in calls]
+    await ingest.take(events)
 
 
 def sums(calls: int) -> Json:
@@ -70,14 +70,14 @@ async def test_usage_page_sums_the_calls_of_the_group_by_day_slug_and_key(plane:
     await take(plane, group, key["prefix"], (today - 30 * DAY_MS, "acme/chat"), (today - DAY_MS, "acme/code"))
     await take(plane, group, "tg_revokedlong", (today - DAY_MS + 1, "acme/chat"), (today - 31 * DAY_MS, "acme/chat"))
     await take(plane, other, other_key["prefix"], (today - DAY_MS + 2, "acme/chat"))
-    shown = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
-    assert shown["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
+    usage = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
+    assert usage["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
     figures = {date_text(today - 30 * DAY_MS): sums(1), date_text(today - DAY_MS): sums(2)}
     dates = [date_text(today - back * DAY_MS) for back in range(30, -1, -1)]
-    assert shown["days"] == [{"date": date, **figures.get(date, NOTHING)} for date in dates]
-    assert shown["slugs"] == [{"slug": "acme/chat", **sums(2)}, {"slug": "acme/code", **sums(1)}]
+    assert usage["days"] == [{"date": date, **figures.get(date, NOTHING)} for date in dates]
+    assert usage["slugs"] == [{"slug": "acme/chat", **sums(2)}, {"slug": "acme/code", **sums(1)}]
     names = {name: key[name] for name in ("prefix", "name", "created_at")}
-    (shown_key,) = shown["keys"]
+    (shown_key,) = usage["keys"]
     assert shown_key.pop("last_used_at") is not None
     assert shown_key == {**names, "calls": 2}
 
@@ -95,15 +95,15 @@ async def test_usage_page_shows_every_limit_and_names_no_other_group(plane: Cont
     daily = {"slug": SLUG, "usage_limits": [{"type": "TOKEN", "unit": "DAY", "threshold": 4}]}
     _, key = await customer(plane, "blue", parent=company["id"], models=[daily])
     await customer(plane, "red", parent=company["id"])
-    shown = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
-    found = [(limit["type"], limit["unit"], limit["threshold"], limit["own"]) for limit in shown["limits"]]
-    assert found == [("REQUEST", "MINUTE", 5, False), ("TOKEN", "DAY", 4, True)]
-    shared, own = shown["limits"]
+    usage = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
+    limits = [(limit["type"], limit["unit"], limit["threshold"], limit["own"]) for limit in usage["limits"]]
+    assert limits == [("REQUEST", "MINUTE", 5, False), ("TOKEN", "DAY", 4, True)]
+    shared, own = usage["limits"]
     assert (shared["current_usage"], shared["resets_in_s"], shared["binds"]) == (None, None, True)
     assert (own["current_usage"], own["binds"]) == (0, True)
     assert own["resets_in_s"] > 0
     for hidden in (company["id"], "company", "red", plane.workspace_id, plane.key.partition(".")[0]):
-        assert hidden not in str(shown)
+        assert hidden not in str(usage)
 
 
 async def test_usage_page_is_503_while_the_counters_are_away(sqlite_url: str) -> None:
@@ -127,9 +127,9 @@ async def test_deleted_days_are_left_out(sqlite_url: str) -> None:
         await take(plane, group, key["prefix"], *((now - age * DAY_MS - 120_000, "acme/chat") for age in range(4)))
         async with plane.store.write() as tx:
             await delete_events_before(tx, plane.workspace_id, now - 2 * DAY_MS, 100)
-        shown = (await Browser(plane).get(f"{await link_of(plane, group)}/data")).ok()
-        assert [(day["date"], day["calls"]) for day in shown["days"]][-1] == (date_text(now - 120_000), 1)
-        assert len(shown["days"]) == 2
+        usage = (await Browser(plane).get(f"{await link_of(plane, group)}/data")).ok()
+        assert [(day["date"], day["calls"]) for day in usage["days"]][-1] == (date_text(now - 120_000), 1)
+        assert len(usage["days"]) == 2
 
 
 async def test_link_ends_with_its_key_its_group_and_the_onboarding(sqlite_plane: ControlPlane) -> None:
@@ -166,8 +166,8 @@ async def assert_over(plane: ControlPlane, path: str, framed_by: str = "'none'")
     assert (page.status, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
     assert "expired or is not valid any more" in page.body
     assert page.headers["Content-Security-Policy"].endswith(f"; frame-ancestors {framed_by}")
-    told = (await Browser(plane).get(f"{path}/data")).refused(404, "NOT_FOUND")
-    assert "ask for a new one" in told["error"]
+    refusal = (await Browser(plane).get(f"{path}/data")).refused(404, "NOT_FOUND")
+    assert "ask for a new one" in refusal["error"]
 
 
 async def test_forged_links_open_nothing(sqlite_plane: ControlPlane) -> None:
@@ -181,10 +181,10 @@ async def test_forged_links_open_nothing(sqlite_plane: ControlPlane) -> None:
 async def test_embedded_page_may_be_framed_by_the_origins_of_its_link_alone(sqlite_plane: ControlPlane) -> None:
     group, _ = await customer(sqlite_plane)
     origins = ["https://Portal.example", "http://127.0.0.1:3000", "https://portal.example"]
-    for given, shown in ((origins, "https://portal.example http://127.0.0.1:3000"), ([], "'none'")):
-        answer = await Browser(sqlite_plane).get(await link_of(sqlite_plane, group, frame_origins=given))
+    for frame_origins, ancestors in ((origins, "https://portal.example http://127.0.0.1:3000"), ([], "'none'")):
+        answer = await Browser(sqlite_plane).get(await link_of(sqlite_plane, group, frame_origins=frame_origins))
         assert answer.status == 200
-        assert answer.headers["Content-Security-Policy"].endswith(f"; frame-ancestors {shown}")
+        assert answer.headers["Content-Security-Policy"].endswith(f"; frame-ancestors {ancestors}")
         assert "X-Frame-Options" not in answer.headers
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert answer.body == (await Browser(sqlite_plane).get("/console/usage")).body
@@ -229,8 +229,8 @@ NO_ORIGINS = (
 async def test_what_is_no_origin_is_refused(sqlite_plane: ControlPlane) -> None:
     group, _ = await customer(sqlite_plane)
     for origin in NO_ORIGINS:
-        told = (await mint(sqlite_plane, group, {"frame_origins": ["https://a", origin]})).refused(400)
-        assert told["details"][0]["field"] == "frame_origins.1", origin
+        refusal = (await mint(sqlite_plane, group, {"frame_origins": ["https://a", origin]})).refused(400)
+        assert refusal["details"][0]["field"] == "frame_origins.1", origin
 
 
 async def test_links_are_only_read(sqlite_plane: ControlPlane) -> None:
@@ -266,8 +266,8 @@ async def test_link_tells_neither_the_workspace_nor_the_key_that_made_it(sqlite_
     token = (await link_of(sqlite_plane, group)).rpartition("/")[2]
     carried = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)) + token.encode()
     prefix = prefix_of(sqlite_plane.key)
-    for told in (sqlite_plane.workspace_id, prefix, prefix.removeprefix("tg_"), group["id"]):
-        assert told.encode() not in carried
+    for text in (sqlite_plane.workspace_id, prefix, prefix.removeprefix("tg_"), group["id"]):
+        assert text.encode() not in carried
 
 
 async def test_link_is_audited_and_its_token_is_written_nowhere(
@@ -280,9 +280,9 @@ async def test_link_is_audited_and_its_token_is_written_nowhere(
     for place in (path, f"{path}/data", f"{path}/nothing", f"{path}x"):
         await Browser(sqlite_plane).get(place)
     newest = (await sqlite_plane.get("/v1/audit_events")).ok()["items"]
-    (made,) = [entry for entry in newest if entry["action"] == "usage_link.create"]
-    assert made["resource"] == f"groups/{group['id']}/usage_links"
-    assert made["after"].keys() == {"expires_at", "frame_origins"}
+    (audit_entry,) = [entry for entry in newest if entry["action"] == "usage_link.create"]
+    assert audit_entry["resource"] == f"groups/{group['id']}/usage_links"
+    assert audit_entry["after"].keys() == {"expires_at", "frame_origins"}
     assert token not in str(newest)
     assert token[:40] not in caplog.text
     assert all(token[:40] not in str(record.__dict__) for record in caplog.records)

@@ -117,12 +117,12 @@ OPEN_PAGES = ("/healthz", "/readyz", "/openapi.json", "/metrics", "/nowhere", "/
 
 @pytest.mark.parametrize("path", PAGES + OPEN_PAGES)
 async def test_head_returns_the_status_and_length_of_get_without_a_body(sqlite_plane: ControlPlane, path: str) -> None:
-    got = await sqlite_plane.get(path)
+    answer = await sqlite_plane.get(path)
     head = await sqlite_plane.call("HEAD", path)
-    assert (head.status, head.body or "") == (got.status, "")
-    assert head.headers["Content-Type"] == got.headers["Content-Type"]
+    assert (head.status, head.body or "") == (answer.status, "")
+    assert head.headers["Content-Type"] == answer.headers["Content-Type"]
     if path != "/metrics":  # its values change between requests
-        assert head.headers["Content-Length"] == got.headers["Content-Length"]
+        assert head.headers["Content-Length"] == answer.headers["Content-Length"]
 
 
 async def test_head_is_405_where_get_is_not_served(sqlite_plane: ControlPlane) -> None:

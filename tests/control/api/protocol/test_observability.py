@@ -43,14 +43,14 @@ async def test_metrics_tell_of_a_clock_set_back_though_nobody_reads_events(sqlit
         async with sqlite_plane.store.write() as tx:
             latest_ms = await database_ms(tx.conn) + ahead_ms
             await tx.conn.execute(text("UPDATE event_clock SET latest_ms = :ms"), {"ms": latest_ms})
-        shown = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
-        assert re.search(rf"^tollgate_event_clock_behind_seconds {expected}\.", shown, re.MULTILINE)
+        metrics = (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
+        assert re.search(rf"^tollgate_event_clock_behind_seconds {expected}\.", metrics, re.MULTILINE)
 
 
 async def test_a_workspaces_metrics_key_sees_no_series_of_the_installation(sqlite_plane: ControlPlane) -> None:
-    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    key = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
     assert "tollgate_control_requests_total" in (await sqlite_plane.get("/metrics", key=METRICS_TOKEN)).ok()
-    assert "tollgate_" not in (await sqlite_plane.get("/metrics", key=made["api_key"])).ok()
+    assert "tollgate_" not in (await sqlite_plane.get("/metrics", key=key["api_key"])).ok()
 
 
 async def test_metrics_require_a_metrics_key(sqlite_plane: ControlPlane) -> None:
@@ -96,13 +96,13 @@ async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplo
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made = await create_workspace(app[DEPENDENCIES].store, "acme", ["acme"])
-    headers = {"Authorization": f"Bearer {made['api_key']}"}
+    workspace = await create_workspace(app[DEPENDENCIES].store, "acme", ["acme"])
+    headers = {"Authorization": f"Bearer {workspace['api_key']}"}
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/models"
     async with ClientSession() as session, session.get(url, headers=headers) as answer:
         assert answer.status == 500
         assert await answer.json() == {"error": "Internal error", "code": "INTERNAL_ERROR"}
     await runner.cleanup()
     assert "bug in GET /v1/models: RuntimeError" in caplog.text
-    assert made["api_key"].partition(".")[0] not in caplog.text
-    assert made["api_key"] not in caplog.text
+    assert workspace["api_key"].partition(".")[0] not in caplog.text
+    assert workspace["api_key"] not in caplog.text

@@ -69,10 +69,10 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     store = app[DEPENDENCIES].store
-    made = await create_workspace(store, "acme", ["acme"])
+    workspace = await create_workspace(store, "acme", ["acme"])
     await set_workspace(store, "acme", training=True)
     await report_backend(store)
-    yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", made["api_key"], database_url.startswith("sqlite"))
+    yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", workspace["api_key"], database_url.startswith("sqlite"))
     await runner.cleanup()
 
 
@@ -137,9 +137,9 @@ def _main_workflow(url: str, key: str) -> None:
     models = importlib.import_module("tollgate_client.models")
 
     def call(module: str, *path: str, **more: Any) -> Any:
-        found = importlib.import_module(f"tollgate_client.api.{module}")
+        api_module = importlib.import_module(f"tollgate_client.api.{module}")
         with client_of(base_url=url.rstrip("/"), token=key) as client:
-            answer = found.sync_detailed(*path, client=client, **more)
+            answer = api_module.sync_detailed(*path, client=client, **more)
         assert answer.status_code == 200, answer.content
         return answer.parsed
 
@@ -155,8 +155,8 @@ def _main_workflow(url: str, key: str) -> None:
     metadata = models.GroupMetadataRequestV1(external_entity_id="customer-1")
     entry.usage_limits = None
     nothing = None
-    wanted = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
-    group = call("gateway.create_group", body=wanted)
+    request = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
+    group = call("gateway.create_group", body=request)
     renamed = models.UpdateGatewayGroupRequestV1(metadata=models.GroupMetadataPatchV1(name="n"), models=None)
     assert call("gateway.change_group", group.id, body=renamed).models[0].slug == "acme/chat"
     hook = call("gateway.create_webhook", body=models.CreateWebhookRequestV1(url="https://93.184.215.14/hook"))
@@ -169,5 +169,5 @@ def _main_workflow(url: str, key: str) -> None:
     assert minted.api_key.startswith(minted.prefix)
     change = models.UpdateGatewayEndpointRequestV1(targets=[target])
     assert call("gateway.replace_targets", endpoint.id, body=change).id == endpoint.id
-    assert [found.id for found in call("gateway.list_groups").items] == [group.id]
+    assert [item.id for item in call("gateway.list_groups").items] == [group.id]
     assert call("gateway.revoke_group_key", group.id, minted.prefix).prefix == minted.prefix

@@ -38,8 +38,8 @@ def file(path: str = "model.bin", content: bytes = b"abc") -> CheckpointFile:
 
 
 def checkpoint(name: str = "step-1", version: str = "v1", job_id: str = "tj_1", **more: Any) -> CheckpointReport:
-    found = CheckpointReport(name, location(job_id, name, version), 1_700_000_000_000, "FULL", None, None, 3)
-    return replace(found, **more)
+    entry = CheckpointReport(name, location(job_id, name, version), 1_700_000_000_000, "FULL", None, None, 3)
+    return replace(entry, **more)
 
 
 def synced(name: str = "step-1", version: str = "v1", *files: CheckpointFile, **more: Any) -> CheckpointReport:
@@ -52,8 +52,8 @@ async def report(plane: ControlPlane, *reports: CheckpointReport, attempt: int =
 
 
 async def listed(plane: ControlPlane) -> list[Json]:
-    found: list[Json] = (await plane.get(f"{JOB}/checkpoints")).ok()["checkpoints"]
-    return found
+    entry: list[Json] = (await plane.get(f"{JOB}/checkpoints")).ok()["checkpoints"]
+    return entry
 
 
 @pytest.fixture
@@ -79,17 +79,17 @@ async def test_a_job_without_checkpoints_has_an_empty_list_and_no_sync_status(ru
 
 async def test_a_checkpoint_has_the_documented_fields_from_syncing_to_complete(running: ControlPlane) -> None:
     (await report(running, checkpoint())).ok()
-    [found] = await listed(running)
-    assert found.keys() == FIELDS
-    assert (found["sync_status"], found["training_job_id"], found["checkpoint_type"]) == ("SYNCING", "tj_1", "FULL")
-    assert (found["base_model"], found["lora_adapter_config"], found["size_bytes"]) == (None, None, 3)
-    assert found["created_at"] == "2023-11-14T22:13:20.000Z"
+    [entry] = await listed(running)
+    assert entry.keys() == FIELDS
+    assert (entry["sync_status"], entry["training_job_id"], entry["checkpoint_type"]) == ("SYNCING", "tj_1", "FULL")
+    assert (entry["base_model"], entry["lora_adapter_config"], entry["size_bytes"]) == (None, None, 3)
+    assert entry["created_at"] == "2023-11-14T22:13:20.000Z"
     assert (await stored(running.store)).checkpoint_sync_status == "SYNCING"
 
     for _ in range(2):
         (await report(running, synced())).ok()
 
-    assert await listed(running) == [found | {"sync_status": "COMPLETE"}]
+    assert await listed(running) == [entry | {"sync_status": "COMPLETE"}]
 
 
 async def test_a_first_report_that_is_complete_already_is_completed(running: ControlPlane) -> None:
@@ -101,8 +101,8 @@ async def test_lora_adapters_show_their_configuration(running: ControlPlane) -> 
     config = {"r": 8, "base_model_name_or_path": "org/base", "é\u0000": [1.5, None]}
     lora = synced(checkpoint_type="LORA", base_model="org/base", lora_adapter_config=config)
     (await report(running, lora)).ok()
-    [found] = await listed(running)
-    assert (found["checkpoint_type"], found["base_model"], found["lora_adapter_config"]) == ("LORA", "org/base", config)
+    [entry] = await listed(running)
+    assert (entry["checkpoint_type"], entry["base_model"], entry["lora_adapter_config"]) == ("LORA", "org/base", config)
 
 
 async def test_a_content_in_the_store_stays_until_the_next_one_is_there(running: ControlPlane) -> None:
@@ -150,27 +150,27 @@ MALFORMED: tuple[tuple[Json, str], ...] = (
 
 
 async def test_malformed_reports_are_400_and_name_the_member(sqlite_running: ControlPlane) -> None:
-    for changes, named in MALFORMED:
+    for changes, member in MALFORMED:
         problem = (await report(sqlite_running, replace(synced(), **changes))).refused(400)
-        assert named in problem["error"]
+        assert member in problem["error"]
     assert await listed(sqlite_running) == []
 
 
 async def test_checkpoints_of_another_workspace_are_404(sqlite_running: ControlPlane) -> None:
     (await report(sqlite_running, synced())).ok()
-    [found] = await listed(sqlite_running)
+    [entry] = await listed(sqlite_running)
     other = await sqlite_running.another_workspace()
-    for path in (f"{JOB}/checkpoints", f"{JOB}/checkpoints/{found['checkpoint_id']}/files"):
+    for path in (f"{JOB}/checkpoints", f"{JOB}/checkpoints/{entry['checkpoint_id']}/files"):
         (await sqlite_running.get(path, key=other["api_key"])).refused(404)
     (await sqlite_running.get(f"{JOB}/checkpoints/ckpt_none/files")).refused(404)
     await add_job(sqlite_running, id="tj_2")
-    (await sqlite_running.get(f"{JOB[:-1]}2/checkpoints/{found['checkpoint_id']}/files")).refused(404)
+    (await sqlite_running.get(f"{JOB[:-1]}2/checkpoints/{entry['checkpoint_id']}/files")).refused(404)
 
 
 async def test_files_of_a_checkpoint_on_its_way_are_409(sqlite_running: ControlPlane) -> None:
     (await report(sqlite_running, checkpoint())).ok()
-    [found] = await listed(sqlite_running)
-    (await sqlite_running.get(f"{JOB}/checkpoints/{found['checkpoint_id']}/files")).refused(409)
+    [entry] = await listed(sqlite_running)
+    (await sqlite_running.get(f"{JOB}/checkpoints/{entry['checkpoint_id']}/files")).refused(409)
 
 
 async def test_deleting_a_job_row_deletes_its_checkpoints(running: ControlPlane) -> None:
@@ -193,16 +193,16 @@ async def downloads(sqlite_url: str, tmp_path: Path) -> AsyncIterator[ControlPla
     async with running_plane(sqlite_url, checkpoint_store=url) as plane:
         await add_job(plane, status=RUNNING, attempt=1)
         files = (file("model.bin", CONTENT), file('sub/ü ".html', b""))
-        found = synced("step-1", "v1", *files)
+        entry = synced("step-1", "v1", *files)
         for one, content in zip(files, (CONTENT, b""), strict=True):
-            ObjectStore(url).write(store_key(found.location, one.path), len(content), iter([content]))
-        (await report(plane, found)).ok()
+            ObjectStore(url).write(store_key(entry.location, one.path), len(content), iter([content]))
+        (await report(plane, entry)).ok()
         yield plane
 
 
 async def files_of(plane: ControlPlane) -> list[Json]:
-    [found] = await listed(plane)
-    files: list[Json] = (await plane.get(f"{JOB}/checkpoints/{found['checkpoint_id']}/files")).ok()["files"]
+    [entry] = await listed(plane)
+    files: list[Json] = (await plane.get(f"{JOB}/checkpoints/{entry['checkpoint_id']}/files")).ok()["files"]
     return files
 
 
@@ -237,11 +237,11 @@ RANGES: tuple[tuple[str, int, slice | None], ...] = (
 
 async def test_ranges_of_a_file_are_served(downloads: ControlPlane) -> None:
     [model, _] = await files_of(downloads)
-    for asked, status, got in RANGES:
-        async with downloads.client.get(path_of(model), headers={"Range": asked}) as answer:
-            assert answer.status == status, asked
-            if got is not None:
-                assert await answer.read() == CONTENT[got]
+    for header, status, part in RANGES:
+        async with downloads.client.get(path_of(model), headers={"Range": header}) as answer:
+            assert answer.status == status, header
+            if part is not None:
+                assert await answer.read() == CONTENT[part]
     async with downloads.client.head(path_of(model)) as answer:
         assert (answer.status, answer.headers["Content-Length"]) == (200, str(len(CONTENT)))
 
@@ -257,8 +257,8 @@ async def test_link_tells_neither_the_workspace_nor_where_the_file_is(downloads:
     [model, _] = await files_of(downloads)
     token = path_of(model).rsplit("/", 1)[1]
     carried = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)) + token.encode()
-    for told in (downloads.workspace_id, "step-1", "model.bin"):
-        assert told.encode() not in carried
+    for text in (downloads.workspace_id, "step-1", "model.bin"):
+        assert text.encode() not in carried
 
 
 async def test_links_that_were_changed_are_404_and_expired_ones_410(downloads: ControlPlane) -> None:

@@ -18,9 +18,9 @@ SECRET = {"type": "SECRET", "name": "s"}
 
 
 async def read(body: Any) -> NewJob:
-    found = valid_body(orjson.dumps(body), CreateTrainingJobRequestV1)
-    assert isinstance(found, CreateTrainingJobRequestV1)
-    return found.training_job.new_job()
+    request = valid_body(orjson.dumps(body), CreateTrainingJobRequestV1)
+    assert isinstance(request, CreateTrainingJobRequestV1)
+    return request.training_job.new_job()
 
 
 async def refused(body: Any) -> list[str]:
@@ -101,15 +101,15 @@ async def test_a_broken_bound_names_its_field(changes: dict[str, Any], field: st
 
 
 async def test_the_largest_values_are_accepted() -> None:
-    found = await read(
+    job = await read(
         job_body(
             **{"name": "a" * 255, "priority": 1_000_000, "node_count": 1000, "cpu_count": 100_000.0, "memory": "3Ti"},
             start_commands=["x"] * 99 + ["é" * 32_768],
             environment_variables={f"_a{number}": "x" for number in range(98)} | {"B": "", "C": SECRET},
         )
     )
-    assert (found.spec.resources.millicpu, found.spec.resources.memory_mib) == (100_000_000, 3 * 2**20)
-    assert len(found.spec.environment) == 100
+    assert (job.spec.resources.millicpu, job.spec.resources.memory_mib) == (100_000_000, 3 * 2**20)
+    assert len(job.spec.environment) == 100
 
 
 async def test_the_directory_of_a_node_is_told_from_one_that_looks_alike() -> None:

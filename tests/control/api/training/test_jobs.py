@@ -20,7 +20,7 @@ from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase
 from tests.control.plane import ControlPlane, Json
-from tests.control.training import HOSTS, enable, end, job_body, move, new_job, project, report_backend
+from tests.control.training import HOSTS, create_project, enable, end, job_body, move, new_job, report_backend
 
 FIELDS = {
     *("id", "created_at", "updated_at", "current_status", "instance_type", "training_project_id", "training_project"),
@@ -34,14 +34,14 @@ NULLABLE = {"error_message", "name", "checkpoint_sync_status"}
 async def place(plane: ControlPlane) -> str:
     """The path of the jobs of a project whose workspace may create some."""
     await enable(plane)
-    return f"/v1/training_projects/{(await project(plane))['id']}/jobs"
+    return f"/v1/training_projects/{(await create_project(plane))['id']}/jobs"
 
 
 @pytest.fixture
 async def sqlite_place(sqlite_plane: ControlPlane) -> str:
     """The same, on SQLite only."""
     await enable(sqlite_plane)
-    return f"/v1/training_projects/{(await project(sqlite_plane))['id']}/jobs"
+    return f"/v1/training_projects/{(await create_project(sqlite_plane))['id']}/jobs"
 
 
 async def create(plane: ControlPlane, place: str, **changes: Any) -> Json:
@@ -54,21 +54,21 @@ async def spec_of(plane: ControlPlane, job: Json) -> JobSpec:
 
 
 async def test_a_job_has_the_documented_fields(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
-    assert made.keys() == FIELDS
-    assert {name for name, value in made.items() if value is None} == NULLABLE
-    assert made["user"] == {"email": None}
-    assert made["instance_type"].keys() == INSTANCE
-    assert made["training_project"] == {"id": made["training_project_id"], "name": "llama"}
-    assert (made["current_status"], made["node_count"], made["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
-    assert made["availability_model"] == "dedicated"
-    assert (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok() == {"training_job": made}
+    job = await create(sqlite_plane, sqlite_place)
+    assert job.keys() == FIELDS
+    assert {name for name, value in job.items() if value is None} == NULLABLE
+    assert job["user"] == {"email": None}
+    assert job["instance_type"].keys() == INSTANCE
+    assert job["training_project"] == {"id": job["training_project_id"], "name": "llama"}
+    assert (job["current_status"], job["node_count"], job["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
+    assert job["availability_model"] == "dedicated"
+    assert (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok() == {"training_job": job}
 
 
 async def test_the_instance_type_tells_what_each_node_gets(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
     gpu = {"accelerator": "H100", "count": 2}
-    made = await create(sqlite_plane, sqlite_place, cpu_count=2, memory="1Gi", accelerator=gpu)
-    assert made["instance_type"] == {
+    job = await create(sqlite_plane, sqlite_place, cpu_count=2, memory="1Gi", accelerator=gpu)
+    assert job["instance_type"] == {
         "id": "2000m-1024Mi-2xH100",
         "name": "2 CPU, 1 GiB, 2 H100",
         "memory_limit_mib": 1024,
@@ -81,16 +81,16 @@ async def test_the_instance_type_tells_what_each_node_gets(sqlite_plane: Control
 
 async def test_everything_that_was_configured_is_kept(plane: ControlPlane, place: str) -> None:
     await plane.secret("hub token")
-    given = {
+    settings = {
         "environment_variables": {"A": "1", "TOKEN": {"type": "SECRET", "name": "hub token"}},
         "working_directory": "./src//run/",
         "checkpointing_config": {"enabled": True, "checkpoint_path": "out/best"},
         "interactive_session": {"trigger": "on_failure", "timeout_minutes": 60},
         "image": {"base_image": "python:3.12"},
     }
-    made = await create(plane, place, node_count=2, name="try", priority=-3, availability_model="spot", **given)
-    assert (made["name"], made["priority"], made["availability_model"]) == ("try", -3, "spot")
-    assert await spec_of(plane, made) == JobSpec(
+    job = await create(plane, place, node_count=2, name="try", priority=-3, availability_model="spot", **settings)
+    assert (job["name"], job["priority"], job["availability_model"]) == ("try", -3, "spot")
+    assert await spec_of(plane, job) == JobSpec(
         start_commands=("echo hello",),
         resources=NodeResources(1000, 512),
         node_count=2,
@@ -103,7 +103,7 @@ async def test_everything_that_was_configured_is_kept(plane: ControlPlane, place
 
 
 async def test_everything_that_may_be_left_out_has_its_default(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    wanted = JobSpec((), NodeResources(1000, 2048), checkpoint_path="checkpoints")
+    spec = JobSpec((), NodeResources(1000, 2048), checkpoint_path="checkpoints")
     shortest = {"compute": {"cpu_count": 1}, "runtime": {"checkpointing_config": {"enabled": True}}}
     nulls = {
         "image": None,
@@ -117,18 +117,18 @@ async def test_everything_that_may_be_left_out_has_its_default(sqlite_plane: Con
         **{"name": None, "priority": None, "availability_model": None, "interactive_session": None},
     }
     for body in (shortest, nulls):
-        made = (await sqlite_plane.post(sqlite_place, {"training_job": body})).ok()["training_job"]
-        assert await spec_of(sqlite_plane, made) == wanted
-        assert (made["priority"], made["availability_model"]) == (0, "dedicated")
+        job = (await sqlite_plane.post(sqlite_place, {"training_job": body})).ok()["training_job"]
+        assert await spec_of(sqlite_plane, job) == spec
+        assert (job["priority"], job["availability_model"]) == (0, "dedicated")
 
 
 async def test_only_a_workspace_with_training_may_create_jobs(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
+    job = await create(sqlite_plane, sqlite_place)
     await set_workspace(sqlite_plane.store, "workspace acme", training=False)
-    for path, body in ((sqlite_place, job_body()), (f"{sqlite_place}/{made['id']}/recreate", None)):
+    for path, body in ((sqlite_place, job_body()), (f"{sqlite_place}/{job['id']}/recreate", None)):
         assert "--training" in (await sqlite_plane.post(path, body)).refused(403, "TRAINING_NOT_ENABLED")["error"]
-    (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()
-    (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()
+    (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()
+    (await sqlite_plane.post(f"{sqlite_place}/{job['id']}/stop")).ok()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_only_a_workspace_with_training_may_create_jobs(sqlite_plane: Cont
 async def test_without_a_backend_writes_are_503_and_jobs_stay(
     sqlite_plane: ControlPlane, sqlite_place: str, report: Json | None
 ) -> None:
-    made = await create(sqlite_plane, sqlite_place)
+    job = await create(sqlite_plane, sqlite_place)
     ended = await create(sqlite_plane, sqlite_place)
     await end(sqlite_plane.store, ended["id"])
     async with sqlite_plane.store.write() as tx:
@@ -145,16 +145,16 @@ async def test_without_a_backend_writes_are_503_and_jobs_stay(
     if report is not None:
         await report_backend(sqlite_plane.store, **report)
     answers = [
-        await sqlite_plane.post(path, job_body()) for path in (sqlite_place, f"{sqlite_place}/{made['id']}/recreate")
+        await sqlite_plane.post(path, job_body()) for path in (sqlite_place, f"{sqlite_place}/{job['id']}/recreate")
     ]
     answers += [
-        await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop"),
+        await sqlite_plane.post(f"{sqlite_place}/{job['id']}/stop"),
         await sqlite_plane.delete(f"{sqlite_place}/{ended['id']}"),
     ]
     for answer in answers:
         error = answer.refused(503, "TRAINING_UNAVAILABLE")["error"]
         assert ("Ray is not reachable" in error) == bool(report and "reason" in report)
-    assert (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"] == made
+    assert (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()["training_job"] == job
     assert len((await sqlite_plane.post("/v1/training_jobs/search", {})).ok()["training_jobs"]) == 2
 
 
@@ -193,48 +193,48 @@ async def test_a_secret_must_exist_in_the_same_workspace(sqlite_plane: ControlPl
 
 async def test_a_secret_of_an_unfinished_job_cannot_be_deleted(plane: ControlPlane, place: str) -> None:
     await plane.secret("hub")
-    made = await create(plane, place, environment_variables={"TOKEN": {"type": "SECRET", "name": "hub"}})
+    job = await create(plane, place, environment_variables={"TOKEN": {"type": "SECRET", "name": "hub"}})
     assert "training job" in (await plane.delete("/v1/secrets/hub")).refused(409)["error"]
-    await end(plane.store, made["id"])
+    await end(plane.store, job["id"])
     (await plane.delete("/v1/secrets/hub")).ok()
-    refused = (await plane.post(f"{place}/{made['id']}/recreate")).refused(400)
+    refused = (await plane.post(f"{place}/{job['id']}/recreate")).refused(400)
     assert refused["details"][0]["field"] == "training_job.runtime.environment_variables.TOKEN"
 
 
 async def test_a_waiting_job_stops_at_once(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
-    stopped = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()["training_job"]
+    job = await create(sqlite_plane, sqlite_place)
+    stopped = (await sqlite_plane.post(f"{sqlite_place}/{job['id']}/stop")).ok()["training_job"]
     assert stopped["current_status"] == "TRAINING_JOB_STOPPED"
-    assert stopped["updated_at"] > made["updated_at"]
+    assert stopped["updated_at"] > job["updated_at"]
     assert (
-        "has ended" in (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).refused(409, "CONFLICT")["error"]
+        "has ended" in (await sqlite_plane.post(f"{sqlite_place}/{job['id']}/stop")).refused(409, "CONFLICT")["error"]
     )
 
 
 async def test_a_running_job_is_asked_to_stop(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
-    await move(sqlite_plane.store, made["id"], (Phase.RUNNING, None))
+    job = await create(sqlite_plane, sqlite_place)
+    await move(sqlite_plane.store, job["id"], (Phase.RUNNING, None))
     for _ in range(2):
-        stopping = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()["training_job"]
-        assert stopping["current_status"] == "TRAINING_JOB_RUNNING"
+        state = (await sqlite_plane.post(f"{sqlite_place}/{job['id']}/stop")).ok()["training_job"]
+        assert state["current_status"] == "TRAINING_JOB_RUNNING"
     async with sqlite_plane.store.read() as conn:
-        (found,) = await job_rows.wanted_jobs(conn)
-    assert found.stop_requested
+        (row,) = await job_rows.wanted_jobs(conn)
+    assert row.stop_requested
 
 
 async def test_a_failed_job_tells_why(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
-    await end(sqlite_plane.store, made["id"])
-    failed = (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"]
+    job = await create(sqlite_plane, sqlite_place)
+    await end(sqlite_plane.store, job["id"])
+    failed = (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()["training_job"]
     assert (failed["current_status"], failed["error_message"]) == ("TRAINING_JOB_FAILED", "node 0 exited with status 3")
 
 
 async def test_only_an_ended_job_can_be_deleted_and_is_gone_at_once(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    path = f"{place}/{made['id']}"
+    job = await create(plane, place)
+    path = f"{place}/{job['id']}"
     assert "stop it first" in (await plane.delete(path)).refused(409, "CONFLICT")["error"]
-    await end(plane.store, made["id"])
-    assert (await plane.delete(path)).ok()["training_job"]["id"] == made["id"]
+    await end(plane.store, job["id"])
+    assert (await plane.delete(path)).ok()["training_job"]["id"] == job["id"]
     answers = [await plane.get(path), await plane.delete(path)]
     answers += [await plane.post(f"{path}/{verb}") for verb in ("stop", "recreate")]
     for answer in answers:
@@ -243,35 +243,35 @@ async def test_only_an_ended_job_can_be_deleted_and_is_gone_at_once(plane: Contr
 
 async def test_a_recreated_job_is_a_new_one_with_the_same_configuration(plane: ControlPlane, place: str) -> None:
     session = {"trigger": "on_demand", "timeout_minutes": 1}
-    made = await create(plane, place, name="first", priority=7, interactive_session=session)
-    await end(plane.store, made["id"])
-    again = (await plane.post(f"{place}/{made['id']}/recreate")).ok()["training_job"]
+    job = await create(plane, place, name="first", priority=7, interactive_session=session)
+    await end(plane.store, job["id"])
+    again = (await plane.post(f"{place}/{job['id']}/recreate")).ok()["training_job"]
     new = {name: again[name] for name in ("id", "created_at", "updated_at")}
-    assert again == made | new
-    assert again["id"] != made["id"]
-    assert await spec_of(plane, again) == await spec_of(plane, made)
+    assert again == job | new
+    assert again["id"] != job["id"]
+    assert await spec_of(plane, again) == await spec_of(plane, job)
     async with plane.store.read() as conn:
         (record,) = await job_rows.wanted_jobs(conn)
-    assert record.recreated_from == made["id"]
+    assert record.recreated_from == job["id"]
 
 
 async def test_a_job_that_fits_no_longer_is_not_recreated(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place, cpu_count=4)
+    job = await create(sqlite_plane, sqlite_place, cpu_count=4)
     await report_backend(sqlite_plane.store, [Host("small", 1000, 8192, 8)])
-    refused = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/recreate")).refused(400)
+    refused = (await sqlite_plane.post(f"{sqlite_place}/{job['id']}/recreate")).refused(400)
     assert refused["details"][0]["field"] == "training_job.compute.cpu_count"
 
 
 async def test_another_workspace_or_project_has_no_such_job(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    made = await create(sqlite_plane, sqlite_place)
+    job = await create(sqlite_plane, sqlite_place)
     other = await sqlite_plane.another_workspace()
     await set_workspace(sqlite_plane.store, "other", training=True)
-    theirs = await project(sqlite_plane, key=other["api_key"])
-    mine = await project(sqlite_plane, "another")
+    theirs = await create_project(sqlite_plane, key=other["api_key"])
+    mine = await create_project(sqlite_plane, "another")
     elsewhere = [
-        (f"{sqlite_place}/{made['id']}", other["api_key"], "training project not found"),
-        (f"/v1/training_projects/{theirs['id']}/jobs/{made['id']}", other["api_key"], "training job not found"),
-        (f"/v1/training_projects/{mine['id']}/jobs/{made['id']}", sqlite_plane.key, "training job not found"),
+        (f"{sqlite_place}/{job['id']}", other["api_key"], "training project not found"),
+        (f"/v1/training_projects/{theirs['id']}/jobs/{job['id']}", other["api_key"], "training job not found"),
+        (f"/v1/training_projects/{mine['id']}/jobs/{job['id']}", sqlite_plane.key, "training job not found"),
     ]
     for path, key, error in elsewhere:
         answers = [await sqlite_plane.get(path, key=key), await sqlite_plane.delete(path, key=key)]
@@ -287,8 +287,8 @@ async def test_a_workspace_has_a_bounded_number_of_unfinished_jobs(
     monkeypatch.setattr(jobs, "MAX_UNFINISHED", 3)
     answers = await asyncio.gather(*(plane.post(place, job_body()) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [200, 200, 200, 409, 409]
-    made = next(answer.body["training_job"] for answer in answers if answer.status == 200)
-    (await plane.post(f"{place}/{made['id']}/stop")).ok()
+    job = next(answer.body["training_job"] for answer in answers if answer.status == 200)
+    (await plane.post(f"{place}/{job['id']}/stop")).ok()
     await create(plane, place)
 
 
@@ -296,12 +296,12 @@ async def test_instance_types_are_the_machines_also_while_the_backend_is_away(sq
     path = "/v1/training_instance_types"
     assert (await sqlite_plane.get(path)).ok() == {"instance_types": []}
     await report_backend(sqlite_plane.store, [*HOSTS, HOSTS[0]], reason="gone")
-    found = (await sqlite_plane.get(path)).ok()["instance_types"]
-    assert [(one["id"], one["gpu_memory_limit_mib"]) for one in found] == [
+    instance_types = (await sqlite_plane.get(path)).ok()["instance_types"]
+    assert [(one["id"], one["gpu_memory_limit_mib"]) for one in instance_types] == [
         ("4000m-8192Mi", None),
         ("8000m-16384Mi-2xH100", 81920),
     ]
-    assert found[0].keys() == INSTANCE
+    assert instance_types[0].keys() == INSTANCE
 
 
 async def test_training_falls_under_the_limit_of_all_other_operations(sqlite_plane: ControlPlane) -> None:
@@ -334,10 +334,10 @@ async def test_training_is_limited_together_with_all_other_operations(
 
 
 async def test_a_reported_outcome_is_what_the_job_shows(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
-    shown = {}
+    statuses = {}
     for outcome in Outcome:
-        made = await create(sqlite_plane, sqlite_place)
-        await move(sqlite_plane.store, made["id"], (Phase.ENDED, outcome))
-        found = (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"]
-        shown[outcome.value] = found["current_status"].removeprefix("TRAINING_JOB_")
-    assert shown == {outcome.value: outcome.value for outcome in Outcome} | {"REQUEUED": "PENDING"}
+        job = await create(sqlite_plane, sqlite_place)
+        await move(sqlite_plane.store, job["id"], (Phase.ENDED, outcome))
+        state = (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()["training_job"]
+        statuses[outcome.value] = state["current_status"].removeprefix("TRAINING_JOB_")
+    assert statuses == {outcome.value: outcome.value for outcome in Outcome} | {"REQUEUED": "PENDING"}

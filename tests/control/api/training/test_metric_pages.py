@@ -53,13 +53,13 @@ async def printed(plane: ControlPlane, points: Sequence[MetricPoint], size: int 
 
 async def page(plane: ControlPlane, since_ms: int = 0, **query: str) -> list[Json]:
     """Its points, in the order of time."""
-    shown = (await plane.get(PATH, params={"since": time_text(since_ms), **query})).ok()["metrics"]
-    return sorted((point for metric in shown for point in metric["points"]), key=lambda point: point["timestamp"])
+    series = (await plane.get(PATH, params={"since": time_text(since_ms), **query})).ok()["metrics"]
+    return sorted((point for metric in series for point in metric["points"]), key=lambda point: point["timestamp"])
 
 
 async def all_values(plane: ControlPlane, **query: str) -> dict[str, list[float]]:
-    found = await read_metrics(CommandClient(plane), PATH, **query)
-    return {metric["name"]: [point["value"] for point in metric["points"]] for metric in found}
+    series = await read_metrics(CommandClient(plane), PATH, **query)
+    return {metric["name"]: [point["value"] for point in metric["points"]] for metric in series}
 
 
 async def test_points_of_one_moment_are_all_read_by_moving_since(job: ControlPlane) -> None:

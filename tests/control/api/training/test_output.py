@@ -36,14 +36,14 @@ async def running(plane: ControlPlane, **changes: Any) -> None:
     await add_job(plane, **{"status": RUNNING, "attempt": 1, **changes})
 
 
-async def messages(plane: ControlPlane, path: str = JOB, **wanted: Any) -> list[str]:
-    return [one["message"] for one in (await plane.post(f"{path}/logs", {"direction": "asc", **wanted})).ok()["logs"]]
+async def messages(plane: ControlPlane, path: str = JOB, **filters: Any) -> list[str]:
+    return [one["message"] for one in (await plane.post(f"{path}/logs", {"direction": "asc", **filters})).ok()["logs"]]
 
 
 async def points(plane: ControlPlane, query: str = "") -> dict[str, list[Any]]:
     """The values of each metric."""
-    shown = (await plane.get(f"{JOB}/metrics{query}")).ok()["metrics"]
-    return {metric["name"]: [point["value"] for point in metric["points"]] for metric in shown}
+    series = (await plane.get(f"{JOB}/metrics{query}")).ok()["metrics"]
+    return {metric["name"]: [point["value"] for point in metric["points"]] for metric in series}
 
 
 async def exported(plane: ControlPlane) -> str:
@@ -53,8 +53,8 @@ async def exported(plane: ControlPlane) -> str:
 
 async def count(plane: ControlPlane, table: Any) -> int:
     async with plane.store.read() as conn:
-        found: int = (await conn.execute(select(func.count()).select_from(table))).scalar_one()
-        return found
+        number: int = (await conn.execute(select(func.count()).select_from(table))).scalar_one()
+        return number
 
 
 # --- exactly once ----------------------------------------------------------------------------------------------------
@@ -95,10 +95,10 @@ async def test_lossy_sender_delivers_every_line_of_every_node_once(sqlite_plane:
         rank = chance.choice([rank for rank in range(2) if offsets[rank] < 30])
         start = max(0, offsets[rank] - chance.choice([0, 0, 0, 3]))  # sometimes from before what was answered
         end = min(30, start + chance.randint(1, 8))
-        sent = batch(start, end, *printed[rank][start:end], rank=rank)
+        part = batch(start, end, *printed[rank][start:end], rank=rank)
         if chance.random() < 0.2:
             continue  # lost on its way there
-        answer = await trainer.output(sent)
+        answer = await trainer.output(part)
         if chance.random() > 0.2:  # else the answer is lost on its way back
             offsets[rank] = answer
     for rank in range(2):
@@ -139,13 +139,13 @@ async def test_output_of_jobs_that_are_gone_is_answered_as_taken_and_dropped(sql
     plane = sqlite_plane
     trainer = Trainer(sqlite_plane)
     await running(plane, is_deleted=True, status=COMPLETED)
-    lost = batch(50, 60, "a", "b", metrics=(point(1),))
-    assert await trainer.output(lost) == 60
-    assert await trainer.output(lost, "tj_unknown") == 60
+    late_batch = batch(50, 60, "a", "b", metrics=(point(1),))
+    assert await trainer.output(late_batch) == 60
+    assert await trainer.output(late_batch, "tj_unknown") == 60
     assert await count(plane, training_logs) == await count(plane, training_metrics) == 0
-    shown = await exported(plane)
-    assert 'tollgate_training_output_dropped_total{kind="line"} 4.0' in shown
-    assert 'tollgate_training_output_dropped_total{kind="metric"} 2.0' in shown
+    text = await exported(plane)
+    assert 'tollgate_training_output_dropped_total{kind="line"} 4.0' in text
+    assert 'tollgate_training_output_dropped_total{kind="metric"} 2.0' in text
 
 
 async def test_output_of_an_ended_job_is_taken_and_is_no_change_of_it(
@@ -186,9 +186,9 @@ async def test_malformed_batch_is_refused_by_name_and_nothing_is_taken(sqlite_pl
         ({"metrics": [value] * 1001}, "at most 1000"),
     ]
     trainer = Trainer(sqlite_plane)
-    for changes, named in cases:
+    for changes, member in cases:
         body = batch(0, 9, "x").to_wire() | changes
-        assert named in (await trainer.post("jobs/tj_1/output", body)).refused(400)["error"]
+        assert member in (await trainer.post("jobs/tj_1/output", body)).refused(400)["error"]
     assert await messages(sqlite_plane) == []
 
 
@@ -203,13 +203,13 @@ async def test_no_line_and_no_metric_of_a_job_stops_its_output(plane: ControlPla
     ]
     assert await trainer.output(OutputBatch(1, 0, 0, 9, lines, odd)) == 9
     assert await points(plane) == {"\\x00\\x1b[31m": [1], "": [2], "x" * 255: [3], "é🙂": [6]}
-    shown = (await plane.post(f"{JOB}/logs", {})).ok()["logs"]
-    assert shown[0] == {
+    stored_lines = (await plane.post(f"{JOB}/logs", {})).ok()["logs"]
+    assert stored_lines[0] == {
         **{"timestamp": str(MAX_NS), "message": "\\x00\\x1b[2Jhi", "level": "INFO"},
         **{"replica": "g00r0", "request_id": None},
     }
-    assert shown[1]["message"].endswith(" … (cut)")
-    assert (shown[2]["level"], shown[2]["message"]) == ("WARNING", "")
+    assert stored_lines[1]["message"].endswith(" … (cut)")
+    assert (stored_lines[2]["level"], stored_lines[2]["message"]) == ("WARNING", "")
 
 
 async def test_numbers_beyond_a_float_are_refused_or_dropped(sqlite_plane: ControlPlane) -> None:
@@ -231,9 +231,9 @@ async def test_job_has_a_hundred_metrics_and_further_ones_are_dropped(plane: Con
     await running(plane)
     await trainer.output(batch(0, 1, metrics=[point(n, f"m{n}") for n in range(60)]))
     await trainer.output(batch(1, 2, metrics=[point(n, f"m{n}") for n in range(130)]))
-    found = await points(plane)
-    assert sorted(found) == sorted(f"m{n}" for n in range(100))
-    assert found["m5"] == [5, 5]
+    series = await points(plane)
+    assert sorted(series) == sorted(f"m{n}" for n in range(100))
+    assert series["m5"] == [5, 5]
     assert await trainer.output(batch(2, 3, metrics=[point(7, "m1"), point(7, "m101")])) == 3
     assert (await points(plane))["m1"] == [1, 1, 7]
 
@@ -244,11 +244,11 @@ async def test_oldest_points_go_while_a_job_prints(plane: ControlPlane) -> None:
     output = output_of(plane, max_points=100)
     await output.take("tj_2", batch(0, 1, metrics=[point(n) for n in range(90)]))
     for n in range(8):
-        written = [point(n * 40 + k, timestamp_ms=n) for k in range(40)]
-        await output.take("tj_1", batch(n, n + 1, metrics=written))
+        new_points = [point(n * 40 + k, timestamp_ms=n) for k in range(40)]
+        await output.take("tj_1", batch(n, n + 1, metrics=new_points))
         assert await count(plane, training_metrics) <= 90 + 100
-    kept = (await points(plane))["loss"]
-    assert kept == list(range(220, 320))
+    values = (await points(plane))["loss"]
+    assert values == list(range(220, 320))
     assert len(await output.metrics.read("tj_2", None, 0)) == 90
 
 
@@ -275,8 +275,8 @@ async def test_pruning_deletes_what_is_too_old_and_what_is_of_jobs_that_are_gone
     lines = [OutputLine(1, "INFO", "old"), OutputLine(now_ns(), "INFO", "new")]
     await output.take("tj_1", OutputBatch(1, 0, 0, 9, lines, [point(1)]))
     async with plane.store.write() as tx:
-        gone = [{"job_id": "tj_gone", "name": "x", "timestamp_ms": n, "step": None, "value": 1.0} for n in range(30)]
-        await tx.conn.execute(insert(training_metrics), gone)
+        rows = [{"job_id": "tj_gone", "name": "x", "timestamp_ms": n, "step": None, "value": 1.0} for n in range(30)]
+        await tx.conn.execute(insert(training_metrics), rows)
         line = {"timestamp_ns": now_ns(), "level": "INFO", "message": "x"}
         await tx.conn.execute(insert(training_logs), [{"job_id": "tj_gone", **line} for _ in range(30)])
     assert await output.prune() == 30 + 30 + 1
@@ -293,16 +293,16 @@ async def test_backend_and_jobs_are_exported(plane: ControlPlane, trainer: Train
     await add_job(plane, id="tj_2", status=COMPLETED)
     assert "tollgate_training_backend_up 0.0" in await exported(plane)
     await trainer.sync(report(Phase.WAITING, attempt=0))
-    shown = await exported(plane)
-    assert "tollgate_training_backend_up 1.0" in shown
-    assert 'tollgate_training_unfinished_jobs{status="TRAINING_JOB_PENDING"} 1.0' in shown
+    text = await exported(plane)
+    assert "tollgate_training_backend_up 1.0" in text
+    assert 'tollgate_training_unfinished_jobs{status="TRAINING_JOB_PENDING"} 1.0' in text
     await trainer.claim()
     await trainer.sync(report(Phase.ENDED, Outcome.COMPLETED), reason="away")
-    shown = await exported(plane)
-    assert "tollgate_training_backend_up 0.0" in shown
-    assert 'tollgate_training_unfinished_jobs{status="TRAINING_JOB_PENDING"} 0.0' in shown
+    text = await exported(plane)
+    assert "tollgate_training_backend_up 0.0" in text
+    assert 'tollgate_training_unfinished_jobs{status="TRAINING_JOB_PENDING"} 0.0' in text
     for status in ("PENDING", "DEPLOYING", "COMPLETED"):
-        assert f'tollgate_training_jobs_total{{status="TRAINING_JOB_{status}"}} 1.0' in shown
+        assert f'tollgate_training_jobs_total{{status="TRAINING_JOB_{status}"}} 1.0' in text
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -358,17 +358,17 @@ async def test_long_metrics_are_read_in_parts(sqlite_plane: ControlPlane, monkey
     monkeypatch.setattr(metrics, "POINTS_AT_ONCE", 10)
     await running(plane)
     await trainer.output(batch(0, 9, metrics=[point(n, f"m{n % 2}", timestamp_ms=n) for n in range(25)]))
-    seen = set[float]()
+    values = set[float]()
     since = "1970-01-01T00:00:00Z"
     while True:
-        shown = (await plane.get(f"{JOB}/metrics?since={since}")).ok()["metrics"]
-        part = {point["value"] for metric in shown for point in metric["points"]}
-        if part <= seen:
+        series = (await plane.get(f"{JOB}/metrics?since={since}")).ok()["metrics"]
+        part = {point["value"] for metric in series for point in metric["points"]}
+        if part <= values:
             break
         assert len(part) <= 10
-        seen |= part
-        since = max(point["timestamp"] for metric in shown for point in metric["points"])
-    assert seen == set(range(25))
+        values |= part
+        since = max(point["timestamp"] for metric in series for point in metric["points"])
+    assert values == set(range(25))
 
 
 async def test_output_of_another_workspace_and_of_deleted_jobs_is_not_found(sqlite_plane: ControlPlane) -> None:

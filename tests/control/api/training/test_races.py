@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Sequence
 from control.edges.sql.training import job_rows
 from policy.training.statuses import QUEUED
 from tests.control.plane import Answer, ControlPlane, Json
-from tests.control.training import enable, end, job_body, move, new_job, project
+from tests.control.training import create_project, enable, end, job_body, move, new_job
 
 SECRET = {"TOKEN": {"type": "SECRET", "name": "vendor"}}
 
 
 def codes(answers: Sequence[Answer], *allowed: int) -> list[int]:
-    found = [answer.status for answer in answers]
-    assert set(found) <= set(allowed), [answer.body for answer in answers if answer.status not in allowed]
-    return found
+    statuses = [answer.status for answer in answers]
+    assert set(statuses) <= set(allowed), [answer.body for answer in answers if answer.status not in allowed]
+    return statuses
 
 
 async def together(*calls: Awaitable[Answer]) -> list[Answer]:
@@ -25,8 +25,8 @@ async def together(*calls: Awaitable[Answer]) -> list[Answer]:
 
 
 async def found_jobs(plane: ControlPlane, **filters: str) -> list[Json]:
-    found: list[Json] = (await plane.post("/v1/training_jobs/search", filters)).ok()["training_jobs"]
-    return found
+    jobs: list[Json] = (await plane.post("/v1/training_jobs/search", filters)).ok()["training_jobs"]
+    return jobs
 
 
 async def test_a_project_is_made_once(plane: ControlPlane) -> None:
@@ -38,7 +38,7 @@ async def test_a_project_is_made_once(plane: ControlPlane) -> None:
 async def test_a_job_is_created_or_its_project_deleted(plane: ControlPlane) -> None:
     await enable(plane)
     for _ in range(3):
-        path = f"/v1/training_projects/{(await project(plane))['id']}"
+        path = f"/v1/training_projects/{(await create_project(plane))['id']}"
         created, deleted = await together(plane.post(f"{path}/jobs", job_body()), plane.delete(path))
         assert [created.status, deleted.status] in ([200, 409], [404, 200])
         if created.status == 200:
@@ -49,7 +49,7 @@ async def test_a_job_is_created_or_its_project_deleted(plane: ControlPlane) -> N
 
 async def test_a_job_is_created_or_its_secret_deleted(plane: ControlPlane) -> None:
     await enable(plane)
-    path = f"/v1/training_projects/{(await project(plane))['id']}/jobs"
+    path = f"/v1/training_projects/{(await create_project(plane))['id']}/jobs"
     for _ in range(3):
         await plane.secret()
         new = plane.post(path, job_body(environment_variables=SECRET))
@@ -61,10 +61,10 @@ async def test_a_job_is_created_or_its_secret_deleted(plane: ControlPlane) -> No
 
 async def test_a_job_is_claimed_or_stopped_and_never_both(plane: ControlPlane) -> None:
     await enable(plane)
-    made = await project(plane)
+    project = await create_project(plane)
     for _ in range(3):
-        id = (await new_job(plane, made["id"]))["id"]
-        stop = plane.post(f"/v1/training_projects/{made['id']}/jobs/{id}/stop")
+        id = (await new_job(plane, project["id"]))["id"]
+        stop = plane.post(f"/v1/training_projects/{project['id']}/jobs/{id}/stop")
         claim, stopped = await asyncio.gather(move(plane.store, id), stop, return_exceptions=True)
         assert isinstance(stopped, Answer)
         stopped.ok()
@@ -77,9 +77,9 @@ async def test_a_job_is_claimed_or_stopped_and_never_both(plane: ControlPlane) -
 
 async def test_a_job_is_deleted_once_and_stopped_by_each(sqlite_plane: ControlPlane) -> None:
     await enable(sqlite_plane)
-    made = await project(sqlite_plane)
-    id = (await new_job(sqlite_plane, made["id"]))["id"]
-    path = f"/v1/training_projects/{made['id']}/jobs/{id}"
+    project = await create_project(sqlite_plane)
+    id = (await new_job(sqlite_plane, project["id"]))["id"]
+    path = f"/v1/training_projects/{project['id']}/jobs/{id}"
     stops = await together(*(sqlite_plane.post(f"{path}/stop") for _ in range(4)))
     assert sorted(codes(stops, 200, 409)) == [200, 409, 409, 409]
     deletions = await together(*(sqlite_plane.delete(path) for _ in range(4)))
@@ -88,10 +88,10 @@ async def test_a_job_is_deleted_once_and_stopped_by_each(sqlite_plane: ControlPl
 
 async def test_a_recreated_job_or_a_deleted_one_is_whole(sqlite_plane: ControlPlane) -> None:
     await enable(sqlite_plane)
-    made = await project(sqlite_plane)
-    id = (await new_job(sqlite_plane, made["id"]))["id"]
+    project = await create_project(sqlite_plane)
+    id = (await new_job(sqlite_plane, project["id"]))["id"]
     await end(sqlite_plane.store, id)
-    path = f"/v1/training_projects/{made['id']}/jobs/{id}"
+    path = f"/v1/training_projects/{project['id']}/jobs/{id}"
     recreated, deleted = await together(sqlite_plane.post(f"{path}/recreate"), sqlite_plane.delete(path))
     deleted.ok()
     expected = [recreated.body["training_job"]["id"]] if recreated.status == 200 else []

@@ -26,24 +26,24 @@ class Client:
     plane: ControlPlane
 
     async def upsert_project(self, name: str) -> Json:
-        found: Json = await self._post("training_projects", {"training_project": {"name": name}}, "training_project")
-        return found
+        project: Json = await self._post("training_projects", {"training_project": {"name": name}}, "training_project")
+        return project
 
     async def create_job(self, project_id: str, **changes: Any) -> Json:
-        found: Json = await self._post(f"training_projects/{project_id}/jobs", job_body(**changes), "training_job")
-        return found
+        job: Json = await self._post(f"training_projects/{project_id}/jobs", job_body(**changes), "training_job")
+        return job
 
     async def recreate_job(self, project_id: str, job_id: str) -> Json:
-        found: Json = await self._post(f"training_projects/{project_id}/jobs/{job_id}/recreate", {}, "training_job")
-        return found
+        job: Json = await self._post(f"training_projects/{project_id}/jobs/{job_id}/recreate", {}, "training_job")
+        return job
 
     async def list_projects(self) -> list[Json]:
-        found: list[Json] = (await self.plane.get("/v1/training_projects")).ok()["training_projects"]
-        return found
+        projects: list[Json] = (await self.plane.get("/v1/training_projects")).ok()["training_projects"]
+        return projects
 
     async def search(self, **filters: Any) -> list[str]:
-        found: list[Json] = await self._post("training_jobs/search", filters, "training_jobs")
-        return [job["id"] for job in found]
+        jobs: list[Json] = await self._post("training_jobs/search", filters, "training_jobs")
+        return [job["id"] for job in jobs]
 
     async def _post(self, path: str, body: Json, member: str) -> Any:
         answer = (await self.plane.post(f"/v1/{path}", body)).ok()
@@ -75,18 +75,18 @@ async def test_a_search_finds_by_project_job_and_status(client: Client) -> None:
 
 async def test_a_search_is_ordered_by_time_of_creation(client: Client) -> None:
     project = await client.upsert_project("llama")
-    made = [(await client.create_job(project["id"]))["id"] for _ in range(3)]
-    assert await client.search(order_by=[{"field": "created_at", "order": "asc"}]) == made
-    assert await client.search(order_by=[{"field": "created_at", "order": "desc"}]) == made[::-1]
-    assert await client.search(order_by=[{"field": "created_at"}]) == made[::-1]
+    ids = [(await client.create_job(project["id"]))["id"] for _ in range(3)]
+    assert await client.search(order_by=[{"field": "created_at", "order": "asc"}]) == ids
+    assert await client.search(order_by=[{"field": "created_at", "order": "desc"}]) == ids[::-1]
+    assert await client.search(order_by=[{"field": "created_at"}]) == ids[::-1]
 
 
 async def test_projects_are_listed_with_their_latest_job(client: Client) -> None:
     project = await client.upsert_project("llama")
     job = await client.create_job(project["id"])
-    (found,) = await client.list_projects()
-    assert found["latest_job"] == job
-    assert found["latest_job"]["training_project"] == {"id": project["id"], "name": "llama"}
+    (entry,) = await client.list_projects()
+    assert entry["latest_job"] == job
+    assert entry["latest_job"]["training_project"] == {"id": project["id"], "name": "llama"}
 
 
 async def test_recreate_makes_a_job_that_a_search_finds_first(client: Client) -> None:
@@ -127,9 +127,9 @@ async def test_others_are_never_found(client: Client) -> None:
 
 
 async def test_only_a_management_key_reads_jobs(client: Client) -> None:
-    made = (await client.plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
-    calls = [client.plane.post("/v1/training_jobs/search", {}, key=made["api_key"])]
-    calls += [client.plane.get("/v1/training_projects", key=made["api_key"])]
+    key = (await client.plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()
+    calls = [client.plane.post("/v1/training_jobs/search", {}, key=key["api_key"])]
+    calls += [client.plane.get("/v1/training_projects", key=key["api_key"])]
     answers: list[Answer] = await asyncio.gather(*calls)
     for answer in answers:
         answer.refused(403, "MISSING_SCOPE")
