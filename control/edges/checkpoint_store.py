@@ -13,7 +13,7 @@ from runtime.log_lines import OutageLog
 from runtime.object_store import NotInStoreError, ObjectStore, StoreError
 
 READ_TIMEOUT_S = 60.0
-"""For one piece. A store that hangs must not keep its downloads open for ever."""
+"""The time for one piece. A store that hangs must not keep its downloads open for ever."""
 log = logging.getLogger(__name__)
 
 
@@ -86,9 +86,9 @@ class _Reader:
 
     @staticmethod
     def _read(store: ObjectStore, key: str, size_bytes: int, start: int) -> Generator[bytes, None, None]:
-        found = store.size(key)
-        if found != size_bytes:
-            raise NotInStoreError("it has another size" if found is not None else "it is gone")
+        present_bytes = store.size(key)
+        if present_bytes != size_bytes:
+            raise NotInStoreError("it has another size" if present_bytes is not None else "it is gone")
         yield from store.read(key, start)
 
 

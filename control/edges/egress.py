@@ -32,13 +32,13 @@ class AddressRefusedError(OSError):
 
 async def resolve_host(host: str) -> list[Address]:
     """Resolve a name with the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+    entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries))
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """What may be dialled, and how. `reuse`: keep connections for further calls. Only tests replace `resolve`."""
+    """The rules and means of dialling. `reuse`: keep connections for further calls. Only tests replace `resolve`."""
 
     rules: EgressRules
     reach: Reach
@@ -70,7 +70,7 @@ class _CheckedResolver(AbstractResolver):
         return [_resolved(host, address, port) for address in addresses]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: nothing is open."""
 
 
 def _resolved(host: str, address: Address, port: int) -> ResolveResult:
@@ -82,7 +82,7 @@ def _resolved(host: str, address: Address, port: int) -> ResolveResult:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """How a POST ended. `status` is None without an answer; `error` is for customers, and empty after a 2xx."""
+    """The outcome of a POST. `status` is None without an answer; `error` is for customers, and empty after a 2xx."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from control.records.console import InferenceCall
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 1260.0
-"""For a whole call: the proxy's own default for a call, and a minute for what it reads and writes besides."""
+"""The time for a whole call: the proxy's own default, and a minute for what it reads and writes besides."""
 _OF_THE_CONNECTION = frozenset(("connection", "keep-alive", "transfer-encoding"))
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
 

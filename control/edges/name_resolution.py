@@ -46,7 +46,7 @@ class UpstreamUrlChecker:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                found = await loop.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
+                entries = await loop.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError):
             return []
-        return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+        return [ip_address(str(place[0]).partition("%")[0]) for *_, place in entries]

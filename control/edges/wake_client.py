@@ -25,7 +25,7 @@ class WakeClient:
         self._client = EgressClient(egress, "Tollgate-Wake/1", check_wake_url, timeout_s)
 
     async def post(self, url: str, body: bytes) -> str:
-        """What went wrong, without URL and address; "" after a 2xx. Never raises; takes at most `timeout_s`."""
+        """Send a POST; returns what went wrong, without URL and address; "" after a 2xx. Never raises."""
         return (await self._client.post(url, _HEADERS, body)).error
 
     async def close(self) -> None:

@@ -1,4 +1,5 @@
-"""What is in the database, read without changing it: schema, size, clock, secrets, and where slugs and models lead."""
+"""A look into the database that changes nothing: schema, size, clock, secrets, and the destinations of slugs and
+models."""
 
 import asyncio
 import json
@@ -73,14 +74,14 @@ async def look_at_database(url: str, secret_keys: Sequence[bytes]) -> DatabaseLo
 
 
 def _reason_of(error: BaseException) -> str:
-    """What the driver said first, in one line: SQLAlchemy and our own errors name their cause."""
+    """The first cause of an error in one line, from the driver: SQLAlchemy and our own errors name their cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return cause_of(error)
 
 
 def _reader(url: str) -> AsyncEngine:
-    """For SQLite a reader that makes no file: it may run as another user than the product.
+    """Open an engine that only reads. For SQLite it makes no file: it may run as another user than the product.
 
     A reader of a database without a write-ahead log would make one, unless told that nobody writes (SQLite, "URI
     Filenames", `immutable`).
@@ -136,6 +137,6 @@ async def _replicas(conn: AsyncConnection) -> list[tuple[str, str]]:
 
 
 def has_file(url: str) -> tuple[bool, Path | None]:
-    """Whether a database can be there, and the file of an SQLite one."""
+    """Return whether a database can be there, and the file of an SQLite one."""
     file = embedded_file(url)
     return file is None or file.exists(), file

@@ -1,4 +1,4 @@
-"""Whether a directory can be written, and how much room it has."""
+"""A look at a directory: can it be written, and how much room does it have."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Whether control and proxy answer, and what their `/readyz` says; whether a proxy would start with its settings."""
+"""A look at control and proxy: their answers and `/readyz`, and whether a proxy would start with its settings."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ def _read(status: int, body: Any) -> ReadyLook:
 
 
 async def proxy_settings_trouble(environment: Mapping[str, str]) -> str:
-    """What `python -m proxy settings check` complains about; "" if nothing. Control must not import the proxy."""
+    """The complaint of `python -m proxy settings check`; "" if there is none. Control must not import the proxy."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "proxy", "settings", "check"),
         env=dict(environment),
@@ -56,9 +56,9 @@ async def proxy_settings_trouble(environment: Mapping[str, str]) -> str:
     )
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
-            _, told = await process.communicate()
+            _, stderr = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         return "the settings of the proxy could not be checked in time"
-    return told.decode(errors="replace").strip().removeprefix("Error: ") if process.returncode else ""
+    return stderr.decode(errors="replace").strip().removeprefix("Error: ") if process.returncode else ""

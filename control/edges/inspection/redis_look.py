@@ -1,4 +1,4 @@
-"""What a Redis says of itself: version, persistence, memory, clock. Of a cluster, what each of its primaries says."""
+"""Facts that a Redis, or each primary of a cluster, tells of itself: version, persistence, memory, clock."""
 
 import asyncio
 import time

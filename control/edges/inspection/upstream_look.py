@@ -1,4 +1,4 @@
-"""Whether upstreams can be reached: names, addresses, TCP, TLS. Sends no request and no credential.
+"""A look at upstreams: names, addresses, TCP, TLS. Sends no request and no credential.
 
 See docs/reference/management-api.md#egress-rules.
 """

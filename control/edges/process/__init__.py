@@ -1,4 +1,4 @@
-"""What `tollgate up` needs of its machine: the data directory and the embedded Redis.
+"""The data directory and the embedded Redis, which `tollgate up` needs on its machine.
 
 Promises that key files are never overwritten.
 """

@@ -44,14 +44,14 @@ class CommandKeys:
 
     def _read(self) -> dict[str, object]:
         try:
-            found = json.loads(self._path.read_text())
+            keys = json.loads(self._path.read_text())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise DataDirectoryError(
                 f"{self._path} cannot be read ({error}). Remove it, and a new key is made"
             ) from None
-        return found if isinstance(found, dict) else {}
+        return keys if isinstance(keys, dict) else {}
 
 
 def _lock_of(path: Path) -> Path:

@@ -78,7 +78,7 @@ class DataDirectory:
         return fd
 
     def is_served(self) -> bool:
-        """Whether a `tollgate up` holds the lock. An `up` that starts meanwhile waits for this look."""
+        """Return whether a `tollgate up` holds the lock. An `up` that starts meanwhile waits for this look."""
         return is_locked(self.path / "lock")
 
     def internal_token(self) -> str:
@@ -95,7 +95,7 @@ class DataDirectory:
         return self._create_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
 
     def kept(self, name: str) -> str:
-        """What a key file holds, without making one; "" if there is none or it may not be read."""
+        """Read a key file without making one; "" if there is none or it may not be read."""
         try:
             return (self.path / name).read_text().strip()
         except OSError:

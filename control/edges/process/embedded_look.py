@@ -20,7 +20,7 @@ def workspaces_in(database: Path) -> list[tuple[str, str]]:
 
 
 def has_key(database: Path, workspace_id: str, digest: str) -> bool:
-    """Whether the workspace has the key with this digest. Raises DataDirectoryError."""
+    """Return whether the workspace has the key with this digest. Raises DataDirectoryError."""
     query = "SELECT 1 FROM api_keys WHERE digest = ? AND workspace_id = ? AND group_id IS NULL"
     return bool(_rows(database, query, (digest, workspace_id)))
 

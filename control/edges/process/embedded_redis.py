@@ -45,7 +45,7 @@ class EmbeddedRedis:
         return Launch(argv, environment, (lock,), _TERMINAL_SIGNALS)
 
     async def is_ready(self) -> bool:
-        """Whether Redis answers PING with PONG. It does not while it loads its append-only file."""
+        """Return whether Redis answers PING with PONG. It does not while it loads its append-only file."""
         return await replies_with(self._socket, b"PING\r\n", b"+PONG")
 
     async def stop(self, child: Child) -> None:

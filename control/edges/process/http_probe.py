@@ -4,7 +4,7 @@ import aiohttp
 
 
 async def answers_ok(url: str) -> bool:
-    """Whether a GET returns 200 within a second."""
+    """Return whether a GET is answered with 200 within a second."""
     try:
         timeout = aiohttp.ClientTimeout(total=1)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:

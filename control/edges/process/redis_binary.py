@@ -46,10 +46,10 @@ class UnusableRedisServerError(RedisServerError):
 class RedisServerTooOldError(RedisServerError):
     """An older redis-server cannot read the counters, and would start with empty ones."""
 
-    def __init__(self, data: Path, writer: "RedisServer", found: "RedisServer") -> None:
+    def __init__(self, data: Path, writer: "RedisServer", best: "RedisServer") -> None:
         needed = f"{writer.product.title()} {writer.version[0]}.{writer.version[1]}"
         super().__init__(
-            f"The counters in {data} were written by {writer}, and the best redis-server found is {found}."
+            f"The counters in {data} were written by {writer}, and the best redis-server found is {best}."
             f" {self.__doc__} Install {needed} or later, or name one with TOLLGATE_REDIS_SERVER."
             f" To begin with empty counters, move appendonlydir, appendonly.aof and {PIN_NAME} out of {data}."
         )
@@ -68,7 +68,7 @@ class RedisServer:
         return f"{self.product.title()} {'.'.join(map(str, self.version))}{where}"
 
     def can_read_files_of(self, writer: "RedisServer") -> bool:
-        """Whether it can continue with that server's files. All patches of a minor version share one format."""
+        """Return whether it can continue with that server's files. All patches of a minor version share one format."""
         if self.product == writer.product:
             return self.version[:2] >= writer.version[:2]
         return self.product == "valkey" and writer.version[:2] <= _LAST_COMMON
@@ -77,17 +77,17 @@ class RedisServer:
 def choose(data: Path, environment: Mapping[str, str]) -> RedisServer:
     """The server for the counters in `data`. Raises RedisServerError if none can read them."""
     writer = writer_of(data)
-    if named := environment.get("TOLLGATE_REDIS_SERVER", "").strip():
-        found = [_named(named)]
+    if path := environment.get("TOLLGATE_REDIS_SERVER", "").strip():
+        servers = [_named(path)]
     else:
-        found = _by_preference(writer, environment.get("PATH", os.defpath))
-    if not found:
+        servers = _by_preference(writer, environment.get("PATH", os.defpath))
+    if not servers:
         raise NoRedisServerError
-    for server in found:
+    for server in servers:
         if writer is None or server.can_read_files_of(writer):
             return server
     assert writer is not None, "without a writer the first one would do"
-    raise RedisServerTooOldError(data, writer, found[0])
+    raise RedisServerTooOldError(data, writer, servers[0])
 
 
 def pin(data: Path, server: RedisServer) -> None:
@@ -115,9 +115,9 @@ def writer_of(data: Path) -> RedisServer | None:
 
 
 def set_stray_file_aside(data: Path) -> str | None:
-    """Of two files, which only a change between versions before this rule left, keep the one written last.
+    """Set the older of two files of counters aside. Only a change between versions before this rule left two.
 
-    Redis 7 reads `appendonlydir` alone, Redis 6 `appendonly.aof` alone. What was done; None when there is one file.
+    Redis 7 reads `appendonlydir` alone, Redis 6 `appendonly.aof` alone. Returns what was done; None for one file.
     """
     old = data / "appendonly.aof"
     new = data / "appendonlydir"
@@ -131,12 +131,12 @@ def set_stray_file_aside(data: Path) -> str | None:
 
 
 def _by_preference(writer: RedisServer | None, path: str) -> list[RedisServer]:
-    """The writer first, then the newest; among equals Redis, then the first on PATH."""
-    found = [server for place in _places(path) if (server := _probe(place)) is not None]
-    found.sort(key=lambda server: (server.version, server.product == "redis"), reverse=True)
+    """The servers on PATH: the writer first, then the newest; among equals Redis, then the first on PATH."""
+    servers = [server for place in _places(path) if (server := _probe(place)) is not None]
+    servers.sort(key=lambda server: (server.version, server.product == "redis"), reverse=True)
     if writer is not None and writer.path and (again := _probe(writer.path)) is not None:
-        found.insert(0, again)
-    return found
+        servers.insert(0, again)
+    return servers
 
 
 def _places(path: str) -> Iterator[str]:
@@ -166,9 +166,9 @@ def _named(path: str) -> RedisServer:
 
 def _run_version(path: str) -> RedisServer:
     """Run `--version`: `Redis server v=7.0.15 …`, `Valkey server v=8.0.1 …`."""
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    if (found := _VERSION.search(done.stdout)) is None:
+    process = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    if (match := _VERSION.search(process.stdout)) is None:
         raise ValueError("it does not tell a version of Redis or Valkey")
-    product = "valkey" if "valkey" in (done.stdout + os.path.basename(path)).lower() else "redis"
-    major, minor, patch = map(int, found.groups())
+    product = "valkey" if "valkey" in (process.stdout + os.path.basename(path)).lower() else "redis"
+    major, minor, patch = map(int, match.groups())
     return RedisServer(os.path.abspath(path), product, (major, minor, patch))

@@ -36,18 +36,18 @@ def write(directory: DataDirectory, record: UpRecord) -> None:
 
 
 def remove(directory: DataDirectory) -> None:
-    """Also of an `up` that was killed. Only who holds the directory's lock may call this."""
+    """Remove the record, also after an `up` was killed. Only the holder of the directory's lock may call this."""
     (directory.path / _NAME).unlink(missing_ok=True)
 
 
 def read(directory: DataDirectory) -> UpRecord:
-    """Of the `up` that serves the directory. Raises NotRunningError, or DataDirectoryError if it cannot be read."""
+    """Read the record of the `up` that serves the directory. Raises NotRunningError, DataDirectoryError."""
     path = directory.path / _NAME
     try:
         if not directory.is_served():
             raise NotRunningError(directory.path)
-        found = json.loads(path.read_text())
-        return UpRecord(found["proxy"], found["control"], found["admin"], found["has_own_database"])
+        fields = json.loads(path.read_text())
+        return UpRecord(fields["proxy"], fields["control"], fields["admin"], fields["has_own_database"])
     except FileNotFoundError:
         raise NotRunningError(directory.path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:

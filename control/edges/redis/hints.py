@@ -52,10 +52,10 @@ class HintPublisher:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            sent = not self._newest or await self._publish(redis, self._newest)
-            if self._closing and not (sent and self._newest):
+            is_published = not self._newest or await self._publish(redis, self._newest)
+            if self._closing and not (is_published and self._newest):
                 return
-            if not sent:
+            if not is_published:
                 await is_set_within(self._wake, _RETRY_S)
                 self._wake.set()
 

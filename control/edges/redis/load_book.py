@@ -24,7 +24,7 @@ _BATCH = 50
 _DEADLINE_S = 0.5
 _PAUSE_S = 1.0
 _EXPIRY_S = 7 * 86_400
-"""Of the figures of a deployment that no machine reports any more."""
+"""The expiry of the figures of a deployment that no machine reports any more."""
 _SWEEP_MS = 10_000.0
 log = logging.getLogger(__name__)
 ByMachine = dict[str, Heard]
@@ -35,7 +35,7 @@ def _monotonic_ms() -> float:
 
 
 class LocalLoadBook:
-    """What this process heard. Only tests replace `now_ms`."""
+    """The reports that this process received. Only tests replace `now_ms`."""
 
     def __init__(self, now_ms: Callable[[], float] = _monotonic_ms) -> None:
         self._now_ms = now_ms
@@ -76,7 +76,8 @@ class LocalLoadBook:
 
 
 class RedisLoadBook:
-    """What all processes heard. While Redis does not answer, what this process heard; tries Redis again each second."""
+    """The reports that all processes received. While Redis does not answer, those of this process; tries Redis again
+    each second."""
 
     def __init__(self, redis: RoutedRedis, local: LocalLoadBook | None = None) -> None:
         self._redis = redis
@@ -90,12 +91,12 @@ class RedisLoadBook:
 
     async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
         shared = await self._try(lambda: self._read(deployment_ids)) or {}
-        found: dict[str, Load] = {}
+        sums: dict[str, Load] = {}
         for id in deployment_ids:
-            heard = _newest(shared.get(id, {}), self._local.heard(id))
-            if heard:
-                found[id] = sum_of(heard.values())
-        return found
+            reports = _newest(shared.get(id, {}), self._local.heard(id))
+            if reports:
+                sums[id] = sum_of(reports.values())
+        return sums
 
     async def _try(self, work: Callable[[], Any]) -> Any:
         """The result of `work`, or None while Redis does not answer."""
@@ -126,44 +127,44 @@ class RedisLoadBook:
     async def _read(self, deployment_ids: Sequence[str]) -> dict[str, ByMachine]:
         now_ms = await self._time_ms()
         machines = await self._heard_machines(now_ms)
-        found: dict[str, ByMachine] = {}
+        reports: dict[str, ByMachine] = {}
         for start in range(0, len(deployment_ids), _BATCH):
             ids = deployment_ids[start : start + _BATCH]
             for id, fields in zip(ids, await self._redis.each([_reading(_key(id)) for id in ids]), strict=True):
-                found[id] = await self._read_one(id, fields, machines, now_ms)
-        return found
+                reports[id] = await self._read_one(id, fields, machines, now_ms)
+        return reports
 
     async def _read_one(
         self, deployment_id: str, fields: Mapping[bytes, bytes], machines: Mapping[str, int], now_ms: int
     ) -> ByMachine:
         """The figures by machine. Deletes those of machines that have been silent for long."""
         names = [machine.decode() for machine in fields]
-        heard = {
+        reports = {
             name: _decoded(deployment_id, text, now_ms, machines.get(name, 0))
             for name, text in zip(names, fields.values(), strict=True)
         }
-        silent = [machine for machine, one in heard.items() if one.machine_age_ms > HEALTH_LASTS_MS]
+        silent = [machine for machine, one in reports.items() if one.machine_age_ms > HEALTH_LASTS_MS]
         if silent:
             await self._delete(_key(deployment_id), silent)
-        return heard
+        return reports
 
     async def _heard_machines(self, now_ms: int) -> dict[str, int]:
-        """When each machine was last heard. Forgets those that have been silent for long.
+        """The time of each machine's last report. Forgets those that have been silent for long.
 
         After Redis' clock was set back these are all; who reports still is known again with its next report.
         """
         (fields,) = await self._redis.each([_reading(_MACHINES)])
-        heard = {machine.decode(): int(at_ms) for machine, at_ms in fields.items()}
-        silent = [machine for machine, at_ms in heard.items() if abs(now_ms - at_ms) > HEALTH_LASTS_MS]
+        times = {machine.decode(): int(at_ms) for machine, at_ms in fields.items()}
+        silent = [machine for machine, at_ms in times.items() if abs(now_ms - at_ms) > HEALTH_LASTS_MS]
         if silent:
             await self._delete(_MACHINES, silent)
-        return {machine: at_ms for machine, at_ms in heard.items() if machine not in silent}
+        return {machine: at_ms for machine, at_ms in times.items() if machine not in silent}
 
     async def _delete(self, key: str, machines: Sequence[str]) -> None:
         await self._redis.at(key, lambda server: server.hdel(key, *machines))
 
     async def _time_ms(self) -> int:
-        """Always of the same server of a cluster, so that all processes measure ages by one clock."""
+        """Read the time of one and the same server of a cluster, so that all processes measure ages by one clock."""
         seconds, microseconds = await self._redis.at(_MACHINES, lambda server: server.time())
         return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -185,12 +186,12 @@ def _reading(key: str) -> Keyed:
 
 
 def _newest(*sources: ByMachine) -> ByMachine:
-    """Of each machine what was heard last, from whichever source."""
-    found: ByMachine = {}
-    for machine, heard in _items(sources):
-        if machine not in found or heard.age_ms < found[machine].age_ms:
-            found[machine] = heard
-    return found
+    """The latest report of each machine, from whichever source."""
+    newest: ByMachine = {}
+    for machine, report in _items(sources):
+        if machine not in newest or report.age_ms < newest[machine].age_ms:
+            newest[machine] = report
+    return newest
 
 
 def _items(sources: Iterable[ByMachine]) -> Iterable[tuple[str, Heard]]:

@@ -35,7 +35,7 @@ _SCAN_PAGE = 1000
 _BATCH = 25
 """Hashes that one round trip reads: a millisecond or two of work."""
 _DEADLINE_S = 1.0
-"""After this, callers get an error instead of waiting on."""
+"""The time after which callers get an error instead of waiting on."""
 
 
 class UsageCounters:
@@ -49,15 +49,15 @@ class UsageCounters:
         if not meters:
             return []
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
-        found: list[Used] = []
+        counts: list[Used] = []
         async with _redis_errors():
             clock_ms = await self._time_ms()
             for start in range(0, len(hashes), _BATCH):
                 batch = hashes[start : start + _BATCH]
                 read = await self._redis.each([_reading(of_key) for of_key in batch])
                 for of_key, values in zip(batch, read, strict=True):
-                    found += _used(of_key, values, clock_ms)
-        return found
+                    counts += _used(of_key, values, clock_ms)
+        return counts
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
@@ -119,17 +119,17 @@ def _detail(meter: Meter) -> str:
 def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int) -> list[Used]:
     """The count that a script would find now."""
     fields = dict(zip(_fields(meters), values, strict=True))
-    found: list[Used] = []
+    counts: list[Used] = []
     for meter in meters:
         header = fields[meter.bucket.group_id]
         detail = fields[_detail(meter)]
         if meter.unit.is_rolling:
             number = KIND_NUMBER[meter.type, meter.unit]
-            found.append(Used(*rate_usage(header, detail, number, time_ms(header, clock_ms))))
+            counts.append(Used(*rate_usage(header, detail, number, time_ms(header, clock_ms))))
         else:
             amount = calendar_usage((meter.type, meter.unit), header, detail, clock_ms)
-            found.append(Used(amount, until_end_ms(meter.unit, clock_ms)))
-    return found
+            counts.append(Used(amount, until_end_ms(meter.unit, clock_ms)))
+    return counts
 
 
 def _deleting(bucket: Bucket) -> Keyed:

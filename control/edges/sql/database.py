@@ -141,7 +141,7 @@ def _broken_rule(error: IntegrityError) -> Exception:
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Whether the database is at fault, not the statement."""
+    """Return whether the database is at fault, not the statement."""
     if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
         return True
     if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED_FILE:  # the rest of the code says in what part
@@ -150,13 +150,13 @@ def is_away(error: DBAPIError) -> bool:
 
 
 def _is_unwritable(error: DBAPIError) -> bool:
-    """Whether the database can be read and not written."""
+    """Return whether the database can be read and not written."""
     code = getattr(error.orig, "sqlite_errorcode", 0)
     return bool(_UNWRITABLE_SQLITE & {code, code & 0xFF}) or sqlstate_of(error) in _UNWRITABLE_SQLSTATES
 
 
 async def read_only_reason(conn: AsyncConnection) -> str:
-    """Why nothing can be written, as far as a connection that only reads can tell; "" if it can."""
+    """The reason why nothing can be written, as far as a connection that only reads can tell; "" if there is none."""
     if conn.dialect.name == "sqlite":
         file = conn.engine.url.database
         is_writable = not file or file == ":memory:" or await asyncio.to_thread(os.access, file, os.W_OK)
@@ -170,7 +170,7 @@ def _is_away_sqlstate(sqlstate: str | None) -> bool:
 
 
 def is_retryable(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed if it is retried from its start.
+    """Return whether the same transaction may succeed if it is retried from its start.
 
     Never on SQLite: a writer has waited for the lock, and meanwhile all others of this process wait behind it.
     """

@@ -46,8 +46,8 @@ def parse(database_url: str) -> tuple[URL, dict[str, Any]]:
             raise DatabaseUrlError
         return url, {}
     where = {name: value for name, value in url.query.items() if name in _ADDRESS}
-    given = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
-    return url.set(query=where), _connect_args({name: given[name] for name in given if name not in where})
+    parameters = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    return url.set(query=where), _connect_args({name: parameters[name] for name in parameters if name not in where})
 
 
 def embedded_file(database_url: str) -> Path | None:
@@ -57,17 +57,17 @@ def embedded_file(database_url: str) -> Path | None:
     return Path(url.database) if is_file and url.database else None
 
 
-def _connect_args(given: dict[str, str]) -> dict[str, Any]:
+def _connect_args(parameters: dict[str, str]) -> dict[str, Any]:
     """asyncpg's arguments for libpq's parameters."""
     args: dict[str, Any] = {
-        "timeout": _seconds(given.pop("connect_timeout", str(_CONNECT_TIMEOUT_S))),
+        "timeout": _seconds(parameters.pop("connect_timeout", str(_CONNECT_TIMEOUT_S))),
         "command_timeout": _COMMAND_TIMEOUT_S,
-        "server_settings": {"application_name": given.pop("application_name", _APPLICATION_NAME)},
+        "server_settings": {"application_name": parameters.pop("application_name", _APPLICATION_NAME)},
     }
-    mode = given.pop("sslmode", None) or given.pop("ssl", None)  # asyncpg calls it `ssl`
-    files = {name: given.pop(name) for name in _FILES if name in given}
-    if given:
-        unknown = ", ".join(sorted(given))
+    mode = parameters.pop("sslmode", None) or parameters.pop("ssl", None)  # asyncpg calls it `ssl`
+    files = {name: parameters.pop(name) for name in _FILES if name in parameters}
+    if parameters:
+        unknown = ", ".join(sorted(parameters))
         raise DatabaseUrlError(f"the database URL has parameters that are not supported here: {unknown}; remove them")
     if mode is not None and mode not in _SSL_MODES:
         raise DatabaseUrlError(f"sslmode in the database URL must be one of {', '.join(_SSL_MODES)}")

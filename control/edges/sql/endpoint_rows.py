@@ -72,12 +72,12 @@ async def slugs_routed_to(
 
 
 def _names_environment(name: str) -> ColumnElement[bool]:
-    """By the text that `_changing_columns` writes: no other text in it can hold an unescaped quote."""
+    """Match the text that `_changing_columns` writes for this environment: no other text holds an unescaped quote."""
     text = func.lower(endpoints.c.target)
-    named = text.contains(f'"environment_name":"{name}"', autoescape=True)
+    condition = text.contains(f'"environment_name":"{name}"', autoescape=True)
     if name != DEFAULT_ENVIRONMENT:
-        return named
-    return or_(named, not_(text.contains('"environment_name":', autoescape=True)))
+        return condition
+    return or_(condition, not_(text.contains('"environment_name":', autoescape=True)))
 
 
 def _matches(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:

@@ -33,14 +33,14 @@ async def find_group(conn: Connection, workspace_id: str, group_id: str) -> Grou
 
 
 async def list_groups(
-    conn: Connection, workspace_id: str, wanted: GroupFilter, after: str | None, limit: int
+    conn: Connection, workspace_id: str, selection: GroupFilter, after: str | None, limit: int
 ) -> list[GroupRecord]:
-    """At most `limit` groups after the id `after`, oldest first."""
+    """Return at most `limit` groups after the id `after`, oldest first."""
     query = select(groups).where(groups.c.workspace_id == workspace_id).order_by(groups.c.id).limit(limit)
-    if wanted.external_entity_id is not None:
-        query = query.where(groups.c.external_entity_id == wanted.external_entity_id)
-    if wanted.top_id is not None:
-        top = await find_group(conn, workspace_id, wanted.top_id)
+    if selection.external_entity_id is not None:
+        query = query.where(groups.c.external_entity_id == selection.external_entity_id)
+    if selection.top_id is not None:
+        top = await find_group(conn, workspace_id, selection.top_id)
         if top is None:
             return []
         query = query.where(*_below(top.path))
@@ -57,25 +57,25 @@ async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
 
 async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:
     """The group, with its tree locked against changes until the transaction ends. None if it does not exist."""
-    seen = await find_group(tx.conn, workspace_id, group_id)
-    if seen is None:
+    unlocked = await find_group(tx.conn, workspace_id, group_id)
+    if unlocked is None:
         return None
-    root_id = seen.path.partition("/")[0]
+    root_id = unlocked.path.partition("/")[0]
     # FOR NO KEY UPDATE: minting a key, which refers to a group, need not wait.
     await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
     return await find_group(tx.conn, workspace_id, group_id)
 
 
 async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
-    """Parent first, root last."""
-    found = await load_groups(conn, record.ancestor_ids)
-    return [found[id] for id in record.ancestor_ids]
+    """Return the ancestors, parent first, root last."""
+    groups_by_id = await load_groups(conn, record.ancestor_ids)
+    return [groups_by_id[id] for id in record.ancestor_ids]
 
 
 async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
     """All groups below, in batches: a tree may be large, and so may each group."""
     async for rows in _rows_below(conn, record):
-        yield [found.group for found in await _records(rows)]
+        yield [record_below.group for record_below in await _records(rows)]
 
 
 async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[str]]:
@@ -136,7 +136,7 @@ def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DeletedSubtree:
-    """How many groups, the topmost included, and how many keys were deleted."""
+    """The number of deleted groups, the topmost included, and of deleted keys."""
 
     groups: int
     keys: int

@@ -43,7 +43,7 @@ async def get_key(conn: Connection, workspace_id: str, group_id: str | None, pre
 async def list_keys(
     conn: Connection, workspace_id: str, group_id: str | None, after: tuple[int, str] | None, limit: int
 ) -> Sequence[KeyRecord]:
-    """At most `limit` keys after `after` (created_at_ms, prefix), oldest first."""
+    """Return at most `limit` keys after `after` (created_at_ms, prefix), oldest first."""
     order = (api_keys.c.created_at_ms, api_keys.c.prefix)
     query = select(*_RECORD).where(*_scope(workspace_id, group_id)).order_by(*order).limit(limit)
     if after is not None:
@@ -53,8 +53,8 @@ async def list_keys(
 
 async def delete_key(tx: WriteTx, workspace_id: str, group_id: str | None, prefix: str) -> str | None:
     """The digest of the key that was deleted; None when there was none."""
-    gone = delete(api_keys).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
-    digest: str | None = (await tx.conn.execute(gone.returning(api_keys.c.digest))).scalar_one_or_none()
+    statement = delete(api_keys).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
+    digest: str | None = (await tx.conn.execute(statement.returning(api_keys.c.digest))).scalar_one_or_none()
     if digest is not None:
         tx.publish(RowKind.KEY, digest, None)
     return digest

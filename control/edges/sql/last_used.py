@@ -38,8 +38,8 @@ class LastUsed:
 
     async def _write(self) -> None:
         noted = [{"key": prefix, "used_ms": used_ms} for prefix, used_ms in self._noted.items()]
-        seen = api_keys.c.last_used_at_ms
-        earlier = or_(seen.is_(None), seen < bindparam("used_ms"))
+        column = api_keys.c.last_used_at_ms
+        earlier = or_(column.is_(None), column < bindparam("used_ms"))
         statement = update(api_keys).where(and_(api_keys.c.prefix == bindparam("key"), earlier))
         async with self._store.write() as tx:
             await tx.conn.execute(statement.values(last_used_at_ms=bindparam("used_ms")), noted)

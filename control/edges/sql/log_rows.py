@@ -46,7 +46,7 @@ OF_TRAINING_JOBS = LogTable(training_logs, "job_id", training_jobs)
 
 
 class _Position(FunctionElement[int]):
-    """Where a text occurs in another, counted from 1; 0 if it does not. Compares exactly: no wildcards, no case."""
+    """The place of a text in another, counted from 1; 0 if it is not there. Compares exactly: no wildcards, no case."""
 
     inherit_cache = True
     type = Integer()
@@ -89,7 +89,7 @@ async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> froze
     return frozenset((await tx.conn.execute(query)).scalars())
 
 
-async def count_lines(conn: Connection, log: LogTable, wanted: Collection[Millisecond]) -> dict[Millisecond, int]:
+async def count_lines(conn: Connection, log: LogTable, milliseconds: Collection[Millisecond]) -> dict[Millisecond, int]:
     """The number of lines in each of these milliseconds. One index range each."""
     value, source, _ = _SOURCES[conn.dialect.name]
     owner = value.format(place=0, type="text")
@@ -99,7 +99,7 @@ async def count_lines(conn: Connection, log: LogTable, wanted: Collection[Millis
         f"SELECT {owner}, {start_ns}, (SELECT count(*) FROM {line} WHERE {line}.{log.owner} = {owner}"  # noqa: S608
         f" AND {line}.timestamp_ns >= {start_ns} AND {line}.timestamp_ns < {start_ns} + {NS_PER_MS}) FROM {source}"
     )
-    rows = orjson.dumps([(id, ms * NS_PER_MS) for id, ms in wanted]).decode()
+    rows = orjson.dumps([(id, ms * NS_PER_MS) for id, ms in milliseconds]).decode()
     return {(id, at_ns // NS_PER_MS): lines for id, at_ns, lines in await conn.execute(text(query), {"rows": rows})}
 
 
@@ -128,68 +128,68 @@ _SOURCES = {
         "r.place",
     ),
 }
-"""By database: how a value is read from a row, where the rows are, and their order."""
+"""The form of values in a row, the source of rows, and the order of rows, by database."""
 
 
 # --- read ------------------------------------------------------------------------------------------------------------
 
 
-async def read_page(conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter) -> list[LogLine]:
-    """At least `limit` lines if there are as many. All lines of each millisecond that it shows, and of at least two.
+async def read_page(conn: Connection, log: LogTable, owner_id: str, selection: LogFilter) -> list[LogLine]:
+    """Read `limit` lines, or more: all lines of each millisecond that the page shows, and of at least two milliseconds.
 
     A reader moves its window by milliseconds: the rest of one would be skipped, or the same page be read for ever.
     """
-    lines = await _read_lines(conn, log, owner_id, wanted, wanted.limit)
-    if len(lines) < wanted.limit:
+    lines = await _read_lines(conn, log, owner_id, selection, selection.limit)
+    if len(lines) < selection.limit:
         return lines
     last_ms = lines[-1].timestamp_ns // NS_PER_MS
     before = [line for line in lines if line.timestamp_ns // NS_PER_MS != last_ms]
-    page = before + await _read_lines(conn, log, owner_id, _within(wanted, last_ms))
-    if not before and (following := await _read_lines(conn, log, owner_id, _behind(wanted, last_ms), 1)):
+    page = before + await _read_lines(conn, log, owner_id, _within(selection, last_ms))
+    if not before and (following := await _read_lines(conn, log, owner_id, _behind(selection, last_ms), 1)):
         next_ms = following[0].timestamp_ns // NS_PER_MS
-        page += await _read_lines(conn, log, owner_id, _within(wanted, next_ms))
+        page += await _read_lines(conn, log, owner_id, _within(selection, next_ms))
     return page
 
 
-def _within(wanted: LogFilter, ms: int) -> LogFilter:
+def _within(selection: LogFilter, ms: int) -> LogFilter:
     """Selects the lines of one millisecond."""
-    return replace(wanted, start_ms=ms, end_ms=ms)
+    return replace(selection, start_ms=ms, end_ms=ms)
 
 
-def _behind(wanted: LogFilter, ms: int) -> LogFilter:
+def _behind(selection: LogFilter, ms: int) -> LogFilter:
     """Selects the lines that come after a millisecond in the direction of reading."""
-    return replace(wanted, end_ms=ms - 1) if wanted.newest_first else replace(wanted, start_ms=ms + 1)
+    return replace(selection, end_ms=ms - 1) if selection.newest_first else replace(selection, start_ms=ms + 1)
 
 
 async def _read_lines(
-    conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter, limit: int | None = None
+    conn: Connection, log: LogTable, owner_id: str, selection: LogFilter, limit: int | None = None
 ) -> list[LogLine]:
     table = log.lines
-    query = select(*(table.c[name] for name in _COLUMNS)).where(*_conditions(log, owner_id, wanted))
-    if wanted.newest_first:
+    query = select(*(table.c[name] for name in _COLUMNS)).where(*_conditions(log, owner_id, selection))
+    if selection.newest_first:
         query = query.order_by(table.c.timestamp_ns.desc(), table.c.id.desc())
     else:
         query = query.order_by(table.c.timestamp_ns, table.c.id)
     return [LogLine(*row) for row in await conn.execute(query.limit(limit))]
 
 
-def _conditions(log: LogTable, owner_id: str, wanted: LogFilter) -> list[ColumnElement[bool]]:
+def _conditions(log: LogTable, owner_id: str, selection: LogFilter) -> list[ColumnElement[bool]]:
     table = log.lines
-    found = [log.owner_id == owner_id]
-    if wanted.start_ms is not None:
-        start_ns = wanted.start_ms * NS_PER_MS
-        found.append(table.c.timestamp_ns >= start_ns if start_ns <= _MOST_NS else false())
-    if wanted.end_ms is not None and (end_ns := (wanted.end_ms + 1) * NS_PER_MS) <= _MOST_NS:
-        found.append(table.c.timestamp_ns < end_ns)
-    if wanted.levels is not None:
-        found.append(one_of(table.c.level, wanted.levels))
-    if wanted.request_id is not None:
-        found.append(table.c.request_id == wanted.request_id)
-    if wanted.replica is not None:
-        found.append(table.c.replica == wanted.replica)
-    found += [_Position(table.c.message, literal(part)) > 0 for part in wanted.includes]
-    found += [_Position(table.c.message, literal(part)) == 0 for part in wanted.excludes]
-    return found
+    conditions = [log.owner_id == owner_id]
+    if selection.start_ms is not None:
+        start_ns = selection.start_ms * NS_PER_MS
+        conditions.append(table.c.timestamp_ns >= start_ns if start_ns <= _MOST_NS else false())
+    if selection.end_ms is not None and (end_ns := (selection.end_ms + 1) * NS_PER_MS) <= _MOST_NS:
+        conditions.append(table.c.timestamp_ns < end_ns)
+    if selection.levels is not None:
+        conditions.append(one_of(table.c.level, selection.levels))
+    if selection.request_id is not None:
+        conditions.append(table.c.request_id == selection.request_id)
+    if selection.replica is not None:
+        conditions.append(table.c.replica == selection.replica)
+    conditions += [_Position(table.c.message, literal(part)) > 0 for part in selection.includes]
+    conditions += [_Position(table.c.message, literal(part)) == 0 for part in selection.excludes]
+    return conditions
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------

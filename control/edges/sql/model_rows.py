@@ -78,20 +78,20 @@ async def delete_model(tx: WriteTx, record: ModelRecord) -> None:
 
 
 async def count_deployments(conn: Connection, model_ids: Iterable[str]) -> dict[str, int]:
-    """By model; a model without deployments is missing."""
+    """Count the deployments by model; a model without deployments is missing."""
     model_id = deployments.c.model_id
     query = select(model_id, func.count()).where(one_of(model_id, model_ids)).group_by(model_id)
     return {row[0]: row[1] for row in await conn.execute(query)}
 
 
 async def pointers_of(conn: Connection, model_ids: Iterable[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each model, the deployment ids of the environments with these names, in any case, as they are spelt."""
+    """The deployment ids of the environments with these names, in any case, by model and by the name as it is spelt."""
     alike = func.lower(environments.c.name).in_([comparable_name(name) for name in names])
     query = select(environments).where(one_of(environments.c.model_id, model_ids), alike)
-    found: dict[str, dict[str, str]] = {}
+    pointers: dict[str, dict[str, str]] = {}
     for row in await conn.execute(query.order_by(environments.c.name)):
-        found.setdefault(row.model_id, {})[row.name] = row.deployment_id
-    return found
+        pointers.setdefault(row.model_id, {})[row.name] = row.deployment_id
+    return pointers
 
 
 async def find_deployment(conn: Connection, model_id: str, deployment_id: str) -> DeploymentRecord | None:
@@ -116,7 +116,7 @@ async def lock_deployment(tx: WriteTx, model_id: str, deployment_id: str) -> Dep
 
 
 async def reported_deployments(conn: Connection, deployment_ids: Iterable[str]) -> list[ReportedDeployment]:
-    """Those of these deployments that exist, of any workspace: for what proxies report."""
+    """Return those of these deployments that exist, of any workspace: for the reports of proxies."""
     query = select(models.c.workspace_id, *deployments.c).join_from(deployments, models)
     rows = await conn.execute(query.where(one_of(deployments.c.id, deployment_ids)))
     return [ReportedDeployment(row.workspace_id, _deployment(row)) for row in rows]
@@ -148,10 +148,10 @@ async def update_deployment(tx: WriteTx, model: ModelRecord, old: DeploymentReco
     changed = {name: value for name, value in _columns(record).items() if value != before[name]}
     if changed:
         await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**changed))
-    seen = _for_proxies(old)
+    earlier = _for_proxies(old)
     after = _for_proxies(record)
-    if seen != after:
-        await _publish(tx, model, may_grow=replace(seen, status=after.status) == after)
+    if earlier != after:
+        await _publish(tx, model, may_grow=replace(earlier, status=after.status) == after)
 
 
 async def delete_deployment(tx: WriteTx, model: ModelRecord, deployment_id: str) -> None:
@@ -167,7 +167,7 @@ async def environments_pointing_to(conn: Connection, deployment_id: str, limit: 
 
 
 async def first_environments(conn: Connection, deployment_ids: Iterable[str]) -> dict[str, str]:
-    """For each of these deployments, the first environment by name that points to it."""
+    """The first environment by name that points to each of these deployments."""
     id = environments.c.deployment_id
     query = select(id, func.min(environments.c.name)).where(one_of(id, deployment_ids)).group_by(id)
     return {row[0]: row[1] for row in await conn.execute(query)}
@@ -177,8 +177,8 @@ async def find_environment(conn: Connection, model_id: str, name: str) -> Enviro
     """Find by name, ignoring case. Older versions allowed names that differ in case; then the exact spelling wins."""
     alike = func.lower(environments.c.name) == comparable_name(name)
     rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
-    found = {row.name: EnvironmentRecord(*row) for row in rows}
-    return found.get(name) or next(iter(found.values()), None)
+    records = {row.name: EnvironmentRecord(*row) for row in rows}
+    return records.get(name) or next(iter(records.values()), None)
 
 
 async def list_environments(
@@ -214,8 +214,8 @@ async def _publish(tx: WriteTx, model: ModelRecord, may_grow: bool = False) -> N
     `may_grow`: a full model must not keep a deployment from being deactivated.
     """
     # A model may have thousands of deployments, and their other columns may be long.
-    found = select(*(deployments.c[name] for name in _PUBLISHED)).where(deployments.c.model_id == model.id)
-    rows = (await tx.conn.execute(found.order_by(deployments.c.id))).all()
+    query = select(*(deployments.c[name] for name in _PUBLISHED)).where(deployments.c.model_id == model.id)
+    rows = (await tx.conn.execute(query.order_by(deployments.c.id))).all()
     pointers = select(environments.c.name, environments.c.deployment_id).where(environments.c.model_id == model.id)
     names = {row[0]: row[1] for row in await tx.conn.execute(pointers.order_by(environments.c.name))}
     text = await beside(model.workspace_id, len(rows), partial(_published_text, model, rows, names))
@@ -230,8 +230,8 @@ async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
 
 
 def _published_text(model: ModelRecord, rows: Sequence[Any], names: Mapping[str, str]) -> str:
-    known = {row.id: _published_deployment(row) for row in rows}
-    return orjson.dumps(ModelRow(model.id, model.workspace_id, known, names).to_wire()).decode()
+    listed = {row.id: _published_deployment(row) for row in rows}
+    return orjson.dumps(ModelRow(model.id, model.workspace_id, listed, names).to_wire()).decode()
 
 
 def _published_deployment(row: Any) -> Deployment:

@@ -31,6 +31,6 @@ def _in_postgresql(members: _Members, compiler: SQLCompiler, **options: Any) -> 
 
 
 def one_of(column: Column[str], texts: Iterable[str]) -> ColumnElement[bool]:
-    """Whether the column's value is one of `texts`. Never, if `texts` is empty."""
+    """Return the condition that the column's value is one of `texts`. It never holds if `texts` is empty."""
     array = literal(orjson.dumps(sorted(set(texts))).decode(), Text())
     return column.op("IN", is_comparison=True, return_type=Boolean())(_Members(array))

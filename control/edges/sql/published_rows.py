@@ -10,7 +10,7 @@ from control.edges.sql.tables import older_proxies, published, revision, revisio
 
 @dataclass(frozen=True, slots=True)
 class PublishedState:
-    """This database's epoch, its revision with nonce, and the floor: tombstones up to it were deleted."""
+    """The database's epoch, its revision with nonce, and the floor: tombstones up to it were deleted."""
 
     epoch: str
     revision: int
@@ -68,16 +68,16 @@ async def forget_tombstones(tx: WriteTx, before_ms: int) -> int:
     newest = (await tx.conn.execute(select(func.max(published.c.revision)).where(*old))).scalar_one()
     if newest is None:
         return 0
-    gone = await tx.conn.execute(delete(published).where(*old))
+    result = await tx.conn.execute(delete(published).where(*old))
     await tx.conn.execute(update(revision).where(revision.c.floor < newest).values(floor=newest))
-    return gone.rowcount
+    return result.rowcount
 
 
 async def _forget_nonces(tx: WriteTx, before_ms: int) -> None:
     """Keeps the last revision before `before_ms`: it was current until its successor was written."""
-    known = revision_nonces.c
-    last = select(func.max(known.revision)).where(known.published_at_ms < before_ms).scalar_subquery()
-    await tx.conn.execute(delete(revision_nonces).where(known.revision < last))
+    nonces = revision_nonces.c
+    last = select(func.max(nonces.revision)).where(nonces.published_at_ms < before_ms).scalar_subquery()
+    await tx.conn.execute(delete(revision_nonces).where(nonces.revision < last))
 
 
 async def note_older_proxy(tx: WriteTx, limit_kinds: int) -> None:

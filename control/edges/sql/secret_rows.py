@@ -35,9 +35,9 @@ async def is_named_by_endpoint(conn: Connection, secret_id: str) -> bool:
 
 
 async def lock_existing(tx: WriteTx, workspace_id: str, names: Iterable[str]) -> set[str]:
-    """Those of these names that secrets of the workspace have. Until the transaction ends, nobody deletes them."""
-    wanted = (secrets.c.workspace_id == workspace_id, one_of(secrets.c.name, names))
-    query = select(secrets.c.name).where(*wanted).order_by(secrets.c.id)
+    """Return the names that secrets of the workspace have. Nobody deletes these until the transaction ends."""
+    conditions = (secrets.c.workspace_id == workspace_id, one_of(secrets.c.name, names))
+    query = select(secrets.c.name).where(*conditions).order_by(secrets.c.id)
     return set((await tx.conn.execute(query.with_for_update(read=True, key_share=True))).scalars())
 
 
@@ -76,8 +76,8 @@ async def update_secret(tx: WriteTx, record: SecretRecord) -> None:
 
 async def delete_secret(tx: WriteTx, workspace_id: str, name: str) -> str | None:
     """Delete a secret; returns its id, or None if there was no such secret."""
-    gone = delete(secrets).where(secrets.c.workspace_id == workspace_id, secrets.c.name == name)
-    id: str | None = (await tx.conn.execute(gone.returning(secrets.c.id))).scalar_one_or_none()
+    statement = delete(secrets).where(secrets.c.workspace_id == workspace_id, secrets.c.name == name)
+    id: str | None = (await tx.conn.execute(statement.returning(secrets.c.id))).scalar_one_or_none()
     if id is not None:
         tx.publish(RowKind.SECRET, id, None)
     return id

@@ -106,12 +106,12 @@ class WriteTx:
         return insert.on_conflict_do_update(index_elements=["kind", "id"], set_=new)
 
 
-def _side(shown: Shown | None) -> str | None:
-    return None if shown is None else orjson.dumps(shown).decode()
+def _side(fields: Shown | None) -> str | None:
+    return None if fields is None else orjson.dumps(fields).decode()
 
 
 class Writability:
-    """Why the last write failed, if it was because the database can be read and not written."""
+    """The reason why the last write failed, if it was because the database can be read and not written."""
 
     def __init__(self) -> None:
         self.trouble = ""
@@ -186,7 +186,7 @@ class Store:
             raise AssertionError("the loop returns or raises")
 
     async def write_trouble(self) -> str:
-        """Why the database can be read and not written; "" if it can. Tries to write after a write has failed."""
+        """The reason why the database can be read only; "" if not. Tries to write after a write has failed."""
         async with self.read() as conn:
             reason = await read_only_reason(conn)
         if reason or not self._writability.trouble:

@@ -60,8 +60,8 @@ async def list_webhooks(conn: Connection, workspace_id: str, after: str | None, 
 
 async def count_webhooks(tx: WriteTx, workspace_id: str) -> int:
     query = select(func.count()).select_from(webhooks).where(webhooks.c.workspace_id == workspace_id)
-    found: int = (await tx.conn.execute(query)).scalar_one()
-    return found
+    count: int = (await tx.conn.execute(query)).scalar_one()
+    return count
 
 
 async def update_webhook(tx: WriteTx, record: WebhookRecord) -> None:
@@ -86,10 +86,10 @@ async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[st
     """The enabled webhooks of each of these workspaces that has any."""
     theirs = one_of(webhooks.c.workspace_id, workspace_ids)
     query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
-    found: dict[str, list[str]] = {}
+    ids: dict[str, list[str]] = {}
     for workspace_id, id in await tx.conn.execute(query.order_by(webhooks.c.id)):
-        found.setdefault(workspace_id, []).append(id)
-    return found
+        ids.setdefault(workspace_id, []).append(id)
+    return ids
 
 
 async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> None:
@@ -128,8 +128,8 @@ async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
 
 def due_webhooks_query(now_ms: int) -> Select[Any]:
     """One index look-up per webhook, however many deliveries wait. With EXISTS a planner may read them all."""
-    waiting = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
-    one = select(webhook_deliveries.c.id).where(waiting).limit(1).correlate(webhooks).scalar_subquery()
+    condition = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
+    one = select(webhook_deliveries.c.id).where(condition).limit(1).correlate(webhooks).scalar_subquery()
     return select(webhooks.c.id).where(webhooks.c.enabled, one.is_not(None))
 
 
@@ -161,12 +161,12 @@ async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[Webh
     due = due_query(claim.webhook_id, now_ms, max(0, claim.most - under_way))
     until_ms = now_ms + claim.lease_ms
     # After waiting for a row lock, PostgreSQL re-checks only the outer conditions.
-    taken = update(table).where(table.c.id.in_(due.scalar_subquery()), _is_due(now_ms))
-    taken = taken.values(
+    statement = update(table).where(table.c.id.in_(due.scalar_subquery()), _is_due(now_ms))
+    statement = statement.values(
         lease=claim.lease, leased_until_ms=until_ms, next_attempt_at_ms=until_ms, attempts=table.c.attempts + 1
     )
-    found = [DeliveryRecord(*row) for row in await tx.conn.execute(taken.returning(*table.c))]
-    return WebhookRecord(*row), sorted(found, key=lambda delivery: delivery.id)
+    deliveries = [DeliveryRecord(*row) for row in await tx.conn.execute(statement.returning(*table.c))]
+    return WebhookRecord(*row), sorted(deliveries, key=lambda delivery: delivery.id)
 
 
 async def finish_attempt(tx: WriteTx, delivery: DeliveryRecord, values: Mapping[str, Any]) -> bool:
@@ -210,5 +210,5 @@ async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int
 
 async def forget_orphans(tx: WriteTx) -> int:
     """Delete deliveries that an ingest wrote while their webhook was being deleted."""
-    gone = ~exists().where(webhooks.c.id == webhook_deliveries.c.webhook_id)
-    return (await tx.conn.execute(delete(webhook_deliveries).where(gone))).rowcount
+    is_orphan = ~exists().where(webhooks.c.id == webhook_deliveries.c.webhook_id)
+    return (await tx.conn.execute(delete(webhook_deliveries).where(is_orphan))).rowcount

@@ -12,18 +12,18 @@ _COLUMNS = [audit_events.c[name] for name in AuditEvent.__dataclass_fields__]
 
 
 async def list_audit_events(
-    conn: Connection, wanted: AuditFilter, before: tuple[int, str] | None, limit: int
+    conn: Connection, selection: AuditFilter, before: tuple[int, str] | None, limit: int
 ) -> Sequence[AuditEvent]:
-    """At most `limit` entries behind `before` (timestamp_ms, id), newest first."""
+    """Return at most `limit` entries behind `before` (timestamp_ms, id), newest first."""
     table = audit_events.c
     order = (table.timestamp_ms, table.id)
-    query = select(*_COLUMNS).where(table.workspace_id == wanted.workspace_id)
-    if wanted.actor is not None:
-        query = query.where(table.actor == wanted.actor)
-    if wanted.start_ms is not None:
-        query = query.where(table.timestamp_ms >= wanted.start_ms)
-    if wanted.end_ms is not None:
-        query = query.where(table.timestamp_ms < wanted.end_ms)
+    query = select(*_COLUMNS).where(table.workspace_id == selection.workspace_id)
+    if selection.actor is not None:
+        query = query.where(table.actor == selection.actor)
+    if selection.start_ms is not None:
+        query = query.where(table.timestamp_ms >= selection.start_ms)
+    if selection.end_ms is not None:
+        query = query.where(table.timestamp_ms < selection.end_ms)
     if before is not None:
         query = query.where(tuple_(*order) < before)
     query = query.order_by(table.timestamp_ms.desc(), table.id.desc()).limit(limit)

@@ -19,7 +19,7 @@ _KNOWN_ENTITIES = {
 }
 """The entities of a JSON array, as rows."""
 _ENTITIES = 101
-"""Whose events are read at once. One more than a page has by default: it tells that more follow."""
+"""The number of entities whose events are read at once. One more than a page's default: it tells that more follow."""
 _INSIDE = "e.workspace_id = :workspace AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
 _DAY = f"e.timestamp_ms - e.timestamp_ms % {DAY_MS}"
 
@@ -45,35 +45,35 @@ class EventSums:
         SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by statistics.
         """
         after, last = entities
-        known = [entity for entity in await self._entities(after, _ENTITIES) if last is None or entity <= last]
+        ids = [entity for entity in await self._entities(after, _ENTITIES) if last is None or entity <= last]
         names = ("e.external_entity_id", "e.api_key_prefix" if by_key else "''")
         tables = f"({_KNOWN_ENTITIES[self.conn.dialect.name]}) AS known CROSS JOIN {{events}}"
-        return await self._columns(names, tables, slug=slug, entities=orjson.dumps(known).decode())
+        return await self._columns(names, tables, slug=slug, entities=orjson.dumps(ids).decode())
 
     async def last_entity(self, after: str, sums: int) -> str | None:
         """The last of so many entities: they may have any number of events."""
         most = min(sums, _ENTITIES)
-        found = await self._entities(after, most)
-        return found[-1] if len(found) == most else None
+        ids = await self._entities(after, most)
+        return ids[-1] if len(ids) == most else None
 
     async def _entities(self, after: str, limit: int) -> Sequence[str]:
         """One look-up in the index for each entity, whether or not it has events in the window."""
         part = await self._part()
         if part is None:
             return []
-        given = {"workspace": self.window.workspace_id, "after": after, "limit": limit, **part.bounds}
-        return list((await self.conn.execute(text(_entities_after(part.sql)), given)).scalars())
+        values = {"workspace": self.window.workspace_id, "after": after, "limit": limit, **part.bounds}
+        return list((await self.conn.execute(text(_entities_after(part.sql)), values)).scalars())
 
-    async def _columns(self, names: Sequence[str], tables: str, **given: Any) -> Sequence[DaySums]:
-        """The sums of what `tables` has in the window. `given`: more conditions."""
+    async def _columns(self, names: Sequence[str], tables: str, **conditions: Any) -> Sequence[DaySums]:
+        """The sums of what `tables` has in the window. `conditions`: further ones."""
         part = await self._part()
         if part is None:
             return []
         values = {"workspace": self.window.workspace_id, "start": self.window.start_ms, "end": self.window.end_ms}
-        where = "".join(_WHERE[name] for name, value in given.items() if value is not None)
+        where = "".join(_WHERE[name] for name, value in conditions.items() if value is not None)
         sums = _added_up(names, tables.format(events=f"{part.sql} AS e"), where)
         query = text(in_columns(self.conn.dialect.name, sums))
-        return days_of((await self.conn.execute(query, values | part.bounds | given)).all())
+        return days_of((await self.conn.execute(query, values | part.bounds | conditions)).all())
 
     async def _part(self) -> Part | None:
         return part_of(await partitions_of(self.conn), self.window.start_ms, self.window.end_ms)

@@ -33,7 +33,7 @@ class WindowParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SummedHours:
-    """How far a workspace's events are added up: those in [start_ms, until_ms). By default, none are."""
+    """The events of a workspace that are added up: those in [start_ms, until_ms). By default, none are."""
 
     start_ms: int = _FAR_MS
     until_ms: int = _FAR_MS
@@ -65,7 +65,7 @@ def full_hour_from(at_ms: int) -> int:
 
 
 async def summed_hours(conn: Connection, workspace_id: str) -> SummedHours:
-    """How far the workspace's events are added up, as this connection sees it."""
+    """Read how far the workspace's events are added up, as this connection sees it."""
     columns = (hourly_sum_progress.c.start_ms, hourly_sum_progress.c.until_ms)
     query = select(*columns).where(hourly_sum_progress.c.workspace_id == workspace_id)
     row = (await conn.execute(query)).one_or_none()
@@ -80,7 +80,7 @@ async def begin_sums(tx: WriteTx, workspace_id: str, start_ms: int) -> None:
 
 
 async def portion_end(conn: Connection, window: Window, events: int) -> int | None:
-    """Where a portion of at most about that many events ends that begins with the window; None if there is no event.
+    """The end of a portion of at most about that many events that begins with the window; None if there is no event.
 
     With an hour, if it holds a whole one: a sum that is written once costs PostgreSQL half the disk.
     """
@@ -103,9 +103,9 @@ async def _time_of_event(conn: Connection, window: Window, place: int) -> int | 
         f"SELECT e.timestamp_ms FROM {part.sql} AS e WHERE e.workspace_id = :workspace"  # noqa: S608 (ours)
         " AND e.timestamp_ms >= :start AND e.timestamp_ms < :end ORDER BY e.timestamp_ms LIMIT 1 OFFSET :place"
     )
-    given = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms, "place": place}
-    found: int | None = (await conn.execute(text(query), {**given, **part.bounds})).scalar()
-    return found
+    values = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms, "place": place}
+    time_ms: int | None = (await conn.execute(text(query), {**values, **part.bounds})).scalar()
+    return time_ms
 
 
 async def add_events(tx: WriteTx, window: Window) -> bool:
@@ -117,8 +117,8 @@ async def add_events(tx: WriteTx, window: Window) -> bool:
         return False
     part = part_of(await partitions_of(tx.conn), window.start_ms, window.end_ms)
     if part is not None:
-        given = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms, **part.bounds}
-        await tx.conn.execute(_add(part.sql), given)
+        values = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms, **part.bounds}
+        await tx.conn.execute(_add(part.sql), values)
     return True
 
 
@@ -146,14 +146,14 @@ _ADDED = {
     "charged_calls": "count(*)",
     **{name: f"sum(e.{name})" for name in ("input_tokens", "cached_input_tokens", "output_tokens")},
 }
-"""How the figures follow from the events' columns. Those that no event records keep their default."""
+"""The expression of each figure over the events' columns. Figures that no event records keep their default."""
 _HOUR = f"(e.timestamp_ms - e.timestamp_ms % {HOUR_MS})"
 _CLASSES = " ".join(f"WHEN e.input_tokens > {bound} THEN {bound}" for bound in sorted(CONTEXT_BOUNDS, reverse=True))
 _ABOVE = f"(CASE {_CLASSES} ELSE 0 END)"
 
 
 async def oldest_not_added(conn: Connection, before_ms: int) -> Mapping[str, int]:
-    """For each workspace with events before then that its sums still lack: the time of the oldest one.
+    """The time of the oldest event before then that a workspace's sums still lack, by workspace.
 
     They must not be deleted yet. An hour counts as lacking them until all its events are added.
     """
@@ -176,5 +176,5 @@ async def delete_sums_before(tx: WriteTx, workspace_id: str, before_ms: int, lim
         f"DELETE FROM hourly_sums WHERE ({key}) IN (SELECT {key} FROM hourly_sums"  # noqa: S608 (ours)
         " WHERE workspace_id = :workspace AND day_ms < :day ORDER BY day_ms LIMIT :limit)"
     )
-    given = {"workspace": workspace_id, "day": before_ms // DAY_MS * DAY_MS, "limit": limit}
-    return (await tx.conn.execute(text(statement), given)).rowcount
+    values = {"workspace": workspace_id, "day": before_ms // DAY_MS * DAY_MS, "limit": limit}
+    return (await tx.conn.execute(text(statement), values)).rowcount

@@ -36,9 +36,9 @@ class HourlySums:
         entity = next(iter(self.window.external_entity_ids), None)
         where = "" if entity is None else " AND h.external_entity_id = :entity"
         names = ("''" if entity is None else "h.external_entity_id", "h.api_key_prefix" if by_key else "''")
-        given = {} if entity is None else {"entity": entity}
+        conditions = {} if entity is None else {"entity": entity}
         select = _each if by_key else _added_up
-        return days_of(await self._columns(select(names, self._inside(where, slug)), slug=slug, **given))
+        return days_of(await self._columns(select(names, self._inside(where, slug)), slug=slug, **conditions))
 
     async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
         """One range of the primary key for each day: neighbours lie side by side.
@@ -71,10 +71,10 @@ class HourlySums:
         window = "h.workspace_id = :workspace AND h.hour_ms >= :start AND h.hour_ms < :end"
         return f"hourly_sums AS h WHERE {window} AND h.day_ms IN ({days}){where}{of_slug}"
 
-    async def _columns(self, sums: str, **given: Any) -> Sequence[Any]:
-        return await self._rows(in_columns(self.conn.dialect.name, sums), **given)
+    async def _columns(self, sums: str, **conditions: Any) -> Sequence[Any]:
+        return await self._rows(in_columns(self.conn.dialect.name, sums), **conditions)
 
-    async def _rows(self, query: str, **given: Any) -> Sequence[Any]:
+    async def _rows(self, query: str, **conditions: Any) -> Sequence[Any]:
         """Run a query on the window, whose days are `:days`."""
         window = self.window
         days = range(_day_of(window.start_ms), window.end_ms, DAY_MS)
@@ -84,7 +84,7 @@ class HourlySums:
             "end": window.end_ms,
             "days": orjson.dumps([*days]).decode(),
         }
-        return (await self.conn.execute(text(query), values | given)).all()
+        return (await self.conn.execute(text(query), values | conditions)).all()
 
 
 def _each(names: Sequence[str], inside: str) -> str:

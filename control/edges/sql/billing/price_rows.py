@@ -55,18 +55,18 @@ async def count_prices(conn: Connection, workspace_id: str) -> int:
 
 
 async def delete_price(tx: WriteTx, workspace_id: str, position: Position) -> bool:
-    """Whether there was such a price."""
+    """Delete a price; returns whether there was one."""
     slug, valid_from_ms = position
-    gone = delete(prices).where(
+    statement = delete(prices).where(
         prices.c.workspace_id == workspace_id, prices.c.slug == slug, prices.c.valid_from_ms == valid_from_ms
     )
-    return (await tx.conn.execute(gone)).rowcount > 0
+    return (await tx.conn.execute(statement)).rowcount > 0
 
 
 async def list_prices(
     conn: Connection, workspace_id: str, slug: str | None, after: Position | None, limit: int
 ) -> Sequence[Price]:
-    """At most `limit` prices behind `after`, of one slug or of all."""
+    """Return at most `limit` prices behind `after`, of one slug or of all."""
     query = select(*_PRICE).where(prices.c.workspace_id == workspace_id)
     if slug is not None:
         query = query.where(prices.c.slug == slug)

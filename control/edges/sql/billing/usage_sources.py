@@ -1,4 +1,4 @@
-"""Where the sums of a window come from: hourly sums of what is final, events of the rest."""
+"""The sources of a window's sums: hourly sums of what is final, events of the rest."""
 
 from collections.abc import Sequence
 
@@ -26,5 +26,5 @@ async def sources_of(conn: Connection, window: Window) -> Sequence[UsageSource]:
 
 async def next_entities(sources: Sequence[UsageSource], after: str, sums: int) -> Entities:
     """The next entities that may have calls in the window: so many that a day has about `sums` sums of them."""
-    found = [await source.last_entity(after, sums) for source in sources]
-    return Entities(after, min((last for last in found if last is not None), default=None))
+    ends = [await source.last_entity(after, sums) for source in sources]
+    return Entities(after, min((last for last in ends if last is not None), default=None))

@@ -23,8 +23,8 @@ async def find_group_of_key(conn: Connection, workspace_id: str, group_id: str, 
 
 
 def _named(workspace_id: str, group_id: str) -> Select[Any]:
-    named = select(groups.c.id, groups.c.external_entity_id, groups.c.name)
-    return named.where(groups.c.workspace_id == workspace_id, groups.c.id == group_id)
+    query = select(groups.c.id, groups.c.external_entity_id, groups.c.name)
+    return query.where(groups.c.workspace_id == workspace_id, groups.c.id == group_id)
 
 
 async def _found(conn: Connection, query: Select[Any]) -> NamedGroup | None:

@@ -46,7 +46,7 @@ class EventClock:
 
     def __init__(self) -> None:
         self.behind_s = 0.0
-        """How far the clock was behind the recorded one at the last reading."""
+        """The seconds by which the clock was behind the recorded one at the last reading."""
         self._logged_at_s = float("-inf")
 
     async def read(self, conn: Connection) -> ClockReading:

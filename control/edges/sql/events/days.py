@@ -6,7 +6,7 @@ from control.edges.sql.events.partitions import Partition
 
 DAY_MS = 86_400_000
 LATE_MS = 6 * 3_600_000
-"""How long after its day a key's event usually still ends. Later ones are noted one by one."""
+"""The time after its day in which a key's event usually still ends. Later ones are noted one by one."""
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 

@@ -1,4 +1,4 @@
-"""Which partitions of `events` a time window needs, and in which order a page reads them.
+"""The partitions of `events` that a time window needs, and the order in which a page reads them.
 
 A partition holds the keys of one day, and a ULID's day is known from the key. `event_partitions` bounds the timestamps
 in each; the database itself keeps these bounds. So nothing outside a `Part` has a timestamp within its times.
@@ -17,7 +17,7 @@ from control.edges.sql.tables import event_partitions, events
 
 REST = "events_rest"
 _MOST_SPANS = 3
-"""Of one statement: each number of spans is another statement."""
+"""The most spans of one statement: each number of spans is another statement."""
 _COLUMNS = ", ".join(column.name for column in events.columns)
 
 
@@ -34,7 +34,7 @@ class Partition(NamedTuple):
         return self.earliest_ms < end_ms and start_ms < self.until_ms
 
     def is_past(self, before_ms: int) -> bool:
-        """Whether it can be dropped: all its events are earlier, and none without another partition goes there."""
+        """Return whether it can be dropped: its events are all earlier, and no event goes there for want of another."""
         return self.beyond_key is not None and self.until_ms <= before_ms
 
 
@@ -59,7 +59,7 @@ class Part:
 
     @property
     def sql(self) -> str:
-        """What to select from, with the parameters of `bounds`."""
+        """The table expression to select from, with the parameters of `bounds`."""
         pieces = [
             f"SELECT {_COLUMNS} FROM events WHERE idempotency_key >= :first{n} AND idempotency_key < :beyond{n}"  # noqa: S608 (ours)
             for n in range(len(self.spans))
@@ -96,9 +96,9 @@ def part_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Part
     """The whole window as one part; None if it cannot have events."""
     if not partitions:
         return Part(start_ms, end_ms)
-    found = [one for one in partitions if one.overlaps(start_ms, end_ms)]
-    spans = _bounded(list(_spans(found)))
-    return Part(start_ms, end_ms, spans, any(one.beyond_key is None for one in found)) if found else None
+    overlaps = [one for one in partitions if one.overlaps(start_ms, end_ms)]
+    spans = _bounded(list(_spans(overlaps)))
+    return Part(start_ms, end_ms, spans, any(one.beyond_key is None for one in overlaps)) if overlaps else None
 
 
 def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Iterator[Part]:
@@ -134,7 +134,7 @@ def _spans(partitions: Sequence[Partition]) -> Iterator[Span]:
 
 
 def _bounded(spans: list[Span]) -> list[Span]:
-    """At most `_MOST_SPANS`: the oldest ones become one, with what is between them."""
+    """Return at most `_MOST_SPANS` spans: the oldest ones become one, with what is between them."""
     surplus = len(spans) - _MOST_SPANS
     if surplus <= 0:
         return spans

@@ -29,8 +29,8 @@ async def delete_metadata(tx: WriteTx, window: Window) -> int:
             f"UPDATE {table} SET request_metadata = NULL WHERE workspace_id = :workspace"  # noqa: S608 (ours)
             " AND timestamp_ms >= :start AND timestamp_ms < :end AND request_metadata IS NOT NULL"
         )
-        given = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms}
-        deleted += (await tx.conn.execute(text(statement), given)).rowcount
+        values = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms}
+        deleted += (await tx.conn.execute(text(statement), values)).rowcount
     return deleted
 
 

@@ -75,9 +75,9 @@ async def queries_of(
     else:
         start = "(e.timestamp_ms, e.idempotency_key) > (:after_ms, :after_key)"
         values["after_ms"], values["after_key"] = after
-    found = f"SELECT {_SHOWN} FROM {part.sql} AS e WHERE e.workspace_id = :workspace AND {start}"  # noqa: S608 (ours)
+    select_sql = f"SELECT {_SHOWN} FROM {part.sql} AS e WHERE e.workspace_id = :workspace AND {start}"  # noqa: S608 (ours)
     return [
-        _merged(f"{found} AND e.timestamp_ms < :end", ranges, values)
+        _merged(f"{select_sql} AND e.timestamp_ms < :end", ranges, values)
         for ranges in in_widths(await _ranges(conn, window, part))
     ]
 
@@ -90,17 +90,17 @@ def in_widths(ranges: Sequence[Range]) -> Iterator[list[Range]]:
         yield [*part, *[("",) * len(part[0])] * (width - len(part))]
 
 
-def _merged(found: str, ranges: Sequence[Range], values: Mapping[str, Any]) -> EventQuery:
+def _merged(select_sql: str, ranges: Sequence[Range], values: Mapping[str, Any]) -> EventQuery:
     """One statement for the first rows of several ranges. As text: it is long, and SQLAlchemy takes 1 ms per range."""
-    named = {f"{_EQUAL[n]}{place}": value for place, one in enumerate(ranges) for n, value in enumerate(one)}
+    range_values = {f"{_EQUAL[n]}{place}": value for place, one in enumerate(ranges) for n, value in enumerate(one)}
     texts = [
-        found + "".join(f" AND e.{name} = :{name}{place}" for name in _EQUAL[: len(one)]) + f" {_ORDER}"
+        select_sql + "".join(f" AND e.{name} = :{name}{place}" for name in _EQUAL[: len(one)]) + f" {_ORDER}"
         for place, one in enumerate(ranges)
     ]
     if len(texts) == 1:
-        return EventQuery(texts[0], {**values, **named})
+        return EventQuery(texts[0], {**values, **range_values})
     union = " UNION ALL ".join(f"SELECT * FROM ({one}) AS r{place}" for place, one in enumerate(texts))  # noqa: S608
-    return EventQuery(f"SELECT * FROM ({union}) AS u {_ORDER}", {**values, **named})  # noqa: S608 (ours)
+    return EventQuery(f"SELECT * FROM ({union}) AS u {_ORDER}", {**values, **range_values})  # noqa: S608 (ours)
 
 
 async def _ranges(conn: Connection, window: Window, part: Part) -> list[Range]:
@@ -116,24 +116,24 @@ async def _pairs_of_keys(conn: Connection, window: Window, part: Part) -> list[R
     pairs: list[Range] = []
     front: list[Range] = [("", key) for key in sorted(set(window.api_keys))]
     while front:
-        found: list[Range] = []
+        next_front: list[Range] = []
         for ranges in in_widths(front):
             rows = await conn.execute(_next_entities(part.table(), window.workspace_id, ranges))
-            found += [(row.entity, row.key) for row in rows if row.entity is not None]
-        pairs += found
-        front = found
+            next_front += [(row.entity, row.key) for row in rows if row.entity is not None]
+        pairs += next_front
+        front = next_front
     return pairs
 
 
 def _next_entities(table: FromClause, workspace_id: str, front: list[Range]) -> Select[Any]:
-    known = value_rows(column("entity", Id), column("key", Id)).data(front).cte("known")
+    pairs = value_rows(column("entity", Id), column("key", Id)).data(front).cte("known")
     beyond = and_(
         table.c.workspace_id == workspace_id,
-        table.c.api_key_prefix == known.c.key,
-        table.c.external_entity_id > known.c.entity,
+        table.c.api_key_prefix == pairs.c.key,
+        table.c.external_entity_id > pairs.c.entity,
     )
     first = select(table.c.external_entity_id).where(beyond).order_by(table.c.external_entity_id).limit(1)
-    return select(known.c.key, first.correlate(known).scalar_subquery().label("entity"))
+    return select(pairs.c.key, first.correlate(pairs).scalar_subquery().label("entity"))
 
 
 async def delete_events_before(tx: WriteTx, workspace_id: str, before_ms: int, limit: int) -> int:
@@ -144,14 +144,14 @@ async def delete_events_before(tx: WriteTx, workspace_id: str, before_ms: int, l
         old = f"SELECT idempotency_key FROM {table} WHERE workspace_id = :workspace AND timestamp_ms < :before"  # noqa: S608 (ours)
         keys = f"{old} ORDER BY timestamp_ms, idempotency_key LIMIT :limit"
         statement = text(f"DELETE FROM {table} WHERE idempotency_key IN ({keys})")  # noqa: S608 (ours)
-        given = {"workspace": workspace_id, "before": before_ms, "limit": limit - deleted}
-        deleted += (await tx.conn.execute(statement, given)).rowcount
+        values = {"workspace": workspace_id, "before": before_ms, "limit": limit - deleted}
+        deleted += (await tx.conn.execute(statement, values)).rowcount
     return deleted
 
 
 async def _tables_to_sweep(conn: Connection, before_ms: int) -> list[str]:
     """`events` on SQLite; on PostgreSQL the partitions that are not of one day, and days with events far later."""
     partitions = await partitions_of(conn)
-    kept = (one for one in partitions if not one.is_past(before_ms))
-    swept = [one.name for one in kept if not one.first_key or one.earliest_ms < before_ms - _KEPT_WHOLE_MS]
+    remaining = (one for one in partitions if not one.is_past(before_ms))
+    swept = [one.name for one in remaining if not one.first_key or one.earliest_ms < before_ms - _KEPT_WHOLE_MS]
     return swept if partitions else ["events"]

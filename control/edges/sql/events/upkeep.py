@@ -23,7 +23,7 @@ from control.edges.sql.tables import event_partitions
 log = logging.getLogger(__name__)
 
 DAYS_AHEAD = 7
-"""Longer than an operator may need to notice that the partitions of new days fail."""
+"""The days for which partitions exist ahead: longer than an operator may need to notice that new ones fail."""
 _LOCK = 0x7011_6A80  # any number: the same in every process, different from the clock's and the migrations'
 _LOCK_TIMEOUT_MS = 500
 
@@ -60,7 +60,7 @@ async def drop_days(store: Store, before_ms: int) -> int:
 
 
 def _missing(partitions: Sequence[Partition], now_ms: int, days_back: int) -> list[Partition]:
-    """From the end of the last one, so that no day is left out after a long outage."""
+    """The partitions that are missing from the end of the last one, so that none is left out after a long outage."""
     today_ms = now_ms // DAY_MS * DAY_MS
     ends = [time_of(one.beyond_key) for one in partitions if one.beyond_key is not None]
     first_ms = max(ends, default=today_ms - days_back * DAY_MS)
@@ -85,7 +85,7 @@ async def _changed(store: Store, change: Callable[[WriteTx], Awaitable[bool]], w
 
 
 async def _add(tx: WriteTx, day: Partition) -> bool:
-    """In the order in which other statements lock: the whole table, then its partitions.
+    """Add the partition of a day. Locks in the order of other statements: the whole table, then its partitions.
 
     Keeps writers out: one that has chosen `REST` for an event must not write there when the event's day exists.
     """

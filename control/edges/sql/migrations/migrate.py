@@ -24,15 +24,15 @@ Direction = Literal["upgrade", "downgrade"]
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
 _LOCK_TIMEOUT_MS = 2_000
 LOCK_PAUSE_S = 5.0
-"""Between two tries, so that what had to wait behind the migration can run."""
+"""The pause between two tries, so that what had to wait behind the migration can run."""
 log = logging.getLogger(__name__)
 
 
 class SchemaTooNewError(Exception):
     """The database was written by a newer Tollgate: run that version, or restore a backup from before the upgrade."""
 
-    def __init__(self, found: str) -> None:
-        super().__init__(f"{self.__doc__} (schema {found} is not known to this version)")
+    def __init__(self, revision: str) -> None:
+        super().__init__(f"{self.__doc__} (schema {revision} is not known to this version)")
 
 
 async def migrate(engine: AsyncEngine) -> None:
@@ -114,7 +114,7 @@ def _run_steps(connection: Connection, direction: Direction, to: str) -> None:
 def _check_schema_is_known(connection: Connection, scripts: "ScriptDirectory") -> None:
     from alembic.runtime.migration import MigrationContext
 
-    known = {script.revision for script in scripts.walk_revisions()}
-    for found in MigrationContext.configure(connection).get_current_heads():
-        if found not in known:
-            raise SchemaTooNewError(found)
+    revisions = {script.revision for script in scripts.walk_revisions()}
+    for revision in MigrationContext.configure(connection).get_current_heads():
+        if revision not in revisions:
+            raise SchemaTooNewError(revision)

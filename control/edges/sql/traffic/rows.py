@@ -44,8 +44,8 @@ async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None
     A proxy's clock may be ahead: what it says of the future is added to the current step.
     """
     dialect = tx.conn.dialect.name
-    sent = await beside(OPERATOR, len(rows) // _ROWS_PER_ITEM, partial(_sent, rows, dialect, now_ms))
-    await tx.conn.execute(_ADD[dialect], {"rows": sent})
+    steps_json = await beside(OPERATOR, len(rows) // _ROWS_PER_ITEM, partial(_sent, rows, dialect, now_ms))
+    await tx.conn.execute(_ADD[dialect], {"rows": steps_json})
 
 
 def _sent(rows: Sequence[TrafficRow], dialect: str, now_ms: int) -> str:
@@ -59,14 +59,14 @@ def _sent(rows: Sequence[TrafficRow], dialect: str, now_ms: int) -> str:
 _SENT = ("workspace_id", "slug", "at_ms", *FIGURES)
 
 
-def _add(sent: str) -> TextClause:
+def _add(select_sql: str) -> TextClause:
     """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
     key = "workspace_id, step_s, start_ms, slug"
     lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in KEPT)
     sums = ", ".join(f"SUM({name})" for name in FIGURES)
     added = ", ".join(f"{name} = traffic.{name} + excluded.{name}" for name in FIGURES)
     return text(
-        f"INSERT INTO traffic ({key}, {', '.join(FIGURES)}) WITH sent AS MATERIALIZED ({sent})"  # noqa: S608 (ours)
+        f"INSERT INTO traffic ({key}, {', '.join(FIGURES)}) WITH sent AS MATERIALIZED ({select_sql})"  # noqa: S608 (ours)
         f" SELECT workspace_id, step_s, at_ms - at_ms % (step_s * 1000), slug, {sums}"
         f" FROM sent CROSS JOIN ({lengths}) AS lengths"
         " WHERE EXISTS (SELECT 1 FROM workspaces WHERE workspaces.id = sent.workspace_id)"
@@ -106,11 +106,11 @@ async def points_of_others(conn: Connection, workspace_id: str, span: Span, slug
 
 
 async def _by_slug(conn: Connection, query: Select[Any]) -> dict[str, Points]:
-    """As one JSON text per slug, which costs a hundredth of reading its steps as rows."""
-    found: FromClause = query.subquery()
+    """Read the points as one JSON text per slug, which costs a hundredth of reading its steps as rows."""
+    steps: FromClause = query.subquery()
     array, collect = _JSON[conn.dialect.name]
-    point = getattr(func, array)(found.c.start_ms, *(found.c[name] for name in FIGURES))
-    grouped = select(found.c.slug, cast(getattr(func, collect)(point), Text)).group_by(found.c.slug)
+    point = getattr(func, array)(steps.c.start_ms, *(steps.c[name] for name in FIGURES))
+    grouped = select(steps.c.slug, cast(getattr(func, collect)(point), Text)).group_by(steps.c.slug)
     return {slug: points for slug, points in await conn.execute(grouped)}  # noqa: C416 (a Row is no tuple to mypy)
 
 

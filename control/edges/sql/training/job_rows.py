@@ -23,7 +23,7 @@ from policy.training.statuses import ENDED, PLACED, QUEUED, SYNCING
 
 UNFINISHED = QUEUED | PLACED
 _FORGOTTEN_AT_ONCE = 200
-"""Whoever deletes a project may delete a hundred thousand jobs."""
+"""The most jobs that one transaction forgets: whoever deletes a project may delete a hundred thousand."""
 _jobs = training_jobs.c
 _FIELDS = tuple(JobRecord.__dataclass_fields__)
 _COLUMNS = tuple(_jobs[name] for name in _FIELDS)
@@ -31,8 +31,8 @@ _COLUMNS = tuple(_jobs[name] for name in _FIELDS)
 
 async def find_job(conn: Connection, workspace_id: str, project_id: str, job_id: str) -> JobRecord | None:
     """A job as the workspace sees it: None if it was deleted."""
-    found = await search_jobs(conn, JobSearch(workspace_id, project_id, job_id, limit=1))
-    return found[0] if found else None
+    jobs = await search_jobs(conn, JobSearch(workspace_id, project_id, job_id, limit=1))
+    return jobs[0] if jobs else None
 
 
 async def find_job_anywhere(conn: Connection, job_id: str) -> JobRecord | None:
@@ -41,7 +41,7 @@ async def find_job_anywhere(conn: Connection, job_id: str) -> JobRecord | None:
 
 
 async def find_jobs(conn: Connection, job_ids: Iterable[str]) -> list[JobRecord]:
-    """Those of these jobs that exist, in any workspace, also deleted ones."""
+    """Return those of these jobs that exist, in any workspace, also deleted ones."""
     return [_record(row) for row in await conn.execute(select(*_COLUMNS).where(one_of(_jobs.id, job_ids)))]
 
 
@@ -54,7 +54,7 @@ async def syncing_ended_jobs(conn: Connection) -> list[JobRecord]:
 
 
 async def count_by_status(conn: Connection) -> Mapping[str, int]:
-    """How many jobs of all workspaces have each status of those that have not ended."""
+    """The number of unfinished jobs of all workspaces by status."""
     query = select(_jobs.status, func.count()).where(_jobs.status.in_(sorted(UNFINISHED))).group_by(_jobs.status)
     return {row[0]: row[1] for row in await conn.execute(query)}
 
@@ -78,7 +78,7 @@ async def mark_deleted_in_project(tx: WriteTx, project_id: str) -> None:
 
 
 async def get_spec(conn: Connection, job_id: str) -> JobSpec:
-    """What an existing job runs."""
+    """Read the specification of an existing job."""
     text = (await conn.execute(select(_jobs.spec).where(_jobs.id == job_id))).scalar_one()
     return JobSpec.from_wire(orjson.loads(text))
 
@@ -108,8 +108,8 @@ async def latest_jobs(conn: Connection, project_ids: Iterable[str]) -> Mapping[s
         .correlate(training_projects)
         .scalar_subquery()
     )
-    chosen = select(newest).where(one_of(training_projects.c.id, project_ids))
-    rows = await conn.execute(select(*_COLUMNS).where(_jobs.id.in_(chosen)))
+    newest_ids = select(newest).where(one_of(training_projects.c.id, project_ids))
+    rows = await conn.execute(select(*_COLUMNS).where(_jobs.id.in_(newest_ids)))
     return {row.project_id: _record(row) for row in rows}
 
 
@@ -134,10 +134,10 @@ async def wanted_jobs(conn: Connection) -> list[JobRecord]:
 
 
 async def uses_secret(conn: Connection, workspace_id: str, name: str) -> bool:
-    """Whether an environment variable of a job that has not ended names this secret."""
-    named = orjson.dumps({"secret": name}).decode()  # as `insert_job` writes it; other text may look alike
+    """Return whether an environment variable of a job that has not ended names this secret."""
+    reference = orjson.dumps({"secret": name}).decode()  # as `insert_job` writes it; other text may look alike
     unfinished = (_jobs.workspace_id == workspace_id, _jobs.status.in_(sorted(UNFINISHED)))
-    query = select(_jobs.spec).where(*unfinished, _jobs.spec.contains(named, autoescape=True))
+    query = select(_jobs.spec).where(*unfinished, _jobs.spec.contains(reference, autoescape=True))
     for text in (await conn.execute(query)).scalars():
         if SecretRef(name) in JobSpec.from_wire(orjson.loads(text)).environment.values():
             return True

@@ -23,7 +23,7 @@ _OLDEST_FIRST = (_points.timestamp_ms, _points.id)
 
 @dataclass(frozen=True, slots=True)
 class PointFilter:
-    """Which points of a job are read: those of one metric, from a time on, up to and with another one."""
+    """The selection of a job's points: those of one metric, from a time on, up to and with another one."""
 
     name: str | None
     since_ms: int
@@ -42,43 +42,43 @@ async def insert_points(tx: WriteTx, job_id: str, points: Sequence[MetricPoint])
 async def metric_names(conn: Connection, job_id: str) -> set[str]:
     """The names of a job's metrics. One look-up in the index for each name, not for each point."""
     first = select(func.min(_points.name)).where(_points.job_id == job_id)
-    found = select(first.scalar_subquery().label("name")).cte("found", recursive=True)
-    after = select(func.min(_points.name)).where(_points.job_id == job_id, _points.name > found.c.name)
-    found = found.union_all(select(after.scalar_subquery()).where(found.c.name.is_not(None)))
-    return set((await conn.execute(select(found.c.name).where(found.c.name.is_not(None)))).scalars())
+    names = select(first.scalar_subquery().label("name")).cte("found", recursive=True)
+    after = select(func.min(_points.name)).where(_points.job_id == job_id, _points.name > names.c.name)
+    names = names.union_all(select(after.scalar_subquery()).where(names.c.name.is_not(None)))
+    return set((await conn.execute(select(names.c.name).where(names.c.name.is_not(None)))).scalars())
 
 
-async def count_points(conn: Connection, wanted: Collection[Millisecond]) -> dict[Millisecond, int]:
+async def count_points(conn: Connection, milliseconds: Collection[Millisecond]) -> dict[Millisecond, int]:
     """The number of points in each of these milliseconds of one job, which are near each other."""
-    first = min(wanted)
-    last = max(wanted)
+    first = min(milliseconds)
+    last = max(milliseconds)
     query = select(_points.timestamp_ms, func.count()).where(_points.job_id == first[0])
     query = query.where(_points.timestamp_ms.between(first[1], last[1])).group_by(_points.timestamp_ms)
-    found = {(first[0], ms): points for ms, points in await conn.execute(query)}
-    return {one: found.get(one, 0) for one in wanted}
+    counts = {(first[0], ms): points for ms, points in await conn.execute(query)}
+    return {one: counts.get(one, 0) for one in milliseconds}
 
 
-async def read_page(conn: Connection, job_id: str, wanted: PointFilter, limit: int) -> Sequence[MetricPoint]:
+async def read_page(conn: Connection, job_id: str, selection: PointFilter, limit: int) -> Sequence[MetricPoint]:
     """The oldest points, at least `limit` if there are as many. All of each millisecond that it shows, and of at least
     two: a reader goes on at the last one's time."""
-    points = await _read_points(conn, job_id, wanted, limit)
+    points = await _read_points(conn, job_id, selection, limit)
     if len(points) < limit:
         return points
     last_ms = points[-1].timestamp_ms
     before = [point for point in points if point.timestamp_ms != last_ms]
-    if not before and (following := await _read_points(conn, job_id, replace(wanted, since_ms=last_ms + 1), 1)):
+    if not before and (following := await _read_points(conn, job_id, replace(selection, since_ms=last_ms + 1), 1)):
         last_ms = following[0].timestamp_ms
     since_ms = points[len(before)].timestamp_ms
-    return before + await _read_points(conn, job_id, replace(wanted, since_ms=since_ms, until_ms=last_ms))
+    return before + await _read_points(conn, job_id, replace(selection, since_ms=since_ms, until_ms=last_ms))
 
 
 async def _read_points(
-    conn: Connection, job_id: str, wanted: PointFilter, limit: int | None = None
+    conn: Connection, job_id: str, selection: PointFilter, limit: int | None = None
 ) -> list[MetricPoint]:
     query = select(_points.name, _points.timestamp_ms, _points.step, _points.value).where(_points.job_id == job_id)
-    query = query.where(_points.timestamp_ms.between(wanted.since_ms, wanted.until_ms))
-    if wanted.name is not None:
-        query = query.where(_points.name == wanted.name)
+    query = query.where(_points.timestamp_ms.between(selection.since_ms, selection.until_ms))
+    if selection.name is not None:
+        query = query.where(_points.name == selection.name)
     return [MetricPoint(*row) for row in await conn.execute(query.order_by(*_OLDEST_FIRST).limit(limit))]
 
 

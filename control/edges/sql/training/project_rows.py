@@ -54,8 +54,8 @@ async def update_project(tx: WriteTx, record: ProjectRecord) -> None:
 async def delete_if_empty(tx: WriteTx, project_id: str) -> None:
     """Delete the row of a deleted project that has no job left, not even an invisible one."""
     has_jobs = exists(select(training_jobs.c.id).where(training_jobs.c.project_id == project_id))
-    gone = delete(training_projects).where(_projects.id == project_id, _projects.is_deleted, ~has_jobs)
-    await tx.conn.execute(gone)
+    statement = delete(training_projects).where(_projects.id == project_id, _projects.is_deleted, ~has_jobs)
+    await tx.conn.execute(statement)
 
 
 def _visible(workspace_id: str) -> Any:

@@ -39,14 +39,14 @@ def upgrade() -> None:
 
 
 def _published() -> None:
-    made = op.create_table(
+    table = op.create_table(
         "revision",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         _id("epoch"),
         _big("value"),
         _big("floor"),
     )
-    op.bulk_insert(made, [{"id": 1, "epoch": secrets.token_hex(8), "value": 0, "floor": 0}])
+    op.bulk_insert(table, [{"id": 1, "epoch": secrets.token_hex(8), "value": 0, "floor": 0}])
     op.create_table(
         "published",
         _id("kind"),

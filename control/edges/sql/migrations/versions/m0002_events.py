@@ -10,12 +10,12 @@ _ORDER = ["timestamp_ms", "idempotency_key"]
 
 
 def upgrade() -> None:
-    made = op.create_table(
+    table = op.create_table(
         "event_clock",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("latest_ms", sa.BigInteger, nullable=False),
     )
-    op.bulk_insert(made, [{"id": 1, "latest_ms": 0}])
+    op.bulk_insert(table, [{"id": 1, "latest_ms": 0}])
     op.drop_index("ix_events_key_time", "events")
     columns = ["workspace_id", "api_key_prefix", "external_entity_id", *_ORDER]
     op.create_index("ix_events_key_entity_time", "events", columns)

@@ -13,7 +13,7 @@ Id = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    made = op.create_table(
+    table = op.create_table(
         "revision_nonces",
         sa.Column("revision", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("nonce", Id, nullable=False),
@@ -21,7 +21,7 @@ def upgrade() -> None:
     )
     current = op.get_bind().execute(sa.text("SELECT value FROM revision")).scalar_one()
     first = {"revision": current, "nonce": secrets.token_hex(8), "published_at_ms": time.time_ns() // 1_000_000}
-    op.bulk_insert(made, [first])
+    op.bulk_insert(table, [first])
 
 
 def downgrade() -> None:

@@ -1,4 +1,4 @@
-"""What a deployment is woken by, probed with and bounded by, and the lines of its log."""
+"""The wake hook, the probe and the bounds of a deployment, and the lines of its log."""
 
 import sqlalchemy as sa
 from alembic import op

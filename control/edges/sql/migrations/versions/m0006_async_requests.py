@@ -1,4 +1,4 @@
-"""What a workspace sets for asynchronous requests: the longest body, and the secrets that sign their results."""
+"""A workspace's settings of asynchronous requests: the longest body, and the secrets that sign their results."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""On PostgreSQL, events in one partition per day of their key; the table so far becomes the first partition.
+"""One partition of events per day of their key on PostgreSQL; the table so far becomes the first partition.
 
 Safe while the version before runs: no statement that reads the table holds a lock that keeps others out. SQLite keeps
 one table. See docs/decisions/0045-event-partitions.md.
@@ -85,12 +85,12 @@ def _prepare_first_partition() -> None:
 
 
 def _is_bounded() -> bool:
-    found = sa.text("SELECT 1 FROM pg_constraint WHERE conname = :name AND conrelid = CAST('events' AS regclass)")
-    return op.get_bind().execute(found, {"name": _CHECK}).scalar() is not None
+    query = sa.text("SELECT 1 FROM pg_constraint WHERE conname = :name AND conrelid = CAST('events' AS regclass)")
+    return op.get_bind().execute(query, {"name": _CHECK}).scalar() is not None
 
 
 def _replace_table() -> None:
-    """In one short transaction: the table becomes a partition of the new one, which has its name."""
+    """Make the table a partition of a new one, which takes over its name, in one short transaction."""
     bind = op.get_bind()
     op.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
     bound = bind.execute(sa.text("SELECT beyond_key FROM event_partitions WHERE name = 'events_before'")).scalar_one()

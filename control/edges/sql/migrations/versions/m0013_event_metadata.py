@@ -1,4 +1,4 @@
-"""How far request metadata that no webhook is sent is deleted. Control deletes it while it runs."""
+"""The time up to which request metadata that no webhook is sent is deleted. Control deletes it while it runs."""
 
 import sqlalchemy as sa
 from alembic import op
