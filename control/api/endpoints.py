@@ -169,8 +169,8 @@ async def _delete(request: ApiRequest) -> DeletedGatewayEndpointV1:
     return DeletedGatewayEndpointV1(id=record.id, slug=record.slug)
 
 
-def _target(sent: BaseModel) -> Target:
-    fields = sent.model_dump()
+def _target(body: BaseModel) -> Target:
+    fields = body.model_dump()
     location = fields.pop("vendor_c_config", None)
     dialects = fields.pop("dialects", None)
     return Target(

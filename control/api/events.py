@@ -26,7 +26,7 @@ from policy.billing import EVENT_TYPE, public_event
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
-"""Of all filters together: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
+"""The most bytes of all filters: a cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
 
 
 _Values = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=1000)]

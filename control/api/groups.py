@@ -102,7 +102,7 @@ class UpdateGatewayGroupRequestV1(OwnableRequestV1):
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
 
     model_config = OwnableRequestV1.model_config | {
-        "json_schema_extra": not_all_null("metadata", "models", given=["managed_by"])
+        "json_schema_extra": not_all_null("metadata", "models", nullable=["managed_by"])
     }
 
     @model_validator(mode="after")
@@ -219,12 +219,12 @@ async def _get(request: ApiRequest) -> Encoded:
     return await _answer(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
 
 
-async def _models(workspace_id: str, sent: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
-    return await beside(workspace_id, len(sent), lambda: tuple(map(_slug_limits, sent)))
+async def _models(workspace_id: str, entries: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
+    return await beside(workspace_id, len(entries), lambda: tuple(map(_slug_limits, entries)))
 
 
-async def _answer(found: GroupInTree) -> Encoded:
-    return Encoded(await beside(found.record.group.workspace_id, _entries(found.path), partial(encode_group, found)))
+async def _answer(group: GroupInTree) -> Encoded:
+    return Encoded(await beside(group.record.group.workspace_id, _entries(group.path), partial(encode_group, group)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,16 +244,16 @@ async def _list(request: ApiRequest) -> Encoded:
 
     async def fetch(at: Position[_Listed]) -> Sequence[_Listed]:
         # A cursor of the last release has no filter but the first.
-        wanted = GroupFilter(at.filters["external_entity_id"], at.filters.get("top_group_id"))
-        found = await groups.read_groups(request.store, request.workspace_id, wanted, at.after, at.limit)
-        usages: Sequence[Sequence[LimitUse] | None] = [None] * len(found)
+        selection = GroupFilter(at.filters["external_entity_id"], at.filters.get("top_group_id"))
+        page = await groups.read_groups(request.store, request.workspace_id, selection, at.after, at.limit)
+        usages: Sequence[Sequence[LimitUse] | None] = [None] * len(page)
         ends: Mapping[Unit, str] = {}
         if at.filters.get("usage") == "true":
             counters = request.dependencies.counters
             ends = await window_ends(counters)
-            usages = await read_usage(counters, [one.path for one in found])
+            usages = await read_usage(counters, [one.path for one in page])
         shows_effective = at.filters.get("effective_models") != "false"
-        return [_Listed(one, shows_effective, usage, ends) for one, usage in zip(found, usages, strict=True)]
+        return [_Listed(one, shows_effective, usage, ends) for one, usage in zip(page, usages, strict=True)]
 
     filters = ("external_entity_id", "top_group_id", "effective_models", "usage")
     listing = Listing("groups", fetch, lambda one: one.found.record.group.id, _encode_listed, filters, 4, _weight)
@@ -286,9 +286,9 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
     return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
 
 
-def encode_group(found: GroupInTree) -> Pieces:
+def encode_group(group: GroupInTree) -> Pieces:
     """A `GatewayGroupV1`."""
-    return _encode(found.record, found.path, {})
+    return _encode(group.record, group.path, {})
 
 
 def _encode(record: GroupRecord, path: Sequence[Group], more: Mapping[str, Array]) -> Pieces:
@@ -305,9 +305,9 @@ def _metadata(record: GroupRecord) -> GroupMetadataV1:
     return GroupMetadataV1(external_entity_id=record.group.external_entity_id, name=record.name)
 
 
-def _effective(found: tuple[str, Sequence[Bound]]) -> Pieces:
+def _effective(entry: tuple[str, Sequence[Bound]]) -> Pieces:
     """An `EffectiveModelV1`."""
-    slug, bounds = found
+    slug, bounds = entry
     rates = [_effective_limit(bound) for bound in bounds if bound.limit.is_rate]
     usages = [_effective_limit(bound) for bound in bounds if not bound.limit.is_rate]
     return (orjson.dumps({"slug": slug, "rate_limits": rates, "usage_limits": usages}),)
@@ -320,14 +320,14 @@ def _effective_limit(bound: Bound) -> dict[str, Any]:
     return {"type": limit.type, "unit": limit.unit, "threshold": limit.threshold, "source_group": source}
 
 
-def _slug_limits(sent: GroupModelRequestV1) -> SlugLimits:
+def _slug_limits(entry: GroupModelRequestV1) -> SlugLimits:
     return SlugLimits(
-        sent.slug, tuple(map(_limit, sent.rate_limits or ())), tuple(map(_limit, sent.usage_limits or ()))
+        entry.slug, tuple(map(_limit, entry.rate_limits or ())), tuple(map(_limit, entry.usage_limits or ()))
     )
 
 
-def _limit(sent: RateLimitV1 | UsageLimitV1) -> Limit:
-    return limit_of(sent.type, sent.unit, sent.threshold)
+def _limit(fields: RateLimitV1 | UsageLimitV1) -> Limit:
+    return limit_of(fields.type, fields.unit, fields.threshold)
 
 
 _PATH = "/v1/gateway/groups"

@@ -81,7 +81,7 @@ def _portions(wires: Sequence[Any]) -> Iterator[_Portion]:
 
 
 def _are_read_exactly(portion: _Portion) -> bool:
-    """Whether orjson read the events' metadata without loss. Malformed events are reported later."""
+    """Return whether orjson read the events' metadata without loss. Malformed events are reported later."""
     objects = (wire.get("request_metadata") for wire in portion.wires if isinstance(wire, dict))
     return all(exact_json.has_only_text(metadata) for metadata in objects if isinstance(metadata, dict))
 
@@ -95,7 +95,7 @@ def _events(portion: _Portion) -> list[BillingEvent]:
 
 
 def _are_sound(events: Sequence[BillingEvent]) -> bool:
-    """Whether `_check` finds no fault in any of them. Most events share most of their texts."""
+    """Return whether `_check` finds no fault in any of them. Most events share most of their texts."""
     for name, longest in _TEXTS.items():
         texts = set(map(attrgetter(name), events))
         if max(map(len, texts)) > longest or "" in texts or "\0" in "".join(texts):

@@ -37,8 +37,8 @@ def shared_pages(store: Store) -> SharedWork[FeedReader, Pieces]:
     """Encoded pages of policy. Proxies of the same revision that ask at once get the same one."""
 
     async def page(reader: FeedReader) -> Pieces:
-        found = await policy_feed.read_page(store, reader)
-        return await beside(OPERATOR, len(found.rows), partial(_encoded, found))
+        rows = await policy_feed.read_page(store, reader)
+        return await beside(OPERATOR, len(rows.rows), partial(_encoded, rows))
 
     return SharedWork(page)
 

@@ -46,10 +46,10 @@ async def _post_environment(request: web.Request) -> web.Response:
 
 async def _post_output(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    taken = await dependencies.training_output.take(request.match_info["job_id"], await output_batch(body))
-    dependencies.metrics.training_output_dropped("line", taken.dropped_lines)
-    dependencies.metrics.training_output_dropped("metric", taken.dropped_points)
-    return _answer({"offset": taken.offset})
+    result = await dependencies.training_output.take(request.match_info["job_id"], await output_batch(body))
+    dependencies.metrics.training_output_dropped("line", result.dropped_lines)
+    dependencies.metrics.training_output_dropped("metric", result.dropped_points)
+    return _answer({"offset": result.offset})
 
 
 async def _post_checkpoints(request: web.Request) -> web.Response:
@@ -57,8 +57,8 @@ async def _post_checkpoints(request: web.Request) -> web.Response:
     job_id = request.match_info["job_id"]
     attempt = attempt_in(body)
     reports = await checkpoint_reports(job_id, body)
-    taken = await checkpoints.take_reports(dependencies.store, job_id, attempt, reports)
-    dependencies.metrics.training_checkpoints_entered(taken.entered)
+    result = await checkpoints.take_reports(dependencies.store, job_id, attempt, reports)
+    dependencies.metrics.training_checkpoints_entered(result.entered)
     return _answer({})
 
 

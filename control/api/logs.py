@@ -1,4 +1,4 @@
-"""What reading a log takes and answers, whether it is a deployment's or a training job's.
+"""The request and answer of reading a log, a deployment's or a training job's.
 
 See docs/reference/management-api.md#deployment-logs.
 """
@@ -86,11 +86,11 @@ async def encoded_lines(workspace_id: str, lines: Sequence[LogLine]) -> Encoded:
 
 
 def _encoded(line: LogLine) -> tuple[bytes]:
-    shown = LogLineV1(
+    model = LogLineV1(
         timestamp=str(line.timestamp_ns),
         message=line.message,
         replica=line.replica,
         request_id=line.request_id,
         level=line.level,
     )
-    return (shown.model_dump_json().encode(),)
+    return (model.model_dump_json().encode(),)

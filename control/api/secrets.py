@@ -40,7 +40,7 @@ class CompareSecretRequestV1(RequestV1):
 
 
 class ComparedSecretV1(ResponseV1):
-    """Whether a secret of that name is stored, and whether it has that value."""
+    """The result of a comparison: is a secret of that name stored, and does it have that value."""
 
     name: str
     exists: bool
@@ -80,8 +80,8 @@ async def _post(request: ApiRequest) -> SecretV1:
 async def _post_compare(request: ApiRequest) -> ComparedSecretV1:
     body = request.body_as(CompareSecretRequestV1)
     keys = request.dependencies.settings.secret_keys
-    asked = NewSecret(body.name, body.value)
-    equal = await secrets.compare_secret(request.store, keys, request.workspace_id, asked)
+    secret = NewSecret(body.name, body.value)
+    equal = await secrets.compare_secret(request.store, keys, request.workspace_id, secret)
     return ComparedSecretV1(name=body.name, exists=equal is not None, equal=equal is True)
 
 

@@ -75,8 +75,8 @@ class GroupLimitsResponseV1(ResponseV1):
 async def _get_usage(request: ApiRequest) -> Encoded:
     parts = request.dependencies
     group_id = request.path["group_id"]
-    found = await read_group(parts.store, request.workspace_id, group_id)
-    (entries,) = await read_usage(parts.counters, [found.path])
+    group = await read_group(parts.store, request.workspace_id, group_id)
+    (entries,) = await read_usage(parts.counters, [group.path])
     ends = await window_ends(parts.counters)
 
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
@@ -117,8 +117,8 @@ def shown_usage(entry: LimitUse, ends: Mapping[Unit, str]) -> dict[str, Any]:
 async def _get_limits(request: ApiRequest) -> Encoded:
     parts = request.dependencies
     group_id = request.path["group_id"]
-    found = await read_group(parts.store, request.workspace_id, group_id)
-    limits = await GroupLimits.of(found.path)
+    group = await read_group(parts.store, request.workspace_id, group_id)
+    limits = await GroupLimits.of(group.path)
 
     async def fetch(at: Position[LimitUse]) -> list[LimitUse]:
         return await limits.read(parts.counters, None if at.after is None else LimitPlace(*at.after), at.limit)
@@ -130,17 +130,17 @@ async def _get_limits(request: ApiRequest) -> Encoded:
 
 def shown_limit(use: LimitUse) -> GroupLimitV1:
     limit = use.bound.limit
-    used = use.used
+    usage = use.used
     return GroupLimitV1(
         slug=use.slug,
         type=limit.type.value,
         unit=limit.unit.value,
         threshold=limit.threshold,
-        current_usage=used.amount,
+        current_usage=usage.amount,
         source_group=use.bound.source_group,
         counting_group=use.bound.counting_group,
         binds=use.binds,
-        resets_in_s=ceil(used.resets_in_ms / 1000) or None,
+        resets_in_s=ceil(usage.resets_in_ms / 1000) or None,
     )
 
 

@@ -65,7 +65,7 @@ class UpdateWebhookRequestV1(OwnableRequestV1):
     )
 
     model_config = OwnableRequestV1.model_config | {
-        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", given=["description", "managed_by"])
+        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", nullable=["description", "managed_by"])
     }
 
     @model_validator(mode="after")

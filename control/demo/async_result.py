@@ -25,15 +25,15 @@ async def result_delivered(scene: Scene) -> list[str]:
         body = {"model_input": {"pages": 300, "takes_s": SLOW_S}, "webhook_endpoint": receiver.url}
         path = f"/models/{scene.models[1]}/production/async_predict"
         id = (await _ask(scene, "POST", path, body))["request_id"]
-        seen = [f"{ms_since(began)} accepted: {id}"]
+        lines = [f"{ms_since(began)} accepted: {id}"]
         state = await _ask(scene, "GET", f"/async_request/{id}")
         expect(state["status"] in ("QUEUED", "IN_PROGRESS"), f"the request is {state}")
         await until(_received(scene), "the webhook got nothing")
         result = receiver.verified(secret)
-        seen.append(f"{ms_since(began)} received: {result['data']}, signature valid")
+        lines.append(f"{ms_since(began)} received: {result['data']}, signature valid")
         expect(result["request_id"] == id and result["errors"] == [], f"the result was {result}")
         await until(_succeeded(scene, id), "the request did not end")
-        return [*seen, f"the request is SUCCEEDED, its webhook too; {scene.upstreams[1].name} was asked once"]
+        return [*lines, f"the request is SUCCEEDED, its webhook too; {scene.upstreams[1].name} was asked once"]
     finally:
         await receiver.stop()
 

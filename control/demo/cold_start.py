@@ -14,7 +14,7 @@ from policy.endpoints import PLATFORM
 
 SLUG = "acme/sleeper"
 SERVER = (sys.executable, "-P", "-m", "control.demo.upstream", "sleeper", "{port}")
-"""What the launcher starts when it is woken."""
+"""The command line that the launcher runs when it is woken."""
 
 
 async def launcher_started(scene: Scene) -> list[str]:
@@ -26,8 +26,8 @@ async def launcher_started(scene: Scene) -> list[str]:
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})
     target = {"provider": PLATFORM, "model_id": model, "target_model": "sleeper-1b"}
     await operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
-    named = ("--model", model, "--deployment", deployment, "--health", "/health")
-    line = await scene.product.launch(operator.api_key, *named, "--", *SERVER)
+    flags = ("--model", model, "--deployment", deployment, "--health", "/health")
+    line = await scene.product.launch(operator.api_key, *flags, "--", *SERVER)
     scene.sleeper = f"{deployments}/{deployment}"
     status = await _status(scene)
     expect(status == "SCALED_TO_ZERO", f"with a launcher and no replica the deployment is {status}")
@@ -38,11 +38,11 @@ async def cold_start(scene: Scene) -> list[str]:
     """call it: the call is parked, the launcher is woken, the model server loads, the call is answered"""
     operator = scene.operator
     began = time.monotonic()
-    wanted = {"metadata": {"external_entity_id": "acme-night"}, "models": [{"slug": SLUG}]}
-    group = (await operator.call("POST", "/v1/gateway/groups", wanted))["id"]
+    new_group = {"metadata": {"external_entity_id": "acme-night"}, "models": [{"slug": SLUG}]}
+    group = (await operator.call("POST", "/v1/gateway/groups", new_group))["id"]
     key = (await operator.call("POST", f"/v1/gateway/groups/{group}/api_keys", {}))["api_key"]
     call = asyncio.create_task(ask(scene.product.proxy, key, SLUG, "Are you awake?"))
-    seen = []
+    report = []
     try:
 
         async def parked() -> bool:
@@ -50,14 +50,14 @@ async def cold_start(scene: Scene) -> list[str]:
 
         await until(parked, "the call was never parked")
         expect(not call.done(), "the call was answered although no replica was listed")
-        seen.append(f"{ms_since(began)} parked; the deployment is {await _status(scene)}")
+        report.append(f"{ms_since(began)} parked; the deployment is {await _status(scene)}")
         async with asyncio.timeout(30):
             answer = await call
     finally:
         call.cancel()
     text = answer["choices"][0]["message"]["content"]
     expect(text == "This is sleeper.", f"the answer was {text!r}")
-    seen.append(f"{ms_since(began)} answered: {text!r}")
+    report.append(f"{ms_since(began)} answered: {text!r}")
 
     async def active() -> bool:
         return await _status(scene) == "ACTIVE"
@@ -65,7 +65,7 @@ async def cold_start(scene: Scene) -> list[str]:
     await until(active, f"the deployment is {await _status(scene)}")
     lines = await _until_logged(scene)
     scene.product.stop_launcher()
-    return [*seen, *(f"log: {line['message']}" for line in lines)]
+    return [*report, *(f"log: {line['message']}" for line in lines)]
 
 
 async def _until_logged(scene: Scene) -> list[Any]:

@@ -23,7 +23,10 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclass
 class ResultReceiver:
-    """Its host name leads to 127.0.0.1 by `link`, which the product trusts like `ca_file`. Has its port from now on."""
+    """A receiver of results, whose port is open from now on.
+
+    Its host name leads to 127.0.0.1 by `link`, which the product trusts like `ca_file`.
+    """
 
     directory: Path
     messages: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
@@ -89,12 +92,12 @@ def _certificate(
     usage = {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage |= dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    made = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), now - _DAY, now + _DAY)
-    made = made.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-    made = made.add_extension(x509.KeyUsage(**usage), critical=True)
-    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), now - _DAY, now + _DAY)
+    builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+    builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    made = made.add_extension(issuer_id, critical=False)
+    builder = builder.add_extension(issuer_id, critical=False)
     if not is_ca:
-        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-    return made.sign(issuer_key, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+    return builder.sign(issuer_key, hashes.SHA256())

@@ -1,4 +1,4 @@
-"""What the demo's steps share: what was created so far, and how a step checks what it sees.
+"""The state that the demo's steps share: what was created so far, and how a step checks what it sees.
 
 A step raises `StepFailedError` if the product does not do what it promises.
 """
@@ -22,7 +22,7 @@ class StepFailedError(Exception):
 
 @dataclass
 class Scene:
-    """What the steps have created so far."""
+    """The resources that the steps have created so far."""
 
     product: Product
     upstreams: list[ScriptedUpstream]
@@ -51,8 +51,8 @@ class Scene:
 Step = Callable[[Scene], Awaitable[list[str]]]
 
 
-def expect(held: bool, otherwise: str) -> None:
-    if not held:
+def expect(condition: bool, otherwise: str) -> None:
+    if not condition:
         raise StepFailedError(otherwise)
 
 
@@ -65,7 +65,7 @@ async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:
     """Poll `look` until it returns something true. Raises StepFailedError after `PATIENCE_S`."""
     give_up_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up_at:
-        if found := await look():
-            return found
+        if result := await look():
+            return result
         await asyncio.sleep(0.05)
     raise StepFailedError(otherwise)

@@ -29,10 +29,10 @@ async def product_up(scene: Scene) -> list[str]:
 
 async def workspace_made(scene: Scene) -> list[str]:
     """create a workspace with the operator's command"""
-    made = await scene.product.command("workspace", "create", "acme", "--prefix", "acme")
-    scene.desk = ManagementClient(scene.product.control, made["api_key"])
+    acme = await scene.product.command("workspace", "create", "acme", "--prefix", "acme")
+    scene.desk = ManagementClient(scene.product.control, acme["api_key"])
     scene.began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return [f"workspace {made['workspace_id']} owns {made['prefixes']}, key {made['api_key'].split('.')[0]}.…"]
+    return [f"workspace {acme['workspace_id']} owns {acme['prefixes']}, key {acme['api_key'].split('.')[0]}.…"]
 
 
 async def models_registered(scene: Scene) -> list[str]:
@@ -52,9 +52,9 @@ async def models_registered(scene: Scene) -> list[str]:
 async def endpoint_made(scene: Scene) -> list[str]:
     """create an endpoint: a slug and its target"""
     target = {"provider": PLATFORM, "model_id": scene.models[0], "target_model": "alpha-7b"}
-    made = await scene.operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
-    scene.endpoint_id = made["id"]
-    return [f"{made['slug']} → {made['targets'][0]}"]
+    endpoint = await scene.operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
+    scene.endpoint_id = endpoint["id"]
+    return [f"{endpoint['slug']} → {endpoint['targets'][0]}"]
 
 
 async def groups_made(scene: Scene) -> list[str]:
@@ -63,15 +63,15 @@ async def groups_made(scene: Scene) -> list[str]:
     company["models"][0]["usage_limits"] = [{"type": "TOKEN", "unit": "DAY", "threshold": 100_000}]
     root = await scene.operator.call("POST", "/v1/gateway/groups", company)
     scene.groups["company"] = root["id"]
-    seen = [f"company: {PARENT_LIMIT} requests a minute, 100000 tokens a day"]
+    lines = [f"company: {PARENT_LIMIT} requests a minute, 100000 tokens a day"]
     for team in ("blue", "green"):
-        wanted = _group(team, CHILD_LIMIT, {"parent_group_id": root["id"]})
-        made = await scene.operator.call("POST", "/v1/gateway/groups", wanted)
-        scene.groups[team] = made["id"]
-        limits = [limit for m in made["effective_models"] for limit in m["rate_limits"] + m["usage_limits"]]
-        expect({limit["source_group"] for limit in limits} == {root["id"], made["id"]}, f"bound by {limits}")
-        seen.append(f"└ {team}: {CHILD_LIMIT} requests a minute of its own; {len(limits)} limits bind it, up the tree")
-    return seen
+        new_group = _group(team, CHILD_LIMIT, {"parent_group_id": root["id"]})
+        group = await scene.operator.call("POST", "/v1/gateway/groups", new_group)
+        scene.groups[team] = group["id"]
+        limits = [limit for m in group["effective_models"] for limit in m["rate_limits"] + m["usage_limits"]]
+        expect({limit["source_group"] for limit in limits} == {root["id"], group["id"]}, f"bound by {limits}")
+        lines.append(f"└ {team}: {CHILD_LIMIT} requests a minute of its own; {len(limits)} limits bind it, up the tree")
+    return lines
 
 
 def _group(name: str, requests_a_minute: int, hierarchy: dict[str, str]) -> dict[str, Any]:
@@ -93,11 +93,11 @@ async def answered(scene: Scene) -> list[str]:
     answer = await _ask(scene, "blue")
     text = _text(answer)
     alpha = scene.upstreams[0]
-    asked = scene.upstreams[0].requests[-1]
+    request = scene.upstreams[0].requests[-1]
     expect(text == "".join(alpha.words), f"the answer was {text!r}")
     expect(answer["model"] == SLUG, f"the answer's model was {answer['model']!r}")
-    expect(asked["body"]["model"] == "alpha-7b", f"upstream was asked for {asked['body']['model']!r}")
-    expect(scene.key("blue") not in str(asked), "upstream saw the caller's key")
+    expect(request["body"]["model"] == "alpha-7b", f"upstream was asked for {request['body']['model']!r}")
+    expect(scene.key("blue") not in str(request), "upstream saw the caller's key")
     usage = answer["usage"]
     expect(usage["prompt_tokens"] == INPUT_TOKENS, f"the usage was {usage}")
     return [f"{text!r}, model {answer['model']}; upstream was asked for alpha-7b and never saw the caller's key"]
@@ -122,10 +122,10 @@ async def streamed(scene: Scene) -> list[str]:
 
 async def refused_by_parent(scene: Scene) -> list[str]:
     """exceed the company's limit while the team's own limit has room"""
-    seen = []
+    lines = []
     for team in ("blue", "green", "green"):
         await _ask(scene, team)
-    seen.append(
+    lines.append(
         f"blue has used 3 of its {CHILD_LIMIT}, green 2 of its {CHILD_LIMIT}; the company {scene.answered} of 5"
     )
     try:
@@ -142,7 +142,7 @@ async def refused_by_parent(scene: Scene) -> list[str]:
     )
     expect(after.isdigit() and 1 <= int(after) <= 60, f"Retry-After was {after!r}")
     expect(scene.groups["company"] not in body["error"], "the refusal names another group")
-    return [*seen, f"429 {body['error']}", f"Retry-After: {after}"]
+    return [*lines, f"429 {body['error']}", f"Retry-After: {after}"]
 
 
 async def usage_read(scene: Scene) -> list[str]:
@@ -163,7 +163,7 @@ async def usage_read(scene: Scene) -> list[str]:
 
 async def metrics_scraped(scene: Scene) -> list[str]:
     """scrape metrics by external_entity_id and status, summed over the workers"""
-    wanted = {
+    counts = {
         ("acme-blue", "200"): 3.0,
         ("acme-green", "200"): 2.0,
         ("acme-green", "429"): 1.0,
@@ -172,10 +172,10 @@ async def metrics_scraped(scene: Scene) -> list[str]:
     async def look() -> Any:
         page = await scene.operator.text(scene.product.admin + "/metrics")
         lines = [line for line in page.splitlines() if line.startswith("platform_model_api_")]
-        held = all(_counted(lines, entity, status) == count for (entity, status), count in wanted.items())
-        return [line for line in lines if "_created" not in line] if held else None
+        are_equal = all(_counted(lines, entity, status) == count for (entity, status), count in counts.items())
+        return [line for line in lines if "_created" not in line] if are_equal else None
 
-    return list(await until(look, f"the metrics never showed {wanted}"))
+    return list(await until(look, f"the metrics never showed {counts}"))
 
 
 def _counted(lines: list[str], entity: str, status: str) -> float:

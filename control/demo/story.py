@@ -34,16 +34,16 @@ async def run_demo(out: Print, *, keep: bool, stay: bool = False) -> int:
     upstreams = [ScriptedUpstream("alpha", 0.05), ScriptedUpstream("beta")]
     scene = Scene(Product(data, settings), upstreams, receiver)
     try:
-        held = await _run_steps(scene, out, stay=stay)
+        has_passed = await _run_steps(scene, out, stay=stay)
     finally:
         await _clean_up(scene)
         if not keep:
             shutil.rmtree(data, ignore_errors=True)
     took = f"{time.monotonic() - began:.1f} s"
-    out(f"\nall {len(STEPS)} steps held, in {took}" if held else f"\nthe demo FAILED, after {took}")
+    out(f"\nall {len(STEPS)} steps held, in {took}" if has_passed else f"\nthe demo FAILED, after {took}")
     if keep:
         out(f"the data directory is kept: {data}")
-    return 0 if held else 1
+    return 0 if has_passed else 1
 
 
 async def _run_steps(scene: Scene, out: Print, *, stay: bool) -> bool:
@@ -75,8 +75,8 @@ async def _stay(scene: Scene, out: Print) -> None:
 async def _run_step(number: int, step: Step, scene: Scene, out: Print) -> None:
     out(f"{number:2}  {step.__doc__}")
     began = time.monotonic()
-    seen = await step(scene)
-    for line in seen:
+    lines = await step(scene)
+    for line in lines:
         out(f"    {line}")
     out(f"    ✓ {(time.monotonic() - began) * 1000:.0f} ms")
 

@@ -26,13 +26,13 @@ async def job_submitted(scene: Scene) -> list[str]:
     project = (await operator.call("POST", "/v1/training_projects", {"training_project": {"name": "demo"}}))[
         "training_project"
     ]
-    wanted = {
+    new_job = {
         "image": {},
         "compute": {"cpu_count": 1, "memory": "128Mi"},
         "runtime": {"start_commands": list(_COMMANDS), "checkpointing_config": {"enabled": True}},
     }
     jobs = f"/v1/training_projects/{project['id']}/jobs"
-    job = (await operator.call("POST", jobs, {"training_job": wanted}))["training_job"]
+    job = (await operator.call("POST", jobs, {"training_job": new_job}))["training_job"]
     scene.job = f"{jobs}/{job['id']}"
     return [f"created: {job['id']} on {job['instance_type']['name']}"]
 
@@ -46,9 +46,9 @@ async def job_trained(scene: Scene) -> list[str]:
     log = (await operator.call("POST", f"{path}/logs", {"direction": "asc"}))["logs"]
     points = (await operator.call("GET", f"{path}/metrics", name="loss"))["metrics"][0]["points"]
     expect([point["value"] for point in points] == [0.8, 0.7, 0.6], f"the loss was {points}")
-    seen = [f"{ended['current_status']}; log: {log[0]['message']!r}; loss 0.8, 0.7, 0.6"]
+    line = [f"{ended['current_status']}; log: {log[0]['message']!r}; loss 0.8, 0.7, 0.6"]
     checkpoint = await until(lambda: _synced(scene, path), "the checkpoint was not synced")
-    return [*seen, await _downloaded(scene, f"{path}/checkpoints/{checkpoint['checkpoint_id']}/files")]
+    return [*line, await _downloaded(scene, f"{path}/checkpoints/{checkpoint['checkpoint_id']}/files")]
 
 
 async def _ended(scene: Scene, path: str) -> Any:
@@ -57,8 +57,8 @@ async def _ended(scene: Scene, path: str) -> Any:
 
 
 async def _synced(scene: Scene, path: str) -> Any:
-    found = (await scene.operator.call("GET", f"{path}/checkpoints"))["checkpoints"]
-    return found[0] if found and found[0]["sync_status"] == "COMPLETE" else None
+    checkpoints = (await scene.operator.call("GET", f"{path}/checkpoints"))["checkpoints"]
+    return checkpoints[0] if checkpoints and checkpoints[0]["sync_status"] == "COMPLETE" else None
 
 
 async def _downloaded(scene: Scene, path: str) -> str:

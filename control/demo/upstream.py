@@ -59,9 +59,9 @@ class ScriptedUpstream:
         return web.Response()
 
     async def _predict(self, request: web.Request) -> web.Response:
-        wanted = await request.json()
-        await asyncio.sleep(wanted["takes_s"])
-        return web.json_response({"summary": "".join(self.words), "pages": wanted["pages"]})
+        model_input = await request.json()
+        await asyncio.sleep(model_input["takes_s"])
+        return web.json_response({"summary": "".join(self.words), "pages": model_input["pages"]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

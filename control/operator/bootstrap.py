@@ -41,7 +41,7 @@ class Database:
     redis_url: str | None
     environment: Mapping[str, str]
     may_create: bool = False
-    """Whether to create a missing database. If not, a mistyped path raises `NoDatabaseError`."""
+    """True if a missing database may be created. If not, a mistyped path raises `NoDatabaseError`."""
 
     def url(self) -> str:
         file = embedded_file(self.database_url) if self.database_url else DataDirectory(self.data).database

@@ -151,7 +151,7 @@ secrets.add_command(secrets_reencrypt)
 
 @tollgate.group()
 def snapshot() -> None:
-    """What the proxy on this machine serves from."""
+    """The policy that the proxy on this machine serves from."""
 
 
 @snapshot.command("show")
@@ -160,7 +160,7 @@ def snapshot() -> None:
 @data_option
 @click.pass_context
 def snapshot_show(context: click.Context, slug: str | None, key_prefix: str | None, data: Path) -> None:
-    """What a proxy on this machine would do now, and which limits bind."""
+    """Show what a proxy on this machine would do now, and which limits bind."""
     is_given = context.get_parameter_source("data") is not ParameterSource.DEFAULT
     where = ("--data", str(data)) if is_given else ()  # without --data, TOLLGATE_REPLICA_PATH may name the replica
     flags = [("--slug", slug), ("--key-prefix", key_prefix)]

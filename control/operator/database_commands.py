@@ -116,17 +116,17 @@ def workspace_create(
     help="Longest body of its asynchronous requests; `default` returns to TOLLGATE_ASYNC_MAX_BODY_BYTES.",
 )
 @changes_the_database
-def workspace_set(name: str, **given: Any) -> None:
+def workspace_set(name: str, **options: Any) -> None:
     """Change a workspace and print it as one JSON object."""
     from control.resources import workspaces
 
     changes = {
-        field: given.pop(field) for field in ("tier", "onboarded", "training", "billing", "async_max_body_bytes")
+        field: options.pop(field) for field in ("tier", "onboarded", "training", "billing", "async_max_body_bytes")
     }
     if all(value is None for value in changes.values()):
         flags = "--tier, --onboarded, --not-onboarded, --training, --no-training, --billing or --async-max-body-bytes"
         raise click.UsageError(f"nothing to change: give {flags}")
-    _change(given, lambda store: workspaces.set_workspace(store, name, **changes))
+    _change(options, lambda store: workspaces.set_workspace(store, name, **changes))
 
 
 @workspace.command("list")
@@ -192,7 +192,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _told(error: Exception) -> str:
-    """Why a database is away is for the operator, not for callers of the API."""
+    """Return the error's text. The reason why a database is away is for the operator, not for callers of the API."""
     from control.errors import DatabaseUnavailableError
 
     if isinstance(error, DatabaseUnavailableError) and error.reason:

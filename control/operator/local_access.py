@@ -37,7 +37,7 @@ class _DirectoryAccess:
             raise NoAccessError(str(error)) from None
 
     def admin_url(self, data: Path) -> str:
-        """Of the `tollgate up` that serves `data`: its metrics are of all workspaces, so none is named."""
+        """The admin URL of the `tollgate up` that serves `data`: metrics of all workspaces, so none is named."""
         from control.edges.process import up_record
         from control.edges.process.data_directory import DataDirectory, DataDirectoryError
 
@@ -61,9 +61,9 @@ def _choose(workspaces: Sequence[tuple[str, str]], name: str | None) -> str:
         raise NoAccessError("there is no workspace yet: create one with `tollgate workspace create`")
     if name is None and len(workspaces) == 1:
         return workspaces[0][0]
-    for id, known in workspaces:
-        if known == name:
+    for id, workspace_name in workspaces:
+        if workspace_name == name:
             return id
-    names = ", ".join(known for _, known in workspaces[:10])
-    asked = "name a workspace with --workspace" if name is None else f"no workspace is called {name!r}"
-    raise NoAccessError(f"{asked}; there are {names}{' and more' if len(workspaces) > 10 else ''}")
+    names = ", ".join(workspace_name for _, workspace_name in workspaces[:10])
+    request = "name a workspace with --workspace" if name is None else f"no workspace is called {name!r}"
+    raise NoAccessError(f"{request}; there are {names}{' and more' if len(workspaces) > 10 else ''}")

@@ -83,10 +83,10 @@ async def _mint(store: "Store", workspace_id: str) -> str:
 async def _is_known(store: "Store", workspace_id: str, key: str) -> bool:
     from control.resources.keys import find_presented_keys
 
-    return any(found.workspace_id == workspace_id for found in await find_presented_keys(store, [key]))
+    return any(holder.workspace_id == workspace_id for holder in await find_presented_keys(store, [key]))
 
 
 async def _all_workspaces(store: "Store") -> list[tuple[str, str]]:
     from control.resources.workspaces import list_workspaces
 
-    return [(shown["workspace_id"], shown["name"]) for shown in await list_workspaces(store)]
+    return [(workspace["workspace_id"], workspace["name"]) for workspace in await list_workspaces(store)]

@@ -1,4 +1,4 @@
-"""How `tollgate` tells that a command failed: in three lines at most, and full disks without a traceback."""
+"""Reports of a failed `tollgate` command: in three lines at most, and full disks without a traceback."""
 
 import errno
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 class ShortErrors(click.Group):
     """The group of all commands."""
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         with _short():
-            return super().make_context(*given, **more)
+            return super().make_context(*arguments, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         with _short():

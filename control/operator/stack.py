@@ -163,24 +163,24 @@ def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> l
 
 def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis | None) -> dict[str, str]:
     """The settings by which the parts find their files and each other."""
-    given = options.environment
+    environment = options.environment
     return {
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
         "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
         "TOLLGATE_CONTROL_URL": options.control_url,
-        "TOLLGATE_PROXY_URL": given.get("TOLLGATE_PROXY_URL") or options.proxy_url,
-        "TOLLGATE_INTERNAL_TOKEN": given.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
-        "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
-        "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
-        "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
-        "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
-        **training_settings(directory.path, given),
+        "TOLLGATE_PROXY_URL": environment.get("TOLLGATE_PROXY_URL") or options.proxy_url,
+        "TOLLGATE_INTERNAL_TOKEN": environment.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
+        "TOLLGATE_SECRET_KEY": environment.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
+        "TOLLGATE_JOURNAL_DIR": environment.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
+        "TOLLGATE_REPLICA_PATH": environment.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+        "TOLLGATE_READY_GRACE_S": environment.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
+        **training_settings(directory.path, environment),
     }
 
 
 def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], say: Say) -> EmbeddedRedis:
-    if (done := set_stray_file_aside(directory.path)) is not None:
-        say(done)
+    if (report := set_stray_file_aside(directory.path)) is not None:
+        say(report)
     server = choose(directory.path, environment)
     say(f"counters: {server}")
     return EmbeddedRedis(directory, server)
@@ -244,11 +244,11 @@ async def _choose_ports(options: Options) -> Ports:
             if asyncio.get_running_loop().time() >= give_up_at:
                 raise PortTakenError(f"port {port} on {host} is in use; choose another with --{name}-port")
             await asyncio.sleep(_POLL_S)
-    chosen = asdict(options.ports)
-    for name, port in chosen.items():
+    ports = asdict(options.ports)
+    for name, port in ports.items():
         if not port:
-            chosen[name] = free_ports(options.host_of(name), 1, excluded=chosen.values())[0]
-    return Ports(**chosen)
+            ports[name] = free_ports(options.host_of(name), 1, excluded=ports.values())[0]
+    return Ports(**ports)
 
 
 def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:

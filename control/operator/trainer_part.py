@@ -12,15 +12,15 @@ from runtime.environment import Environment, SettingsError
 
 READY_FILE = "trainer.ready"
 _NOT_ITS_OWN = ("TOLLGATE_SECRET_KEY", "TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL", "TOLLGATE_ASYNC_REDIS_URL")
-"""What the trainer gets no part of: jobs run beside it."""
+"""The settings of which the trainer gets no part: jobs run beside it."""
 _DELIVERY_S = 30.0
-"""For what its jobs leave, after they have ended."""
+"""The time to deliver what its jobs leave, after they have ended."""
 _DEFAULT_STOP_GRACE_S = 10.0
 
 
-def training_settings(data: Path, given: Mapping[str, str]) -> dict[str, str]:
+def training_settings(data: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The settings by which control and the trainer find the same files."""
-    read = Environment(given)
+    read = Environment(environment)
     directory = Path(read.text("TOLLGATE_TRAINING_DIR", str(data / "training"))).absolute()
     store = read.text("TOLLGATE_CHECKPOINT_STORE", (directory / "checkpoints").as_uri())
     return {"TOLLGATE_TRAINING_DIR": str(directory), "TOLLGATE_CHECKPOINT_STORE": store}

@@ -35,7 +35,7 @@ def _checked(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def _shown(pattern: str, example: str) -> Any:
-    """For the schema; the parser validates, with a better message."""
+    """Describe a text field in the schema; the parser validates, with a better message."""
     return Field(examples=[example], json_schema_extra={"pattern": f"^{pattern}$"})
 
 

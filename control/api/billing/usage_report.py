@@ -90,16 +90,16 @@ async def _get(request: ApiRequest) -> Encoded:
     parts = request.dependencies
     if query.cursor is not None:
         pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
-        asked = _asked_before(request.workspace_id, pinned)
+        report_query = _asked_before(request.workspace_id, pinned)
         limit = pinned["limit"]
-        items = ReportItems(asked.by, pinned["lines"])
+        items = ReportItems(report_query.by, pinned["lines"])
         room = PageRoom(limit, items.take)
-        page = await parts.usage_reports.next_page(asked, tuple(pinned["after"]), room, pinned["prices"])
+        page = await parts.usage_reports.next_page(report_query, tuple(pinned["after"]), room, pinned["prices"])
     else:
-        asked = _asked(request.workspace_id, query)
+        report_query = _asked(request.workspace_id, query)
         limit = query.limit
-        items = ReportItems(asked.by, query.lines == "true")
-        page = await parts.usage_reports.first_page(asked, PageRoom(limit, items.take))
+        items = ReportItems(report_query.by, query.lines == "true")
+        page = await parts.usage_reports.first_page(report_query, PageRoom(limit, items.take))
     window = page.query.window
     answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))
     pagination = _pagination(request, page, {"limit": limit, "lines": items.shows_lines})

@@ -1,1 +1,1 @@
-"""Who changes what, as the API says it: which policy file owns a resource, and the audit trail."""
+"""The policy file that owns a resource, and the audit trail of changes, as the API shows them."""

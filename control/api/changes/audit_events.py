@@ -62,9 +62,9 @@ async def _list(request: ApiRequest) -> Encoded:
         start_ns = at.filters["start_time"]
         end_ns = at.filters["end_time"]
         actor = at.filters["actor"]
-        wanted = AuditFilter(request.workspace_id, _ms(start_ns), _ms(end_ns), actor)
+        selection = AuditFilter(request.workspace_id, _ms(start_ns), _ms(end_ns), actor)
         before = (int(at.after[0]), str(at.after[1])) if at.after else None
-        return await audit_trail.read_audit_events(request.store, wanted, before, at.limit)
+        return await audit_trail.read_audit_events(request.store, selection, before, at.limit)
 
     filters = ("start_time", "end_time", "actor")
     listing = Listing("audit events", fetch, lambda event: [event.timestamp_ms, event.id], _encode, filters, first=32)
@@ -85,7 +85,7 @@ def _encode(event: AuditEvent) -> Pieces:
         name: None if text is None else orjson.Fragment(text)
         for name, text in (("before", event.before), ("after", event.after))
     }
-    shown = {
+    members = {
         "id": event.id,
         "timestamp": time_text(event.timestamp_ms),
         "actor": event.actor,
@@ -94,7 +94,7 @@ def _encode(event: AuditEvent) -> Pieces:
         **sides,
         "request_id": event.request_id,
     }
-    return (orjson.dumps(shown),)
+    return (orjson.dumps(members),)
 
 
 OPERATIONS = (

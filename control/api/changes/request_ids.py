@@ -13,13 +13,13 @@ _ID = web.RequestKey("request_id", str)
 
 
 def request_id_of(request: web.Request) -> str:
-    """The same for the whole life of the request."""
-    found = request.get(_ID)
-    if found is None:
-        found = request[_ID] = valid_request_id(request.headers.get(HEADER)) or new_request_id()
-    return found
+    """Return the request's id, which is the same for its whole life."""
+    id = request.get(_ID)
+    if id is None:
+        id = request[_ID] = valid_request_id(request.headers.get(HEADER)) or new_request_id()
+    return id
 
 
 async def show_request_id(request: web.Request, answer: web.StreamResponse) -> None:
-    """For `Application.on_response_prepare`: every answer names its request, refusals and streams too."""
+    """Name the request in an answer, refusals and streams too: for `Application.on_response_prepare`."""
     answer.headers[HEADER] = request_id_of(request)

@@ -58,12 +58,12 @@ def embedded_page(frame_origins: Sequence[str]) -> web.FileResponse:
     return web.FileResponse(_SHELL, headers=_HTML | embedded_headers(frame_origins))
 
 
-def embedded_notice(frame_origins: Sequence[str], status: int, told: str) -> web.Response:
+def embedded_notice(frame_origins: Sequence[str], status: int, message: str) -> web.Response:
     """A page that says one thing, in place of the embedded page."""
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Usage</title>'
         '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/console/assets/console.css">'
-        f"</head><body><main><p>{escape(told)}</p></main></body></html>"
+        f"</head><body><main><p>{escape(message)}</p></main></body></html>"
     )
     return web.Response(status=status, text=text, headers=_HTML | embedded_headers(frame_origins))
 

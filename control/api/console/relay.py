@@ -26,7 +26,7 @@ from policy.credentials import MODEL_CALLERS, KeyKind
 
 PATH = "/console/call"
 _LOOK_S = 0.2
-"""How often to look whether the browser is still there: nothing is read from it, so nothing else tells."""
+"""The interval of looks whether the browser is still there: nothing is read from it, so nothing else tells."""
 _LEFT = 499
 _HEADERS = {
     "Content-Type": "application/octet-stream",
@@ -53,9 +53,9 @@ async def _call(request: web.Request) -> web.StreamResponse:
     _check_may_call(session)
     if dependencies.inference is None:
         raise NoProxyUrlError
-    sent = await receive(request)
+    text = await receive(request)
     async with dependencies.turns.of(session.caller.workspace_id):
-        body = await read_body(session.caller.workspace_id, sent, CallRequestV1)
+        body = await read_body(session.caller.workspace_id, text, CallRequestV1)
     assert isinstance(body, CallRequestV1)
     call = _checked(body, session)
     with dependencies.call_places.taken(session.record.digest, session.caller.workspace_id):

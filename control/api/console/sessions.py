@@ -54,13 +54,13 @@ async def _log_in(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     body = valid_body(await _received(request), LoginRequestV1)
     assert isinstance(body, LoginRequestV1)
-    found = await find_presented_keys(dependencies.store, [body.api_key])
-    if not found:
+    holders = await find_presented_keys(dependencies.store, [body.api_key])
+    if not holders:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
-    request[authentication.CALLER] = found[0]
-    await dependencies.throttle.check(found[0].prefix, request.method, PATH)
-    if found[0].kind is not KeyKind.FEDERATED:  # whose use is a call
-        dependencies.last_used.note(found[0].prefix)
+    request[authentication.CALLER] = holders[0]
+    await dependencies.throttle.check(holders[0].prefix, request.method, PATH)
+    if holders[0].kind is not KeyKind.FEDERATED:  # whose use is a call
+        dependencies.last_used.note(holders[0].prefix)
     token = await sessions.begin_session(dependencies.store, body.api_key, session_token(request))
     return _with_cookie(request, token, sessions.VALID_MS // 1000)
 
@@ -79,8 +79,8 @@ async def _received(request: web.Request) -> bytes:
 async def _get(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     session = await session_of(request)
-    shown = _shown(session, await read_visitor(dependencies.store, session), dependencies.settings.proxy_url)
-    return web.json_response(shown, headers={"Cache-Control": "no-store"})
+    members = _shown(session, await read_visitor(dependencies.store, session), dependencies.settings.proxy_url)
+    return web.json_response(members, headers={"Cache-Control": "no-store"})
 
 
 async def _log_out(request: web.Request) -> web.Response:

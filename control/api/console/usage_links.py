@@ -39,8 +39,8 @@ async def _post(request: ApiRequest) -> CreatedUsageLinkV1:
     group_id = request.path["group_id"]
     prefix = request.caller.prefix
     expires_in_s = DEFAULT_EXPIRY_S if body.expires_in_s is None else body.expires_in_s
-    asked = NewLink(workspace_id, group_id, prefix, expires_in_s, body.frame_origins or ())
-    link = await mint_link(request.store, asked)
+    new_link = NewLink(workspace_id, group_id, prefix, expires_in_s, body.frame_origins or ())
+    link = await mint_link(request.store, new_link)
     url = f"{request.origin}/console/embed/{request.dependencies.usage_links.seal(link)}"
     return CreatedUsageLinkV1(url=url, expires_at=time_text(link.expires_at_ms))
 

@@ -92,11 +92,11 @@ def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
 
 
 def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
-    """As the management API shows a limit, without other groups: what a shared limit counts tells of their usage."""
-    shown = shown_limit(use).model_dump()
-    del shown["source_group"], shown["counting_group"]
+    """The limit as the management API shows it, without other groups: the count of a shared limit tells their usage."""
+    members = shown_limit(use).model_dump()
+    del members["source_group"], members["counting_group"]
     own = use.bound.counting_group == group.id
-    return shown | {"own": own} | ({} if own else {"current_usage": None, "resets_in_s": None})
+    return members | {"own": own} | ({} if own else {"current_usage": None, "resets_in_s": None})
 
 
 def _sums(usage: Usage) -> dict[str, int]:

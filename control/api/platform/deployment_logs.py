@@ -62,23 +62,23 @@ class LogsAppendedV1(ResponseV1):
 
 async def _post_logs(request: ApiRequest) -> Encoded:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
-    wanted = log_filter(request.body_as(DeploymentLogsRequestV1))
-    lines = await request.dependencies.deployment_logs.read(deployment.id, wanted)
+    selection = log_filter(request.body_as(DeploymentLogsRequestV1))
+    lines = await request.dependencies.deployment_logs.read(deployment.id, selection)
     return await encoded_lines(request.workspace_id, lines)
 
 
 async def _post_append(request: ApiRequest) -> LogsAppendedV1:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
     at_ns = now_ns()
-    given = request.body_as(AppendLogsRequestV1).logs
-    lines = [(deployment.id, _line(line, at_ns)) for line in given]
+    new_lines = request.body_as(AppendLogsRequestV1).logs
+    lines = [(deployment.id, _line(line, at_ns)) for line in new_lines]
     await request.dependencies.deployment_logs.write(lines)
     return LogsAppendedV1(appended=len(lines))
 
 
-def _line(given: AppendedLineV1, received_ns: int) -> LogLine:
-    at_ns = received_ns if given.timestamp is None else int(given.timestamp)
-    return LogLine(at_ns, given.level or "INFO", given.message, given.replica, given.request_id)
+def _line(fields: AppendedLineV1, received_ns: int) -> LogLine:
+    at_ns = received_ns if fields.timestamp is None else int(fields.timestamp)
+    return LogLine(at_ns, fields.level or "INFO", fields.message, fields.replica, fields.request_id)
 
 
 _LOGS = "/v1/models/{model_id}/deployments/{deployment_id}/logs"

@@ -83,14 +83,14 @@ class _SettingsV1(RequestV1):
 
     def settings(self) -> Settings:
         """The fields that were sent. Null clears; a name cannot be cleared."""
-        given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
-        if given.get("name", "") is None:
-            del given["name"]
-        if given.get("health") is not None:
-            given["health"] = given["health"].check()
-        if given.get("max_queued", 0) is None:
-            given["max_queued"] = DEFAULT_MAX_QUEUED
-        return given
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        if fields.get("name", "") is None:
+            del fields["name"]
+        if fields.get("health") is not None:
+            fields["health"] = fields["health"].check()
+        if fields.get("max_queued", 0) is None:
+            fields["max_queued"] = DEFAULT_MAX_QUEUED
+        return fields
 
 
 class CreateDeploymentRequestV1(_SettingsV1):
@@ -105,7 +105,7 @@ class UpdateDeploymentRequestV1(_SettingsV1):
     name: Name | None = None
 
     model_config = RequestV1.model_config | {
-        "json_schema_extra": not_all_null("name", given=["wake_url", "health", "max_concurrency", "max_queued"])
+        "json_schema_extra": not_all_null("name", nullable=["wake_url", "health", "max_concurrency", "max_queued"])
     }
 
     @model_validator(mode="after")
@@ -122,14 +122,14 @@ class SetReplicasRequestV1(RequestV1):
 
 
 class SetStatusRequestV1(RequestV1):
-    """How the launch of a deployment's replicas goes. Only some moves are legal: otherwise 409 names those that are."""
+    """The progress of launching a deployment's replicas. Only some moves are legal: a 409 names those."""
 
     status: Status
     error_message: _ErrorMessage | None = None
 
 
 class HealthCheckV1(ResponseV1):
-    """How replicas are probed."""
+    """The probes of replicas."""
 
     path: str
     interval_s: float
@@ -189,7 +189,7 @@ class DeploymentChangedV1(ResponseV1):
 
 
 class DeploymentRetriedV1(ResponseV1):
-    """Whether a failed deployment is retried. `reason` says why not."""
+    """The answer to a retry: whether the failed deployment is retried. `reason` says why not."""
 
     retried: bool
     reason: str | None

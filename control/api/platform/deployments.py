@@ -18,7 +18,7 @@ from control.resources.platform.deployments import DeploymentRef, DeploymentSumm
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
 
 ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)
-"""They may stand in place of a deployment's id."""
+"""The environments whose names may stand in place of a deployment's id."""
 
 
 async def _post(request: ApiRequest) -> DeploymentV1:
@@ -49,8 +49,8 @@ async def _list(request: ApiRequest) -> Encoded:
     parts = request.dependencies
 
     async def fetch(at: Position[DeploymentSummary]) -> Sequence[DeploymentSummary]:
-        found = await deployments.read_deployments(request.store, request.workspace_id, model_id, at.after, at.limit)
-        return await deployments.summarize(parts.store, parts.loads, model_id, found)
+        records = await deployments.read_deployments(request.store, request.workspace_id, model_id, at.after, at.limit)
+        return await deployments.summarize(parts.store, parts.loads, model_id, records)
 
     kind = f"deployments {model_id}"
     encode = encoder(deployment_response)
@@ -59,8 +59,8 @@ async def _list(request: ApiRequest) -> Encoded:
 
 async def _put_replicas(request: ApiRequest) -> DeploymentV1:
     parts = request.dependencies
-    sent = request.body_as(schemas.SetReplicasRequestV1).replicas
-    replicas = await deployments.check_replicas(parts.names, sent)
+    urls = request.body_as(schemas.SetReplicasRequestV1).replicas
+    replicas = await deployments.check_replicas(parts.names, urls)
     record = await deployments.replace_replicas(parts.store, parts.loads, deployment_ref(request), replicas)
     return await shown(request, record)
 

@@ -24,14 +24,14 @@ class WebhookSecretsResponseV1(ResponseV1):
 
 async def _get(request: ApiRequest) -> WebhookSecretsResponseV1:
     keys = request.dependencies.settings.secret_keys
-    found = await signing_secrets.read_secrets(request.store, keys, request.workspace_id)
-    return WebhookSecretsResponseV1(secrets=found)
+    texts = await signing_secrets.read_secrets(request.store, keys, request.workspace_id)
+    return WebhookSecretsResponseV1(secrets=texts)
 
 
 async def _post(request: ApiRequest) -> WebhookSecretsResponseV1:
     keys = request.dependencies.settings.secret_keys
-    found = await signing_secrets.rotate(request.store, keys, request.workspace_id)
-    return WebhookSecretsResponseV1(secrets=found)
+    texts = await signing_secrets.rotate(request.store, keys, request.workspace_id)
+    return WebhookSecretsResponseV1(secrets=texts)
 
 
 _PATH = "/v1/async/webhook_secret"

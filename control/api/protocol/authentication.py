@@ -20,7 +20,7 @@ _GATEWAY = "/v1/gateway/"
 _SAFE_METHODS = ("GET", "HEAD")
 
 CALLER = web.RequestKey("caller", PresentedKey)
-"""Where a request keeps its caller, for the log."""
+"""The key under which a request keeps its caller, for the log."""
 
 
 async def authenticate(request: web.Request, dependencies: Dependencies) -> PresentedKey:
@@ -71,8 +71,8 @@ def session_token(request: web.Request) -> str | None:
     """The token in the cookie. None if several are sent: another page of this host must not choose the session."""
     pairs = (pair.partition("=") for header in request.headers.getall("Cookie", ()) for pair in header.split(";"))
     tokens = {value.strip() for name, _, value in pairs if name.strip() == CONSOLE_COOKIE}
-    found = [token for token in tokens if is_token(token)]
-    return found[0] if len(found) == 1 else None
+    valid = [token for token in tokens if is_token(token)]
+    return valid[0] if len(valid) == 1 else None
 
 
 def check_own_origin(request: web.Request) -> None:
@@ -82,7 +82,7 @@ def check_own_origin(request: web.Request) -> None:
 
 
 def _presents_key(request: web.Request) -> bool:
-    """Whether a header presents a key, valid or not. `Basic` does not: it may be meant for a proxy before us."""
+    """Return whether a header presents a key, valid or not. `Basic` does not: it may be meant for a proxy before us."""
     keys = request.headers.getall("x-api-key", ())
     bearers = request.headers.getall("Authorization", ())
     return any(key.strip() for key in keys) or any(credentials_in((value,)) for value in bearers)

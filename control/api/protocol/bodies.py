@@ -22,14 +22,14 @@ from policy.endpoints import PROVIDERS
 M = TypeVar("M", bound=BaseModel)
 MAX_BODY_BYTES = 1_048_576
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""Of what a proxy sends."""
+"""The most bytes of a batch that a proxy sends."""
 MAX_NESTING = 32
 MAX_VALUES = 50_000
-"""In the whole body. A group of 1000 models with four limits each has 24 000."""
+"""The most values in a whole body. A group of 1000 models with four limits each has 24 000."""
 MAX_MEMBERS = 100
-"""Of one object: the error answer names each unknown member."""
+"""The most members of one object: the error answer names each unknown member."""
 MAX_DIGITS = 1000
-"""Of one number: the time to parse it grows with their square."""
+"""The most digits of one number: the time to parse it grows with their square."""
 _MAX_DETAILS = 50
 _TAGS = (*PROVIDERS, "[key]")
 """Parts of a place that pydantic adds, and callers do not know."""
@@ -65,16 +65,16 @@ async def receive_batch(request: web.Request) -> bytes:
     return bytes(body)
 
 
-async def read_body(workspace_id: str, sent: bytes, model: type[M] | None) -> M | None:
+async def read_body(workspace_id: str, text: bytes, model: type[M] | None) -> M | None:
     """The validated body; None where the operation has none. 400 otherwise. A long one is read beside the loop."""
     if model is None:
         return None
-    return await beside(workspace_id, len(sent) // CHARS_PER_ITEM, partial(valid_body, sent, model))
+    return await beside(workspace_id, len(text) // CHARS_PER_ITEM, partial(valid_body, text, model))
 
 
-def valid_body(sent: bytes, model: type[M]) -> M:
-    """The same at once, for a short body."""
-    value = parse_json(sent)
+def valid_body(text: bytes, model: type[M]) -> M:
+    """Validate a short body at once."""
+    value = parse_json(text)
     _check_values(value)
     return _validated(model, value, "body")
 
@@ -84,9 +84,9 @@ def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel
     if model is None:
         return None
     cursor = request.query.getall("cursor", [])
-    given = {"cursor": cursor} if cursor and "cursor" in model.model_fields else _collected(request)
+    parameters = {"cursor": cursor} if cursor and "cursor" in model.model_fields else _collected(request)
     values: dict[str, Any] = {}
-    for name, texts in given.items():
+    for name, texts in parameters.items():
         many = name in model.model_fields and _takes_many(model, name)
         if len(texts) > 1 and not many:
             raise bad_request(f"{name} is given more than once", Detail(name, "given more than once"))
@@ -150,12 +150,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             f"An object of the body has more than {MAX_MEMBERS} members",
             Detail(pairs[MAX_MEMBERS][0][:255], "one member too many"),
         )
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _value in pairs]
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise bad_request("A field is given twice", Detail(twice[:255], "given twice"))
-    return found
+    return members
 
 
 def _no_constants(name: str) -> NoReturn:
@@ -174,7 +174,7 @@ def _check_values(value: Any) -> None:
 
 def _inside(values: Sequence[Any]) -> list[Any]:
     """Check these values; return what they contain, member names included."""
-    found: list[Any] = []
+    contents: list[Any] = []
     for value in values:
         match value:
             case str():
@@ -184,11 +184,11 @@ def _inside(values: Sequence[Any]) -> list[Any]:
                 if math.isinf(value):
                     raise _not_json()
             case dict():
-                found += value.keys()
-                found += value.values()
+                contents += value.keys()
+                contents += value.values()
             case list():
-                found += value
-    return found
+                contents += value
+    return contents
 
 
 def _is_utf8(text: str) -> bool:
@@ -221,8 +221,8 @@ def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dic
     details: list[Detail] = []
     count = 0
     for name, item_model in _lists_of_models(model).items():
-        given = value.get(name)
-        for place, item in enumerate(given if isinstance(given, list) else ()):
+        items = value.get(name)
+        for place, item in enumerate(items if isinstance(items, list) else ()):
             try:
                 valid = item_model.model_validate(item)
             except ValidationError as error:
@@ -237,15 +237,15 @@ def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dic
 @cache
 def _lists_of_models(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
     """The fields that are lists of models."""
-    found = {name: _listed_model(field.annotation) for name, field in model.model_fields.items()}
-    return {name: item_model for name, item_model in found.items() if item_model is not None}
+    models = {name: _listed_model(field.annotation) for name, field in model.model_fields.items()}
+    return {name: item_model for name, item_model in models.items() if item_model is not None}
 
 
 def _listed_model(annotation: Any) -> type[BaseModel] | None:
     inner = get_args(annotation)
     if get_origin(annotation) is list:
         return inner[0] if isinstance(inner[0], type) and issubclass(inner[0], BaseModel) else None
-    return next((found for part in inner if (found := _listed_model(part)) is not None), None)
+    return next((inner_model for part in inner if (inner_model := _listed_model(part)) is not None), None)
 
 
 def _details(error: ValidationError, *place: str | int) -> list[Detail]:

@@ -1,4 +1,4 @@
-"""Where a handler finds the parts of its control plane: in the application, under this key."""
+"""The key under which a handler finds the parts of its control plane in the application."""
 
 from aiohttp import web
 

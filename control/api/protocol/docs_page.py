@@ -33,13 +33,13 @@ def docs_page(document: Json) -> str:
 
 
 def _section(document: Json, tag: str) -> str:
-    found = [
+    parts = [
         _operation(path, method, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
         if operation["tags"][0] == tag
     ]
-    return f"<h2>{escape(tag)}</h2>{''.join(found)}"
+    return f"<h2>{escape(tag)}</h2>{''.join(parts)}"
 
 
 def _operation(path: str, method: str, operation: Json) -> str:

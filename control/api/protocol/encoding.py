@@ -28,14 +28,14 @@ class Array:
 
 def encode_object(members: Mapping[str, Any]) -> list[bytes]:
     """The JSON object with these members: what orjson encodes, or an `Array`."""
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     before = b"{"
     for name, value in members.items():
-        found.append(before + orjson.dumps(name) + b":")
-        found += _array(value.items) if isinstance(value, Array) else (orjson.dumps(value),)
+        pieces.append(before + orjson.dumps(name) + b":")
+        pieces += _array(value.items) if isinstance(value, Array) else (orjson.dumps(value),)
         before = b","
-    found.append(b"}")
-    return found
+    pieces.append(b"}")
+    return pieces
 
 
 def _array(items: Iterable[Pieces]) -> Iterable[bytes]:

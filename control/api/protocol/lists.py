@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 250
 
 @dataclass(frozen=True, slots=True)
 class Position(Generic[R]):
-    """Where a page begins and how many items it has. `filters` are those of the first page's query."""
+    """The start of a page, and its number of items. `filters` are those of the first page's query."""
 
     after: Any
     limit: int
@@ -86,11 +86,11 @@ async def _items(workspace_id: str, listing: Listing[R], at: Position[R]) -> tup
     page = _PageInProgress(listing, at)
     batch = listing.first
     while True:
-        wanted = min(batch, at.limit + 1 - len(page.items))
-        found = await listing.fetch(Position(page.position, wanted, at.filters))
-        if await beside(workspace_id, sum(map(listing.weight, found)), partial(page.add, found)):
+        most = min(batch, at.limit + 1 - len(page.items))
+        records = await listing.fetch(Position(page.position, most, at.filters))
+        if await beside(workspace_id, sum(map(listing.weight, records)), partial(page.add, records)):
             return page.items, page.position
-        if len(found) < wanted:
+        if len(records) < most:
             return page.items, None
         batch = max(1, min(_MOST_AT_ONCE, (PAGE_BYTES - page.size) * len(page.items) // page.size + 1))
 
@@ -105,9 +105,9 @@ class _PageInProgress(Generic[R]):
         self._listing = listing
         self._limit = at.limit
 
-    def add(self, found: Sequence[R]) -> bool:
+    def add(self, records: Sequence[R]) -> bool:
         """Add those that the page has room for. Returns whether more follow behind its end."""
-        for record in found:
+        for record in records:
             if len(self.items) == self._limit:
                 return True
             item = self._listing.encode(record)

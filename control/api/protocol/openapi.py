@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 class ErrorDetailV1(ResponseV1):
-    """What is wrong with one field."""
+    """The fault of one field."""
 
     field: str
     message: str
@@ -143,7 +143,7 @@ def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
 
 
 def _operation(operation: Operation) -> Json:
-    found: Json = {
+    members: Json = {
         "operationId": _operation_id(operation),
         "summary": operation.summary,
         "tags": [operation.tag],
@@ -152,8 +152,8 @@ def _operation(operation: Operation) -> Json:
     }
     if operation.body is not None:
         schema = {"$ref": _REF.format(model=operation.body.__name__)}
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return found
+        members["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return members
 
 
 def _operation_id(operation: Operation) -> str:
@@ -165,8 +165,8 @@ def _responses(operation: Operation) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
-    found: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
-    return found | {str(status): _error(status) for status in sorted(statuses)}
+    success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
+    return success | {str(status): _error(status) for status in sorted(statuses)}
 
 
 def _error(status: int) -> Json:
@@ -210,10 +210,10 @@ def _query_parameter(name: str, field: Json, required: bool) -> Json:
 
 
 def _schemas(operations: Sequence[Operation]) -> Json:
-    asked = {model for operation in operations if (model := operation.body) is not None}
+    bodies = {model for operation in operations if (model := operation.body) is not None}
     answered = {operation.answer for operation in operations} | {ErrorV1}
-    wanted: list[Any] = [(model, "validation") for model in sorted(asked, key=lambda m: m.__name__)]
-    wanted += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
-    _, document = models_json_schema(wanted, ref_template=_REF)
+    models: list[Any] = [(model, "validation") for model in sorted(bodies, key=lambda m: m.__name__)]
+    models += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
+    _, document = models_json_schema(models, ref_template=_REF)
     schemas: Json = document["$defs"]
     return schemas

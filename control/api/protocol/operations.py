@@ -94,13 +94,13 @@ def _entry(operation: Operation) -> Handler:
         dependencies.last_used.note(caller.prefix)
         path = _path_of(request)
         query = bodies.read_query(request, operation.query)
-        sent = await bodies.receive(request) if operation.body is not None else b""
+        text = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
-            body = await bodies.read_body(caller.workspace_id, sent, operation.body)
+            body = await bodies.read_body(caller.workspace_id, text, operation.body)
             acting = dependencies.store.acting_as(Actor(caller.prefix, request_id_of(request)))
             parts = replace(dependencies, store=acting)
-            asked = ApiRequest(caller, parts, path, query, body, origin_of(request))
-            return _rendered(await operation.handler(asked))
+            api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
+            return _rendered(await operation.handler(api_request))
 
     return handle
 

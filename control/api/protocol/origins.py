@@ -14,12 +14,12 @@ def origin_of(request: web.Request) -> str:
     The scheme is what a TLS terminator names in `X-Forwarded-Proto`, else that of the connection. Callers choose both
     headers, so this is for answers to that very caller, never for a decision.
     """
-    told = request.headers.get("X-Forwarded-Proto", "").strip().lower()
-    return f"{told if told in _SCHEMES else request.scheme}://{request.host}"
+    scheme = request.headers.get("X-Forwarded-Proto", "").strip().lower()
+    return f"{scheme if scheme in _SCHEMES else request.scheme}://{request.host}"
 
 
 def is_from_own_page(request: web.Request) -> bool:
-    """Whether a browser says that a page of ours sent the request: `Origin` names the host that it was sent to.
+    """Return whether a browser says that a page of ours sent the request: `Origin` names the host of the request.
 
     The scheme is not compared: behind a TLS terminator the page has `https`, the connection `http`. A page of another
     host cannot pass: browsers set `Origin` themselves, and send our cookie only to our host.

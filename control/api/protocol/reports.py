@@ -30,9 +30,9 @@ async def received(request: web.Request) -> tuple[Dependencies, Json]:
     return dependencies, json_object(await receive_batch(request))
 
 
-def json_object(sent: bytes) -> Json:
+def json_object(text: bytes) -> Json:
     try:
-        body = orjson.loads(sent)
+        body = orjson.loads(text)
     except ValueError:
         body = None
     if not isinstance(body, dict):
@@ -42,14 +42,14 @@ def json_object(sent: bytes) -> Json:
 
 async def items(body: Json, name: str, read: Callable[[Json], T], most: int = MAX_ITEMS) -> list[T]:
     """The members of a list, read. The error names the first malformed one."""
-    found = body.get(name)
-    if not isinstance(found, list) or len(found) > most:
+    wires = body.get(name)
+    if not isinstance(wires, list) or len(wires) > most:
         raise InvalidFieldError(name, f"{name} must be an array of at most {most} items")
 
     def all_read() -> list[T]:
-        return [read_object(f"{name}.{index}", wire, read) for index, wire in enumerate(found)]
+        return [read_object(f"{name}.{index}", wire, read) for index, wire in enumerate(wires)]
 
-    return await beside(OPERATOR, len(found), all_read)
+    return await beside(OPERATOR, len(wires), all_read)
 
 
 def read_object(field: str, wire: Any, read: Callable[[Json], T]) -> T:

@@ -42,18 +42,18 @@ INTEGRAL = BeforeValidator(_integral)
 DECIMAL = BeforeValidator(_decimal)
 """The same for an integer in a query."""
 NO_NUL: dict[str, Any] = {"pattern": r"^[^\x00]*$"}
-"""For the schema; `bodies` refuses NUL characters everywhere."""
+"""The pattern for the schema; `bodies` refuses NUL characters everywhere."""
 Name = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra=NO_NUL)]
 IdText = Annotated[str, Field(min_length=1, max_length=128, json_schema_extra=NO_NUL)]
 _SLUG: dict[str, Any] = {"pattern": f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.pattern)}$"}
-"""For the schema; `policy.endpoints.check_slug` validates, with a better message."""
+"""The pattern for the schema; `policy.endpoints.check_slug` validates, with a better message."""
 SlugText = Annotated[str, Field(min_length=3, max_length=257, examples=["acme/chat"], json_schema_extra=_SLUG)]
 TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T12:00:00.000Z"])]
 """ISO 8601 UTC."""
 
 
 class PaginationResponseV1(ResponseV1):
-    """Whether a list continues. `cursor` fetches the next page and is null on the last one."""
+    """The continuation of a list. `cursor` fetches the next page and is null on the last one."""
 
     has_more: bool
     cursor: str | None = None
@@ -66,10 +66,10 @@ class PageQueryV1(RequestV1):
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,4096}$", description=CURSOR)] = None
 
 
-def not_all_null(*names: str, given: Sequence[str] = ()) -> dict[str, Any]:
-    """For the schema of a PATCH: one of `names` is not null, or one of `given` is present, null or not.
+def not_all_null(*names: str, nullable: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the schema of a PATCH in which one of `names` is not null, or one of `nullable` is present, null or not.
 
     For `names`, null means absent. Client generators ignore `not`; validators do not.
     """
-    nothing: dict[str, Any] = {name: {"type": "null"} for name in names} | {name: {"not": {}} for name in given}
+    nothing: dict[str, Any] = {name: {"type": "null"} for name in names} | {name: {"not": {}} for name in nullable}
     return {"not": {"properties": nothing}}

@@ -104,10 +104,10 @@ async def _session(request: web.Request) -> SessionRecord | None:
     return await sessions.find_session(request.app[DEPENDENCIES].store, request.match_info["session_id"])
 
 
-def _code_page(told: str = "", status: int = 200) -> web.Response:
+def _code_page(message: str = "", status: int = 200) -> web.Response:
     body = (
         "<h1>Interactive session</h1>"
-        f"<p role=alert>{told}</p>"
+        f"<p role=alert>{message}</p>"
         "<form method=post autocomplete=off><label for=code>Code</label>"
         "<input id=code name=code required autofocus maxlength=40 autocapitalize=characters spellcheck=false"
         " placeholder=4F64-C0D9><button>Open</button></form>"
@@ -126,8 +126,8 @@ def _terminal_page(session: SessionRecord) -> web.Response:
 
 
 def _unavailable() -> web.Response:
-    told = "<h1>Try again</h1><p>Tollgate cannot reach its database right now. The session is unchanged.</p>"
-    return _page("Try again", told, 503)
+    html = "<h1>Try again</h1><p>Tollgate cannot reach its database right now. The session is unchanged.</p>"
+    return _page("Try again", html, 503)
 
 
 def _page(title: str, body: str, status: int = 200) -> web.Response:

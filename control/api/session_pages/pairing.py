@@ -18,7 +18,7 @@ from runtime.shares.places import NoPlaceError, Places
 
 MAX_PER_SESSION = 4
 MAX_OPEN = 64
-"""Of this process. Each takes two of its connections."""
+"""The most open terminals of this process. Each takes two of its connections."""
 
 
 class TooManyTerminalsError(Exception):
@@ -78,7 +78,7 @@ class Terminals:
             self._places.leave(workspace_id)
 
     def wanted(self) -> tuple[WantedTerminal, ...]:
-        """What a trainer is to connect: terminals that no trainer has joined."""
+        """The terminals that no trainer has joined yet, for a trainer to connect."""
         return tuple(one.wanted for one in self._open.values() if not one.node.done())
 
     def waiting(self, terminal_id: str) -> Terminal | None:

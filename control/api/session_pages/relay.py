@@ -18,20 +18,20 @@ from control.api.session_pages.pairing import Terminal
 
 JOIN_TIMEOUT_S = 10.0
 MAX_MESSAGE_BYTES = 65_536 + 1024
-"""Of either side. aiohttp closes the connection above it."""
+"""The longest message of either side. aiohttp closes the connection above it."""
 WINDOW_BYTES = 524_288
 MAX_TYPED_BYTES = 1_048_576
 MAX_CELLS = 1000
 """Columns or rows of a terminal."""
 LOOK_INTERVAL_S = 2.0
-"""How often to look whether the session is still open to this browser."""
+"""The interval of looks whether the session is still open to this browser."""
 _REASON_BYTES = 123
-"""As many as fit into a WebSocket's close frame."""
+"""The longest reason in a WebSocket's close frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a terminal ends, for the person at the browser. `code`: of the WebSocket; 4001: there is no other shell."""
+    """The reason why a terminal ends, for the person at the browser. `code`: of the WebSocket; 4001: no other shell."""
 
     reason: str
     code: int = 4000
@@ -66,12 +66,12 @@ class Relay:
         self._has_read = asyncio.Event()
 
     async def run(self) -> None:
-        """Until one side ends, or the session does. Closes both connections."""
+        """Relay until one side ends, or the session does. Closes both connections."""
         parts = [self._from_browser(), self._to_node(), self._from_node(), self._watch()]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            end = next(task for task in tasks if task in done).result()
+            ended_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            end = next(task for task in tasks if task in ended_tasks).result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -98,7 +98,7 @@ class Relay:
         return LEFT
 
     def _taken(self, text: str) -> str | None:
-        """What a text message means for the node, maybe nothing; None if a page sends no such message."""
+        """The meaning of a text message for the node, maybe nothing; None if a page sends no such message."""
         match _parsed(text):
             case {"type": "read", "bytes": count} if type(count) is int and 0 <= count <= self._unread_bytes:
                 self._unread_bytes -= count

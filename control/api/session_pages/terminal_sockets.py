@@ -48,12 +48,12 @@ async def _browser(request: web.Request) -> web.StreamResponse:
 
 
 async def _is_open(dependencies: Dependencies, session: SessionRecord, cookie: str) -> bool:
-    """An outage of the database ends no shell."""
+    """Return whether the session is open to this cookie. True while the database is away: an outage ends no shell."""
     try:
-        found = await sessions.find_session(dependencies.store, session.id)
+        record = await sessions.find_session(dependencies.store, session.id)
     except DatabaseUnavailableError:
         return True
-    return found is not None and sessions.is_opened_by(found, cookie)
+    return record is not None and sessions.is_opened_by(record, cookie)
 
 
 async def _trainer(request: web.Request) -> web.StreamResponse:
@@ -83,7 +83,7 @@ async def _accepted(request: web.Request) -> web.WebSocketResponse:
 
 
 async def close_terminals(app: web.Application) -> None:
-    """For `on_shutdown`: open shells must not hold up the end of control."""
+    """Close open shells, so that they do not hold up the end of control: for `on_shutdown`."""
     browsers = app[TERMINALS].browsers()
     await asyncio.gather(*(one.close(code=STOPPING.code, message=STOPPING.message) for one in browsers))
 

@@ -86,8 +86,8 @@ class TrafficResponseV1(ResponseV1):
 async def _get(request: ApiRequest) -> Encoded:
     query = request.query_as(TrafficQueryV1)
     end_ms = None if query.end_time is None else query.end_time // 1_000_000
-    wanted = TrafficQuery(Period(query.period), end_ms, query.slug, query.limit)
-    chart = await read_traffic(request.store, request.workspace_id, wanted)
+    traffic_query = TrafficQuery(Period(query.period), end_ms, query.slug, query.limit)
+    chart = await read_traffic(request.store, request.workspace_id, traffic_query)
     points = (1 + len(chart.slugs)) * len(_starts(chart.span))
     return Encoded(await beside(request.workspace_id, points, partial(_answer, chart, query)))
 
@@ -108,12 +108,12 @@ def _starts(span: Span) -> range:
 
 def _item(traffic: SlugTraffic, times: dict[int, str]) -> Pieces:
     """`times`: the starts of the steps to show, and how they are written."""
-    found = traffic.figures()
-    totals = [sum(column) for column in zip(*found.values(), strict=True)]
+    figures = traffic.figures()
+    totals = [sum(column) for column in zip(*figures.values(), strict=True)]
 
     def point(time: tuple[int, str]) -> Pieces:
         start_ms, text = time
-        return (orjson.dumps(_point(text, found.get(start_ms, _NOTHING))),)
+        return (orjson.dumps(_point(text, figures.get(start_ms, _NOTHING))),)
 
     head = {"slug": traffic.slug, **_sums(totals), "first_byte_ms": _first_byte(totals[len(SUMS) :])}
     return encode_object({**head, "series": Array(map(point, times.items()))})

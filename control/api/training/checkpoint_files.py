@@ -25,39 +25,39 @@ async def _get(request: web.Request) -> web.StreamResponse:
     dependencies = request.app[DEPENDENCIES]
     token = request.match_info["token"]
     link, file = await checkpoints.find_file(dependencies.store, dependencies.links, token)
-    wanted = _range(request, file)
-    if wanted is None:
+    byte_range = _range(request, file)
+    if byte_range is None:
         return web.Response(status=416, headers=_headers(file) | {hdrs.CONTENT_RANGE: f"bytes */{file.size_bytes}"})
     keep(request, link.workspace_id)
     with dependencies.downloads.taken(link.workspace_id):
-        return await _download(request, link, file, wanted)
+        return await _download(request, link, file, byte_range)
 
 
-async def _download(request: web.Request, link: Link, file: CheckpointFile, wanted: range) -> web.StreamResponse:
+async def _download(request: web.Request, link: Link, file: CheckpointFile, byte_range: range) -> web.StreamResponse:
     store = request.app[DEPENDENCIES].checkpoint_store
-    async with store.reading(link.location, file.path, file.size_bytes, wanted.start) as download:
-        answer = _answer(file, wanted)
+    async with store.reading(link.location, file.path, file.size_bytes, byte_range.start) as download:
+        answer = _answer(file, byte_range)
         await answer.prepare(request)
-        left = 0 if request.method == hdrs.METH_HEAD else len(wanted)
+        rest = 0 if request.method == hdrs.METH_HEAD else len(byte_range)
         try:
             async for piece in download.pieces():
-                if left <= 0:
+                if rest <= 0:
                     break
-                await answer.write(piece[:left])
-                left -= len(piece)
+                await answer.write(piece[:rest])
+                rest -= len(piece)
         except StoreError as error:
             log.warning("Download of a checkpoint's file was cut off: the store failed (%s)", error)
-        if left > 0 and request.transport is not None:
+        if rest > 0 and request.transport is not None:
             request.transport.abort()  # the caller must not take a part for the whole
     return answer
 
 
-def _answer(file: CheckpointFile, wanted: range) -> web.StreamResponse:
+def _answer(file: CheckpointFile, byte_range: range) -> web.StreamResponse:
     answer = web.StreamResponse(headers=_headers(file))
-    if len(wanted) != file.size_bytes:
+    if len(byte_range) != file.size_bytes:
         answer.set_status(206)
-        answer.headers[hdrs.CONTENT_RANGE] = f"bytes {wanted.start}-{wanted.stop - 1}/{file.size_bytes}"
-    answer.content_length = len(wanted)
+        answer.headers[hdrs.CONTENT_RANGE] = f"bytes {byte_range.start}-{byte_range.stop - 1}/{file.size_bytes}"
+    answer.content_length = len(byte_range)
     return answer
 
 
@@ -79,13 +79,13 @@ def _range(request: web.Request, file: CheckpointFile) -> range | None:
     """The bytes that are asked for; None if there are none of them. What is no single range asks for everything."""
     everything = range(file.size_bytes)
     try:
-        asked = request.http_range
+        part = request.http_range
     except ValueError:
         return everything
     is_same = request.headers.get(hdrs.IF_RANGE, f'"{file.sha256}"') == f'"{file.sha256}"'
     if hdrs.RANGE not in request.headers or not is_same:
         return everything
-    return everything[asked.start : asked.stop] or None
+    return everything[part.start : part.stop] or None
 
 
 ROUTES = [web.get("/training/files/{token}", _get, allow_head=True)]

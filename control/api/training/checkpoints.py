@@ -58,13 +58,13 @@ class CheckpointFilesResponseV1(ResponseV1):
 
 
 async def _get(request: ApiRequest) -> Encoded:
-    job, found = await checkpoints.list_checkpoints(request.store, job_ref(request))
-    shown = job_response(job).model_dump()
+    job, records = await checkpoints.list_checkpoints(request.store, job_ref(request))
+    job_members = job_response(job).model_dump()
 
     def encoded() -> Pieces:
-        return encode_object({"training_job": shown, "checkpoints": Array(map(_encoded, found))})
+        return encode_object({"training_job": job_members, "checkpoints": Array(map(_encoded, records))})
 
-    return Encoded(await beside(request.workspace_id, len(found), encoded))
+    return Encoded(await beside(request.workspace_id, len(records), encoded))
 
 
 async def _get_files(request: ApiRequest) -> Encoded:

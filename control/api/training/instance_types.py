@@ -14,8 +14,8 @@ class TrainingInstanceTypesResponseV1(ResponseV1):
 
 
 async def _list(request: ApiRequest) -> TrainingInstanceTypesResponseV1:
-    found = instance_types(await backends.last_hosts(request.store))
-    return TrainingInstanceTypesResponseV1(instance_types=[instance_type_response(type) for type in found])
+    types = instance_types(await backends.last_hosts(request.store))
+    return TrainingInstanceTypesResponseV1(instance_types=[instance_type_response(type) for type in types])
 
 
 OPERATIONS = (

@@ -26,8 +26,8 @@ class TrainingJobLogsResponseV1(ResponseV1):
 
 async def _post(request: ApiRequest) -> Encoded:
     job = await jobs.read_job(request.store, job_ref(request))
-    wanted = log_filter(request.body_as(TrainingJobLogsRequestV1))
-    lines = await request.dependencies.training_output.logs.read(job.record.id, wanted)
+    selection = log_filter(request.body_as(TrainingJobLogsRequestV1))
+    lines = await request.dependencies.training_output.logs.read(job.record.id, selection)
     return await encoded_lines(request.workspace_id, lines)
 
 

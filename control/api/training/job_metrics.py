@@ -62,8 +62,8 @@ def _answer(points: Sequence[MetricPoint]) -> Pieces:
 
 
 def _encoded(point: MetricPoint) -> Pieces:
-    shown = {"timestamp": time_text(point.timestamp_ms), "step": point.step, "value": point.value}
-    return (orjson.dumps(shown),)
+    members = {"timestamp": time_text(point.timestamp_ms), "step": point.step, "value": point.value}
+    return (orjson.dumps(members),)
 
 
 _PATH = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/metrics"

@@ -17,7 +17,7 @@ from policy.training.job_spec import DEDICATED, DEFAULT_CHECKPOINT_PATH, JobSpec
 from policy.training.resources import NodeResources
 
 MAX_TEXT_BYTES = 65_536
-"""Of a start command and of a variable's value. Linux passes at most twice as much in one argument."""
+"""The most bytes of a start command and of a variable's value. Linux passes at most twice as much in one argument."""
 MAX_PRIORITY = 1_000_000
 _MAX_PATH_BYTES = 1024
 _MAX_NAME_BYTES = 255
@@ -129,7 +129,7 @@ _Environment = Annotated[dict[_Variable, _Value], Field(max_length=MAX_MEMBERS, 
 
 
 class CheckpointingRequestV1(RequestV1):
-    """Whether checkpoints are synced to the store, and where the job writes them."""
+    """The checkpointing of a job: whether checkpoints are synced to the store, and where the job writes them."""
 
     enabled: bool | None = False
     checkpoint_path: Annotated[_Path, AfterValidator(_own_directory)] | None = Field(
@@ -138,7 +138,7 @@ class CheckpointingRequestV1(RequestV1):
 
 
 class TrainingRuntimeRequestV1(RequestV1):
-    """What each node runs."""
+    """The commands that each node runs, and their environment."""
 
     start_commands: Annotated[list[_Command], Field(max_length=100)] | None = Field(
         None,
@@ -154,8 +154,8 @@ class TrainingRuntimeRequestV1(RequestV1):
     checkpointing_config: CheckpointingRequestV1 | None = None
 
     def environment(self) -> dict[str, str | SecretRef]:
-        given = self.environment_variables or {}
-        return {name: value if isinstance(value, str) else SecretRef(value.name) for name, value in given.items()}
+        variables = self.environment_variables or {}
+        return {name: value if isinstance(value, str) else SecretRef(value.name) for name, value in variables.items()}
 
     def checkpoint_path(self) -> str | None:
         config = self.checkpointing_config
@@ -163,7 +163,7 @@ class TrainingRuntimeRequestV1(RequestV1):
 
 
 class InteractiveSessionRequestV1(RequestV1):
-    """When a shell on each node is offered, and for how long from then on."""
+    """The offer of a shell on each node: when, and for how long from then on."""
 
     trigger: Literal["on_startup", "on_failure", "on_demand"]
     timeout_minutes: Annotated[int, Field(ge=1, le=10_080), INTEGRAL]

@@ -27,7 +27,7 @@ AvailabilityModel = Literal["dedicated", "spot"]
 
 
 class InstanceTypeV1(ResponseV1):
-    """What one node has. `millicpu_limit`: thousandths of a CPU. Of a GPU, the memory may be unknown."""
+    """The resources of one node. `millicpu_limit`: thousandths of a CPU. The memory of a GPU may be unknown."""
 
     id: str
     name: str
@@ -46,7 +46,7 @@ class TrainingProjectRefV1(ResponseV1):
 
 
 class TrainingUserV1(ResponseV1):
-    """Who created a job."""
+    """The creator of a job."""
 
     email: str | None
 

@@ -47,8 +47,8 @@ async def _get(request: ApiRequest) -> TrainingProjectResponseV1:
 
 
 async def _list(request: ApiRequest) -> Encoded:
-    found = await projects.read_projects(request.store, request.workspace_id)
-    return Encoded(await beside(request.workspace_id, len(found), partial(_encoded, found)))
+    summaries = await projects.read_projects(request.store, request.workspace_id)
+    return Encoded(await beside(request.workspace_id, len(summaries), partial(_encoded, summaries)))
 
 
 async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
@@ -56,8 +56,8 @@ async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
     return _response(await projects.remove_project(request.store, request.workspace_id, id))
 
 
-def _encoded(found: Sequence[ProjectSummary]) -> Pieces:
-    items = [(project_response(project).model_dump_json().encode(),) for project in found]
+def _encoded(summaries: Sequence[ProjectSummary]) -> Pieces:
+    items = [(project_response(project).model_dump_json().encode(),) for project in summaries]
     return encode_object({"training_projects": Array(items)})
 
 

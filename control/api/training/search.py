@@ -17,14 +17,14 @@ from control.resources.training.jobs import JobSummary
 
 
 class TrainingJobOrderV1(RequestV1):
-    """By which field jobs are ordered, and how."""
+    """The field by which jobs are ordered, and the direction."""
 
     field: Literal["created_at"]
     order: Literal["asc", "desc"] | None = "desc"
 
 
 class SearchTrainingJobsRequestV1(RequestV1):
-    """Which training jobs are wanted. A null, absent or empty member is no filter."""
+    """The training jobs to find. A null, absent or empty member is no filter."""
 
     project_id: IdText | None = None
     job_id: IdText | None = None
@@ -43,12 +43,14 @@ async def _search(request: ApiRequest) -> Encoded:
     body = request.body_as(SearchTrainingJobsRequestV1)
     statuses = tuple(body.statuses or ())
     search = JobSearch(request.workspace_id, body.project_id, body.job_id, statuses, body.newest_first)
-    found = await jobs.search_jobs(request.store, search)
-    return Encoded(await beside(request.workspace_id, len(found), partial(_encoded, found)))
+    summaries = await jobs.search_jobs(request.store, search)
+    return Encoded(await beside(request.workspace_id, len(summaries), partial(_encoded, summaries)))
 
 
-def _encoded(found: Sequence[JobSummary]) -> Pieces:
-    return encode_object({"training_jobs": Array([(job_response(job).model_dump_json().encode(),) for job in found])})
+def _encoded(summaries: Sequence[JobSummary]) -> Pieces:
+    return encode_object(
+        {"training_jobs": Array([(job_response(job).model_dump_json().encode(),) for job in summaries])}
+    )
 
 
 OPERATIONS = (

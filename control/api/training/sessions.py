@@ -32,8 +32,8 @@ class AuthCodesResponseV1(ResponseV1):
 
 async def _get_auth_codes(request: ApiRequest) -> AuthCodesResponseV1:
     keys = request.dependencies.settings.secret_keys
-    found = await sessions.read_auth_codes(request.store, keys, job_ref(request))
-    return AuthCodesResponseV1(auth_codes=[_response(code, request.origin) for code in found])
+    codes = await sessions.read_auth_codes(request.store, keys, job_ref(request))
+    return AuthCodesResponseV1(auth_codes=[_response(code, request.origin) for code in codes])
 
 
 async def _post_interactive_session(request: ApiRequest) -> AuthCodesResponseV1:
@@ -41,17 +41,17 @@ async def _post_interactive_session(request: ApiRequest) -> AuthCodesResponseV1:
     return await _get_auth_codes(request)
 
 
-def _response(found: AuthCode, origin: str) -> AuthCodeV1:
-    session = found.session
+def _response(code: AuthCode, origin: str) -> AuthCodeV1:
+    session = code.session
     return AuthCodeV1(
         session_id=session.id,
         replica_id=f"g00r{session.rank}",
-        auth_code=found.code,
+        auth_code=code.code,
         auth_url=f"{origin}/sessions/{session.id}",
         generated_at=optional_time_text(session.code_generated_at_ms),
         expires_at=optional_time_text(session.code_expires_at_ms),
         tunnel_name=None,
-        working_directory=found.working_directory,
+        working_directory=code.working_directory,
     )
 
 

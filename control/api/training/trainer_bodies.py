@@ -19,13 +19,13 @@ MAX_HOSTS = 10_000
 MAX_JOBS = 100_000
 MAX_NODES = 10_000
 MAX_LINES = 1_000
-"""Also of metric points, in one batch."""
+"""The most lines in one batch, and the most metric points."""
 _MAX_ID = 128
 _MAX_NAME = 255
 _MAX_TOKEN = 512
 _MAX_REASON = 1_000
 _MAX_TYPES = 100
-"""Of GPUs, on one host."""
+"""The most types of GPUs on one host."""
 _MAX_31 = 2**31 - 1
 _MAX_53 = 2**53 - 1
 _MAX_63 = 2**63 - 1

@@ -35,8 +35,8 @@ def doctor(data: Path, database_url: str | None, redis_url: str | None, as_json:
 
     try:
         installation = Installation(dict(os.environ), DataDirectory(data), database_url or None, redis_url or None)
-        found = asyncio.run(examine(installation))
+        results = asyncio.run(examine(installation))
     except DataDirectoryError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(findings.as_json(found) if as_json else "\n".join(findings.as_lines(found)))
-    sys.exit(0 if findings.is_healthy(found) else 1)
+    click.echo(findings.as_json(results) if as_json else "\n".join(findings.as_lines(results)))
+    sys.exit(0 if findings.is_healthy(results) else 1)

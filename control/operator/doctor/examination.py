@@ -30,36 +30,36 @@ async def examine(installation: Installation) -> list[Finding]:
     findings = list(installation.directory_findings())
     environment = installation.environment()
     findings += installation.settings_findings(await proxy_settings_trouble(environment))
-    redis, (database, told) = await asyncio.gather(_redis(installation), _database(installation))
-    findings += [*redis, *told, *_disks(environment)]
+    redis, (database, of_database) = await asyncio.gather(_redis(installation), _database(installation))
+    findings += [*redis, *of_database, *_disks(environment)]
     findings += await _upstreams(database, environment)
     findings += await process_findings(installation)
     return findings
 
 
 async def _redis(installation: Installation) -> list[Finding]:
-    given = installation.given
+    environment = installation.given
     socket = installation.own_redis_socket
-    found = list[Finding]()
+    findings = list[Finding]()
     looks = list[RedisLook]()
     if socket is None:
         looks = await look_at_redis(installation.redis_url or "")
-        found += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
+        findings += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
     elif socket.exists() and installation.running() is not None:
-        found += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", OWN_REDIS)
+        findings += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", OWN_REDIS)
     else:
         try:
-            found.append(ok("redis", f"`tollgate up` will run {choose(installation.directory.path, given)}"))
+            findings.append(ok("redis", f"`tollgate up` will run {choose(installation.directory.path, environment)}"))
         except RedisServerError as error:
-            found.append(fault("redis", str(error), "Then run this again"))
+            findings.append(fault("redis", str(error), "Then run this again"))
     setting = "TOLLGATE_REDIS_URL"
-    if url := given.get("TOLLGATE_ASYNC_REDIS_URL"):
+    if url := environment.get("TOLLGATE_ASYNC_REDIS_URL"):
         setting = "TOLLGATE_ASYNC_REDIS_URL"
         looks = await look_at_redis(url)
-        found += redis_findings(looks, "async", setting)
-    if given.get("TOLLGATE_ASYNC") != "off":
-        found += queue_findings(looks, setting)
-    return found
+        findings += redis_findings(looks, "async", setting)
+    if environment.get("TOLLGATE_ASYNC") != "off":
+        findings += queue_findings(looks, setting)
+    return findings
 
 
 async def _database(installation: Installation) -> tuple[DatabaseLook, list[Finding]]:
@@ -131,8 +131,8 @@ async def process_findings(installation: Installation) -> list[Finding]:
     url = installation.given.get("TOLLGATE_CONTROL_URL")
     if record is not None:
         control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
-        told = ready_findings(control, "control", record.control)
-        return [*told, *ready_findings(proxy, "proxy", record.admin)]
+        control_findings = ready_findings(control, "control", record.control)
+        return [*control_findings, *ready_findings(proxy, "proxy", record.admin)]
     if url:
         try:
             control_url = http_url(url)

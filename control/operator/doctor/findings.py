@@ -42,8 +42,8 @@ def is_healthy(findings: Sequence[Finding]) -> bool:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    told = {"healthy": is_healthy(findings), "findings": [asdict(finding) for finding in findings]}
-    return json.dumps(told, indent=2, ensure_ascii=False)
+    report = {"healthy": is_healthy(findings), "findings": [asdict(finding) for finding in findings]}
+    return json.dumps(report, indent=2, ensure_ascii=False)
 
 
 def as_lines(findings: Sequence[Finding]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What `up` or a plane would run with here: the settings of the environment and of the data directory.
+"""The settings with which `up` or a plane would run here: those of the environment and of the data directory.
 
 Creates nothing: where `up` would make a key, a placeholder stands in its place.
 """
@@ -34,11 +34,11 @@ class Installation:
 
     @property
     def own_redis_socket(self) -> Path | None:
-        """Of the Redis that `up` runs; None if another one is named."""
+        """The socket of the Redis that `up` runs; None if another one is named."""
         return None if self.redis_url else self.directory.redis_socket()
 
     def environment(self) -> dict[str, str]:
-        """As `up` gives it to its parts."""
+        """The environment that `up` gives to its parts."""
         directory = self.directory
         ours = {
             "TOLLGATE_DATABASE_URL": self.database_url or directory.database_url,
@@ -60,14 +60,14 @@ class Installation:
             return ()
 
     def running(self) -> UpRecord | None:
-        """Where the `up` that serves the directory answers."""
+        """The addresses of the `up` that serves the directory; None if there is none."""
         try:
             return up_record.read(self.directory)
         except DataDirectoryError:
             return None
 
     def unreadable_directory(self) -> Iterator[Finding]:
-        """Nothing, or why the directory cannot be read: then no other check could say what is in it."""
+        """Yield why the directory cannot be read, if so: then no other check could say what is in it."""
         path = self.directory.path
         try:
             if path.is_dir():
@@ -91,8 +91,8 @@ class Installation:
     def settings_findings(self, proxy_trouble: str) -> Iterator[Finding]:
         """`proxy_trouble`: what the proxy says of its settings."""
         for text in warnings_of(self.given):
-            told, _, remedy = text.partition(". ")
-            yield warning("settings", told, remedy)
+            cause, _, remedy = text.partition(". ")
+            yield warning("settings", cause, remedy)
         troubles = [proxy_trouble] if proxy_trouble else []
         try:
             Settings.from_environ(self.environment())

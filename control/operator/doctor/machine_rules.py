@@ -1,4 +1,4 @@
-"""What is wrong with disks, upstreams and processes, by what was seen of them. No I/O."""
+"""Findings about disks, upstreams and processes, by what was seen of them. No I/O."""
 
 import errno
 import os
@@ -41,15 +41,15 @@ def disk_findings(look: DiskLook, holds: str) -> Iterator[Finding]:
         yield fault("disk", f"{where}: {look.free_files} more files fit", "Delete small files elsewhere on this disk")
 
 
-def memory_findings(look: DiskLook, wanted: Path) -> Iterator[Finding]:
+def memory_findings(look: DiskLook, directory: Path) -> Iterator[Finding]:
     """`wanted`: the directory in memory where workers write their journals first. Without it they wait for the disk."""
-    trouble = look.trouble or ("there is no such directory" if look.path != wanted else "")
+    trouble = look.trouble or ("there is no such directory" if look.path != directory else "")
     if trouble:
-        text = f"journals in memory: {wanted} cannot be used ({trouble})"
+        text = f"journals in memory: {directory} cannot be used ({trouble})"
     elif look.free_bytes < _JOURNAL_BYTES:
-        text = f"journals in memory: {wanted}: {look.free_bytes >> 20} MiB free"
+        text = f"journals in memory: {directory}: {look.free_bytes >> 20} MiB free"
     else:
-        yield ok("disk", f"journals in memory: {wanted}: {look.free_bytes >> 20} MiB free")
+        yield ok("disk", f"journals in memory: {directory}: {look.free_bytes >> 20} MiB free")
         return
     remedy = "Calls wait while the disk stalls: give it room, or name other memory in TOLLGATE_JOURNAL_MEMORY_DIR"
     yield warning("disk", text, remedy)

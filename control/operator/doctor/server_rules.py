@@ -1,4 +1,4 @@
-"""What is wrong with a Redis or a database, by what was seen of it. No I/O."""
+"""Findings about a Redis or a database, by what was seen of it. No I/O."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from control.edges.inspection.redis_look import RedisLook
 from control.operator.doctor.findings import Finding, Level, fault, ok, warning
 
 OWN_REDIS = "--data"
-"""In the place of a setting: the Redis that `tollgate up` runs."""
+"""The name of the Redis that `tollgate up` runs, in the place of a setting."""
 _OLDEST = (6, 2)
 _NEWEST_TESTED = 8
 _FULL = 0.9
@@ -97,10 +97,10 @@ def _memory(look: RedisLook, check: str) -> Iterator[Finding]:
     if policy != "noeviction":
         level = fault if most else warning
         yield level(check, f"its eviction policy is {policy}", _EVICTION_REMEDY)
-    used = int(look.info.get("used_memory", 0))
-    if most and used > _FULL * most:
+    used_bytes = int(look.info.get("used_memory", 0))
+    if most and used_bytes > _FULL * most:
         remedy = "Raise maxmemory: at the bound calls with limits are refused"
-        yield fault(check, f"{used / most:.0%} of its maxmemory are used", remedy)
+        yield fault(check, f"{used_bytes / most:.0%} of its maxmemory are used", remedy)
 
 
 def clock_findings(ahead_s: float, whose: str) -> Iterator[Finding]:

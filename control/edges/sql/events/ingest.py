@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 SHORTEST_HOLDBACK_S = 0.2
-"""The shortest holdback with a guarantee: with less, no transaction meets its deadline of a quarter. Only tests use less."""
+"""The shortest holdback with a guarantee: below it no transaction meets its deadline of a quarter. Tests go below."""
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
 _EVENTS_PER_ITEM = 10
