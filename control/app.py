@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0
-"""Early, so that a control plane that restarts often still cleans up."""
+"""The delay of the first housekeeping: short, so that a control plane that restarts often still cleans up."""
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
 """The time for which one process leases a webhook message, in multiples of the receiver's timeout."""

@@ -33,7 +33,7 @@ _FLAGS = {
 }
 """The setting that each flag overrides."""
 _QUIET = ("alembic", "aiosqlite")
-"""Below WARNING, aiosqlite logs the parameters of statements, which hold secrets."""
+"""The loggers that log warnings only. Below that, aiosqlite logs parameters of statements, which hold secrets."""
 
 
 @click.command("tollgate control", context_settings={"help_option_names": ["-h", "--help"]})

@@ -32,7 +32,7 @@ from runtime.shares.places import Places
 
 __all__ = ["Dependencies", "Store"]
 MAX_DOWNLOADS = 64
-"""Downloads of checkpoint files at once, in one process."""
+"""The most downloads of checkpoint files at once, in one process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Windows(Protocol):
     """Counts requests: in Redis, so that several control processes share the counts, or in this process."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
-        """0 if the request was admitted and counted. Otherwise the ms until one would be; nothing is counted."""
+        """Admit and count a request: 0. Otherwise the ms until one would be admitted; nothing is counted then."""
         ...
 
 

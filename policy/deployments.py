@@ -20,11 +20,11 @@ DEACTIVATING = "DEACTIVATING"
 INACTIVE = "INACTIVE"
 
 PARKING = frozenset((SCALED_TO_ZERO, WAKING_UP, DEPLOYING, LOADING_MODEL))
-"""Calls wait until a replica is ready."""
+"""The statuses in which calls wait until a replica is ready."""
 NOT_SERVING = frozenset((BUILDING, FAILED, DEPLOY_FAILED, DEACTIVATING, INACTIVE))
-"""Calls are refused. A deployment with any other status, known or not, serves from its healthy replicas."""
+"""The statuses in which calls are refused. With any other, known or not, a deployment serves from healthy replicas."""
 HAS_FAILED = frozenset((FAILED, DEPLOY_FAILED))
-"""`retry` tries these again."""
+"""The statuses that `retry` leaves by a new try."""
 MOVES_FROM_OUTSIDE: Mapping[str, frozenset[str]] = {
     SCALED_TO_ZERO: frozenset((WAKING_UP,)),
     DEPLOYING: frozenset((WAKING_UP,)),

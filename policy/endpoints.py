@@ -237,7 +237,7 @@ def _check_values(target: Target) -> None:
 
 
 def _check_vendor_c_config(config: VendorCConfig) -> None:
-    """Both fields become part of a URL, the location of its host: allow no character that could redirect it."""
+    """Refuse characters that could redirect the URL of which both fields become part; the location is in its host."""
     if not _PROJECT_PATTERN.fullmatch(config.project_id):
         raise EndpointRuleError("vendor_c_config.project_id", "a project id is 1 to 128 of [A-Za-z0-9.:_-]")
     if not _LOCATION_PATTERN.fullmatch(config.location):

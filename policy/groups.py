@@ -10,7 +10,7 @@ from enum import StrEnum
 from policy.limits.limit import SlugLimits
 
 MAX_DEPTH = 5
-"""Levels of a tree, including its root."""
+"""The most levels of a tree, including its root."""
 MAX_MODELS = 1000
 """Entries in one group's `models`. Checked on write only: larger groups from earlier versions stay valid."""
 
@@ -19,7 +19,7 @@ ThresholdKey = tuple[str, str, str]
 
 
 class Enforcement(StrEnum):
-    """INDEPENDENT: usage is metered per group. CASCADING: a child's usage counts against every ancestor."""
+    """The way usage is metered. INDEPENDENT: per group. CASCADING: a child's usage counts against every ancestor."""
 
     INDEPENDENT = "INDEPENDENT"
     CASCADING = "CASCADING"

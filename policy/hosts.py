@@ -54,7 +54,7 @@ class EgressRules:
 
     @classmethod
     def parse(cls, text: str, platform_hosts: Iterable[str] = ()) -> "EgressRules":
-        """Comma-separated CIDRs and `name=ip:port` links. Raises `EgressAllowError`."""
+        """Parse comma-separated CIDRs and `name=ip:port` links. Raises `EgressAllowError`."""
         networks: list[Network] = []
         links: dict[str, Link] = {}
         for entry in filter(None, map(str.strip, text.split(","))):
@@ -349,7 +349,7 @@ class _Reader:
         return address
 
     def _ipv4(self, host: str) -> IPv4Address:
-        """Resolvers also accept 0177.1, 2130706433 and 0x7f.1; this parser accepts four decimal numbers only."""
+        """Parse four decimal numbers, and no other form that resolvers accept: 0177.1, 2130706433, 0x7f.1."""
         try:
             address = IPv4Address(host if _CANONICAL_V4.fullmatch(host) else "")
         except ValueError:

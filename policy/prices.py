@@ -20,7 +20,7 @@ _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow, DivisionB
 _UNITS = Decimal(10**18)
 _UNITS_OF_A_MILLIONTH = Decimal(10**12)
 _UNIT = Decimal("1e-18")
-"""Prices have 12 digits after the point, and are those of a million tokens."""
+"""The smallest unit of an amount: prices have 12 digits after the point, and are those of a million tokens."""
 _EPOCH = date(1970, 1, 1)
 _MINOR_UNITS = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
@@ -28,7 +28,7 @@ _MINOR_UNITS = {
     4: "CLF UYW",
 }
 _DIGITS = {currency: digits for digits, currencies in _MINOR_UNITS.items() for currency in currencies.split()}
-"""ISO 4217: digits after the point where they are not 2."""
+"""The digits after the point of currencies in which they are not 2 (ISO 4217)."""
 CONTEXT_BOUNDS = (128_000, 200_000, 256_000, 272_000, 512_000)
 """Input tokens of a call above which vendors have other prices. Hourly sums keep the calls between two bounds apart."""
 Money = Mapping[str, Decimal]

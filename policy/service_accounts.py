@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 MIN_KEY_BITS = 2048
 MAX_KEY_BITS = 4096
 MAX_SECRET_CHARS = 65_536
-"""Characters of base64; control bounds every secret alike. Real service accounts have fewer than 4 000."""
+"""The most characters of base64; control bounds every secret alike. Real service accounts have fewer than 4 000."""
 _MAX_EXPONENT_BITS = 33
 
 
@@ -65,7 +65,7 @@ def private_key(pem: object) -> rsa.RSAPrivateKey:
 
 
 def _is_sound(numbers: rsa.RSAPrivateNumbers) -> bool:
-    """OpenSSL's checks, with one Fermat test instead of 64 Miller-Rabin rounds.
+    """Check a key as OpenSSL does, with one Fermat test instead of 64 Miller-Rabin rounds.
 
     It detects a damaged key. A key with forged primes harms only the account's owner.
     """

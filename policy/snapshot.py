@@ -111,7 +111,7 @@ class WorkspaceRow:
     async_max_body_bytes: int | None = None
     """The largest body of an asynchronous request; None: the operator's default for all workspaces."""
     signing_secrets: SigningSecrets | None = None
-    """None until somebody has asked for the secret."""
+    """The sealed secrets that sign results; None until somebody has asked for one."""
 
     def to_wire(self) -> Wire:
         wire: Wire = {"billing": self.billing, "tier": self.tier, "onboarded": self.onboarded}
@@ -238,7 +238,7 @@ def health_from_wire(body: Wire) -> HealthCheck:
 
 
 def _deployment_to_wire(deployment: Deployment) -> list[Any]:
-    """Id, status, replicas, and the settings that are not the default ones."""
+    """Encode id, status, replicas, and the settings that are not the default ones."""
     settings: Wire = {}
     if deployment.health is not None:
         settings["health"] = health_to_wire(deployment.health)

@@ -25,7 +25,7 @@ PARTIAL_PICTURE_TOKENS = 100
 """Tokens of a partial picture, beside those of the picture itself."""
 
 TOKEN = 100
-"""Weights are hundredths of a token."""
+"""The weight of a token. All weights are hundredths of one."""
 SAMPLE_CHARACTERS = 8 << 10
 SLICE_CHARACTERS = 256
 """A text longer than a sample is weighed by slices at equal distances."""
@@ -47,7 +47,7 @@ _AREA_OFFSET = 2_000_000
 """Pixels that later models add to the area of each picture."""
 _SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 _QUALITIES = {"standard": "medium", "hd": "high"}
-"""Older names of qualities."""
+"""The names of qualities that have an older one, by that."""
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _RARE = re.compile("[\u0b00-\u0b7f\u0e80-\u0eff]")
 _RARE_WEIGHT = 110
@@ -118,12 +118,12 @@ def weight_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Texts, or slices of them if they are long together. They are read when the weight is asked for, which is rare."""
+    """Texts, or slices of them if they are long together. They are read when the weight is needed, which is rare."""
 
     parts: Sequence[str | bytes] = ()
-    """Bytes are raw parts of JSON strings: UTF-8 with escapes."""
+    """The texts. Bytes are raw parts of JSON strings: UTF-8 with escapes."""
     given_size: int = 0
-    """Characters, or bytes of raw parts, of all texts."""
+    """The size of all texts in characters, or in bytes of raw parts."""
     is_whole: bool = True
     """True if the parts are all of the texts."""
     seen: Fraction | int = 1
@@ -136,7 +136,7 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Characters of all texts; estimated unless the sample is whole."""
+        """The characters of all texts; estimated unless the sample is whole."""
         return self._size(self.text)
 
     @property
@@ -179,7 +179,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def tokens_of(weight: int) -> int:
-    """Whole tokens, rounded up."""
+    """The whole tokens of a weight, rounded up."""
     return -(-weight // TOKEN)
 
 

@@ -21,7 +21,7 @@ TOLLGATE = (sys.executable, "-P", "-c", "from control.operator.cli import main; 
 _SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": "2"}  # events can be listed after seconds, not after a minute
 READY_TIMEOUT_S = 60
 _OURS_ALONE = frozenset({signal.SIGINT})
-"""Ctrl-C reaches the whole process group; the demo answers it and stops the product itself."""
+"""The signals that the demo answers itself, though Ctrl-C reaches the whole process group."""
 
 
 class ProductError(Exception):

@@ -61,7 +61,7 @@ class Download:
         self._first = first
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """StoreError when the store fails in the middle."""
+        """Yield the pieces. Raises StoreError when the store fails in the middle."""
         piece = self._first
         while piece:
             yield piece
@@ -76,7 +76,7 @@ class _Reader:
         self._pieces = self._read(store, key, size_bytes, start)
 
     def next(self) -> bytes:
-        """Empty at the end."""
+        """Read the next piece; empty at the end."""
         with self._turn:
             return next(self._pieces, b"")
 

@@ -91,7 +91,7 @@ class Posted:
 
 @cache
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """One for all clients of the process: reading the system's authorities takes 20 ms."""
+    """Return the TLS context that all clients of the process share: reading the system's authorities takes 20 ms."""
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)

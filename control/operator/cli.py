@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def use_utf_8(stream: TextIO) -> None:
-    """Files and pipes get UTF-8, as JSON and YAML are. A terminal shows `?` for what its encoding lacks."""
+    """Encode files and pipes in UTF-8, as JSON and YAML are. A terminal shows `?` for what its encoding lacks."""
     if isinstance(stream, io.TextIOWrapper):
         if stream.isatty():
             stream.reconfigure(errors="replace")

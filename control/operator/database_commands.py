@@ -201,7 +201,7 @@ def _told(error: Exception) -> str:
 
 
 def _operator_errors() -> tuple[type[Exception], ...]:
-    """Imported when something fails: `up` needs nothing else of what comes with them, and starts in half the time."""
+    """Import the errors when something fails: `up` needs none of them, and starts in half the time."""
     from control.operator.bootstrap import OPERATOR_ERRORS
 
     return OPERATOR_ERRORS

@@ -26,7 +26,7 @@ from runtime.exhaustion import raise_descriptor_limit
 from runtime.setting_names import is_unknown, warnings_of
 
 PORT_PATIENCE_S = 1.0
-"""Processes of an `up` that was just killed may hold its ports a moment longer."""
+"""The wait for a port: processes of an `up` that was just killed may hold it a moment longer."""
 _POLL_S = 0.05
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -61,7 +61,7 @@ class GroupRecord:
 
     @property
     def ancestor_ids(self) -> list[str]:
-        """Parent first, root last."""
+        """The ids of the ancestors, parent first, root last."""
         return self.path.split("/")[-3::-1]
 
 

@@ -17,7 +17,7 @@ def time_text(epoch_ms: int) -> str:
 
 @lru_cache(1024)
 def _text_of(second: int) -> str:
-    """Cached: events come a thousand to a page, and many to a second."""
+    """Write whole seconds, cached: events come a thousand to a page, and many to a second."""
     return (EPOCH + timedelta(seconds=second)).replace(tzinfo=None).isoformat()
 
 

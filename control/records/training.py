@@ -84,7 +84,7 @@ class CheckpointRecord:
     checkpoint_type: str
     base_model: str | None
     lora_adapter_config: str | None
-    """JSON text."""
+    """The configuration of the adapter, as JSON text."""
     size_bytes: int
     sync_status: str
     created_at_ms: int

@@ -31,7 +31,7 @@ MAX_NS = 9 * 10**18 - 1
 _DAY_NS = 86_400_000 * NS_PER_MS
 _WRITTEN_AT_ONCE = 200
 _DELETED_AT_ONCE = 500
-"""Lines in one transaction: SQLite has one writer, and others wait for it."""
+"""The lines that one transaction deletes: SQLite has one writer, and others wait for it."""
 _GROWTH = 10
 """A log is cut back after it grew by this fraction of a bound."""
 _CUT = " … (cut)"
@@ -74,7 +74,7 @@ class Logs:
         self._table = table
         self._bounds = bounds
         self._turn = asyncio.Lock()
-        """One transaction at a time, so that a flood of lines takes at most every other turn of the database."""
+        """The lock of this process' transactions: a flood of lines takes at most every other turn of the database."""
         self._new_lines: Counter[str] = Counter()
         self._new_bytes: Counter[str] = Counter()
         """The bytes that this process has written since the owner's log was cut back."""

@@ -51,7 +51,7 @@ class FeedCursor:
 
     @classmethod
     def decode(cls, text: str) -> "FeedCursor":
-        """ValueError when `text` is not what `encode` made."""
+        """Decode a cursor. Raises ValueError when `text` is not what `encode` made."""
         fields = json.loads(text)
         if not isinstance(fields, list) or [type(field) for field in fields] != [str, int, str, str, int, int, str]:
             raise ValueError("not a cursor of this feed")

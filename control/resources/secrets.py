@@ -31,7 +31,7 @@ from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.service_accounts import ServiceAccountError, check_secret
 
 _ATTEMPTS = 3
-"""Another request may store the same new name at the same time, and even delete it again."""
+"""The tries to store a new name: another request may store it at the same time, and even delete it again."""
 
 
 @dataclass(frozen=True, slots=True)

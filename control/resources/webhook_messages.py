@@ -101,7 +101,7 @@ def _event(row: Any) -> dict[str, Any]:
 
 
 def signed_headers(message_id: str, body: bytes, now_ms: int, valid_secrets: Sequence[str]) -> dict[str, str]:
-    """Standard Webhooks. One signature per valid secret: the receiver may know either."""
+    """The headers of Standard Webhooks. One signature per valid secret: the receiver may know either."""
     moment = datetime.fromtimestamp(now_ms // 1000, UTC)
     text = body.decode()
     signatures = [Webhook(secret).sign(message_id, moment, text) for secret in valid_secrets]
@@ -139,7 +139,7 @@ def after_attempt(
 
 
 def delay_ms_after(attempts: int, chance: float) -> int:
-    """Exponential backoff with jitter over the upper half: deliveries that failed together are retried apart."""
+    """Back off exponentially, with jitter over the upper half: deliveries that failed together are retried apart."""
     ceiling = min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** min(attempts - 1, 32))
     return int(ceiling * (0.5 + chance / 2))
 

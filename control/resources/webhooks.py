@@ -34,7 +34,7 @@ from policy.sealing import seal, unseal
 
 TEST_TYPE = "TEST"
 MAX_WEBHOOKS = 20
-"""Per workspace: every webhook is sent every event."""
+"""The most webhooks of a workspace: every one is sent every event."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix, no secret)
 SECRET_BYTES = 32
 

@@ -46,7 +46,7 @@ class Plan:
     limits: tuple[LimitSet, ...]
     """The limits of each of these groups' buckets."""
     sources: tuple[str, ...] = ()
-    """INDEPENDENT: the group that configures each limit of the one set. Else each group configures its own."""
+    """The group that configures each limit of the one set, if INDEPENDENT. Else each group configures its own."""
 
     def bound(self, index: int) -> Bound:
         """The limit with this place in `bounds`, from 0."""
@@ -109,7 +109,7 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
 
 
 def _nearest(ids: Sequence[str], limits: Sequence[LimitSet | None], slug: str) -> Plan:
-    """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
+    """Plan an INDEPENDENT group: for each (type, unit) the nearest group's limit, counted in its own bucket."""
     nearest_limits: dict[Kind, tuple[Limit, str]] = {}
     for id, own in zip(ids, limits, strict=True):
         for limit in own.limits if own is not None else ():

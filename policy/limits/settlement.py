@@ -13,7 +13,7 @@ from policy.limits.counter_layout import masks_by_type
 from policy.limits.kinds import LimitType
 
 Buckets = tuple[tuple[str, int], ...]
-"""Per counting group, its id and the limits that bind there (`counter_layout.kind_mask`)."""
+"""The id of each counting group and the limits that bind there (`counter_layout.kind_mask`)."""
 
 
 class Estimate(NamedTuple):

@@ -13,7 +13,7 @@ from policy.limits.limit import Limit
 
 DAY_MS = 86_400_000
 EXACT_UP_TO = 64
-"""Up to this threshold a log is exact: it merges only events of one millisecond."""
+"""The largest threshold with an exact log: it merges only events of one millisecond."""
 LEASE_GRANULE_MS = 20_000
 LEASE_SLACK_MS = 60_000
 """An unsettled reservation of a usage limit's tokens expires this long after the longest time that a call can last."""
@@ -25,7 +25,7 @@ def window_ms(unit: Unit, lease_ms: int) -> int:
 
 
 def granule_ms(unit: Unit, exact: bool) -> int:
-    """Events in one granule share an entry. An exact log has granules of 1 ms."""
+    """The length of a granule, whose events share an entry. An exact log has granules of 1 ms."""
     if not isinstance(unit.window, Rolling):
         return LEASE_GRANULE_MS
     return 1 if exact else unit.window.granule_ms

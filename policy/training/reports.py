@@ -44,7 +44,7 @@ class JobReport:
     """The reason of a failure. Set while RUNNING too: failed nodes are kept for an interactive session."""
     nodes: tuple[NodeState, ...] = ()
     is_syncing: bool = False
-    """Checkpoints that are complete on disk are not in the store yet."""
+    """True if checkpoints that are complete on disk are not in the store yet."""
     is_forgotten: bool = False
     """True if nothing of the job is left, here or in the store; control may delete its record."""
 
@@ -156,7 +156,7 @@ class WantedTerminal:
     attempt: int
     rank: int
     workspace_id: str = ""
-    """Empty from a control plane that is older."""
+    """The workspace's id. Empty from a control plane of an older version."""
 
     def to_wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -273,7 +273,7 @@ class Claimed:
     environment_token: str
     restore: Restore | None
     workspace_id: str = ""
-    """Empty from a control plane that is older."""
+    """The workspace's id. Empty from a control plane of an older version."""
 
     def to_wire(self) -> dict[str, Any]:
         return {

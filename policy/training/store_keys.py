@@ -15,7 +15,7 @@ _SAFE = "=@+,"
 _MAX_PART_CHARS = 240
 _MAX_PATH_CHARS = 700
 _HASHED = "%-"
-"""Begins what is hashed because it is long. `quote` never writes it."""
+"""The prefix of names that are hashed because they are long. `quote` never writes it."""
 
 
 def is_plain(name: str) -> bool:

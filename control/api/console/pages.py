@@ -69,7 +69,7 @@ def embedded_notice(frame_origins: Sequence[str], status: int, message: str) -> 
 
 
 def embedded_headers(frame_origins: Sequence[str]) -> dict[str, str]:
-    """X-Frame-Options cannot name origins. Its address holds the link's token, so no request may tell it."""
+    """The headers of a page in a frame. X-Frame-Options cannot name origins. No request may tell the link's token."""
     framed = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors {' '.join(frame_origins) or _NOBODY}"}
     others = {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"}
     return others | framed | {"Referrer-Policy": "no-referrer"}

@@ -67,7 +67,7 @@ async def _call(request: web.Request) -> web.StreamResponse:
 
 
 def _check_may_call(session: ConsoleSession) -> None:
-    """403 for keys that the pages with calls are not for."""
+    """Refuse keys that the pages with calls are not for with 403."""
     if session.caller.kind is KeyKind.FEDERATED:
         raise ProblemError(403, "FEDERATED_KEY", "A session of a federated key sees the usage of its group and no more")
     if session.caller.kind not in MODEL_CALLERS:

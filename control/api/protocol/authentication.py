@@ -76,7 +76,7 @@ def session_token(request: web.Request) -> str | None:
 
 
 def check_own_origin(request: web.Request) -> None:
-    """403 for a write that no page of ours sent. A browser adds the cookie to what other pages send, too."""
+    """Refuse a write that no page of ours sent with 403. A browser adds the cookie to what other pages send, too."""
     if request.method not in _SAFE_METHODS and not is_from_own_page(request):
         raise ProblemError(403, "FOREIGN_ORIGIN", "With the console's cookie, only a page of this host may change this")
 
@@ -89,7 +89,7 @@ def _presents_key(request: web.Request) -> bool:
 
 
 def check_may_manage(caller: PresentedKey, path: str) -> None:
-    """403 unless the key has management scope and, below /v1/gateway/, the workspace is onboarded."""
+    """Refuse with 403 unless the key has management scope and, below /v1/gateway/, the workspace is onboarded."""
     if caller.kind is KeyKind.FEDERATED:
         message = "A federated gateway key is an inference credential; use a workspace key with management scope"
         raise ProblemError(403, "FEDERATED_KEY", message)
@@ -100,7 +100,7 @@ def check_may_manage(caller: PresentedKey, path: str) -> None:
 
 
 def check_internal(request: web.Request, internal_token: str) -> None:
-    """401 unless the request carries the token that control shares with its proxies."""
+    """Refuse with 401 unless the request carries the token that control shares with its proxies."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not equals_token(token.strip(), internal_token):
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")

@@ -41,7 +41,7 @@ _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 @web.middleware
 async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """415 for a compressed body, so that the bounds hold for what is parsed."""
+    """Refuse a compressed body with 415, so that the bounds hold for what is parsed."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity") and request.body_exists:
         raise ProblemError(415, "UNSUPPORTED_ENCODING", "Content-Encoding must be identity: send the body uncompressed")
@@ -115,7 +115,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _check_count(raw: bytes) -> None:
-    """400 for too many values, before the parser makes an object of each.
+    """Refuse too many values with 400, before the parser makes an object of each.
 
     Each value but the first follows a comma or a bracket, so their count is an upper bound. When it is exceeded, count
     again without the strings. Unescaped quotes bound the number of strings.
@@ -163,7 +163,7 @@ def _no_constants(name: str) -> NoReturn:
 
 
 def _check_values(value: Any) -> None:
-    """400 for text that PostgreSQL or UTF-8 cannot hold, for numbers beyond a float, and for too much nesting."""
+    """Refuse text that PostgreSQL or UTF-8 cannot hold, numbers beyond a float and too much nesting with 400."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = _inside(level)

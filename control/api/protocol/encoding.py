@@ -9,7 +9,7 @@ import orjson
 
 _LONG_BYTES = 262_144
 Pieces = Sequence[bytes]
-"""JSON text, in the order in which it is sent."""
+"""Pieces of JSON text, in the order in which they are sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from runtime.shares.places import NoPlaceError
 log = logging.getLogger(__name__)
 
 _PHRASES = {413: "Request Entity Too Large"}
-"""Python 3.13 says "Content Too Large". The error codes are made of these, and may not depend on the version."""
+"""The phrases that depend on Python's version (3.13: "Content Too Large"). Error codes are made of phrases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Listing(Generic[R]):
 
 
 def encoder(show: Callable[[R], BaseModel]) -> Callable[[R], Pieces]:
-    """Encodes small items: `show` makes the model of one."""
+    """Return the encoder of small items: `show` makes the model of one."""
 
     def encode(record: R) -> Pieces:
         return (show(record).model_dump_json(by_alias=True).encode(),)

@@ -29,7 +29,7 @@ class ResponseV1(BaseModel):
 
 
 def _integral(value: Any) -> Any:
-    """JSON Schema counts 1.0 as an integer."""
+    """Convert a whole float to an integer: JSON Schema counts 1.0 as one."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 

@@ -21,7 +21,7 @@ _FORM = re.compile(
 
 
 def parse_time_ns(text: str) -> int:
-    """ISO 8601 to epoch nanoseconds, exactly. Without an offset it is UTC.
+    """Parse ISO 8601 to epoch nanoseconds, exactly. Without an offset it is UTC.
 
     A space is read as the `+` that it was before an unescaped query turned it into one.
     """
@@ -37,7 +37,7 @@ def parse_time_ns(text: str) -> int:
 
 
 def next_ms(time_ns: int) -> int:
-    """Rounded up to ms: what is stored has whole milliseconds, so this selects the same."""
+    """Round up to ms: stored times have whole milliseconds, so this selects the same."""
     return min(-(-time_ns // _NS_PER_MS), LAST_MS)
 
 

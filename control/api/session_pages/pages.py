@@ -25,7 +25,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-"""Inline styles: xterm.js writes its colours and sizes into `<style>` elements."""
+"""The content security policy. Inline styles: xterm.js writes its colours and sizes into `<style>` elements."""
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Frame-Options": "DENY",

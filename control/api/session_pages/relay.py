@@ -22,7 +22,7 @@ MAX_MESSAGE_BYTES = 65_536 + 1024
 WINDOW_BYTES = 524_288
 MAX_TYPED_BYTES = 1_048_576
 MAX_CELLS = 1000
-"""Columns or rows of a terminal."""
+"""The most columns or rows of a terminal."""
 LOOK_INTERVAL_S = 2.0
 """The interval of looks whether the session is still open to this browser."""
 _REASON_BYTES = 123

@@ -42,7 +42,7 @@ def _check_variable(name: str) -> str:
 
 
 def _one_message(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Says what is expected once, not once for each kind of value."""
+    """Run a check whose error says what is expected once, not once for each kind of value."""
     try:
         return check(value)
     except ValidationError:

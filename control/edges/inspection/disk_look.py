@@ -16,7 +16,7 @@ class DiskLook:
     trouble: str
     free_bytes: int = 0
     free_files: int | None = None
-    """None where the file system has no fixed number."""
+    """The number of free files; None where the file system has no fixed number."""
 
 
 def look_at_disk(directory: Path) -> DiskLook:

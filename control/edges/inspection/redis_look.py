@@ -30,7 +30,7 @@ class RedisLook:
 
 
 async def look_at_redis(url: str) -> list[RedisLook]:
-    """One, or one for each primary of a cluster."""
+    """Look at a server, or at each primary of a cluster."""
     try:
         redis = connect(url)
     except RedisUrlError as error:

@@ -19,7 +19,7 @@ _NAMES = ("redis-server", "valkey-server")
 _VERSION = re.compile(r"\bv=(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 _TIMEOUT_S = 10.0
 _LAST_COMMON = (7, 2)
-"""Valkey forked from this version of Redis. It reads files of this version, but not of later ones."""
+"""The version of Redis that Valkey forked from. Valkey reads files of this version, but not of later ones."""
 
 
 class RedisServerError(Exception):

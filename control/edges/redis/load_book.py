@@ -18,7 +18,7 @@ from runtime.log_lines import OutageLog, cause_of
 from runtime.redis.routed import Keyed, RoutedRedis
 
 _MACHINES = "tg:load:machines"
-"""Hash: when each machine was last heard, in Redis' milliseconds."""
+"""The hash of each machine's last report, in Redis' milliseconds."""
 _BATCH = 50
 """Deployments that one round trip reads or writes: a millisecond or two of work."""
 _DEADLINE_S = 0.5

@@ -30,7 +30,7 @@ from policy.limits.windows import until_end_ms
 from runtime.redis.routed import Keyed, RoutedRedis
 
 _CLOCK_KEY = "tg:clock"
-"""No key. On a cluster control asks the clock of its node; the counters go by the clock of their own."""
+"""The place whose node control asks for the time on a cluster; no key has this name. Counters go by their own node."""
 _SCAN_PAGE = 1000
 _BATCH = 25
 """Hashes that one round trip reads: a millisecond or two of work."""
@@ -45,7 +45,7 @@ class UsageCounters:
         self._redis = redis
 
     async def used(self, meters: Sequence[Meter]) -> list[Used]:
-        """One figure per meter, in order; zeros before the first call. Raises `UsageUnavailableError`."""
+        """Read one figure per meter, in order; zeros before the first call. Raises `UsageUnavailableError`."""
         if not meters:
             return []
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
@@ -98,7 +98,7 @@ async def _prune_key(server: Redis, key: bytes, oldest_ms: int) -> int:
 
 
 def _reading(meters: Sequence[Meter]) -> Keyed:
-    """One command, so all fields of a hash are of one moment."""
+    """Read by one command, so that all fields of a hash are of one moment."""
     key = meters[0].bucket.key
     fields = _fields(meters)
     return key, lambda server: server.hmget(key, fields)

@@ -47,7 +47,7 @@ class TakenError(Exception):
         self.constraint = constraint
 
     def is_about(self, column: str) -> bool:
-        """PostgreSQL names the constraint, SQLite the columns; our constraints are named after their columns."""
+        """Return whether the column is meant. SQLite names columns, PostgreSQL a constraint that is named after them."""
         return column in self.constraint
 
 
@@ -178,5 +178,5 @@ def is_retryable(error: DBAPIError) -> bool:
 
 
 def sqlstate_of(error: DBAPIError) -> str | None:
-    """PostgreSQL's code for the error; None on SQLite."""
+    """Return PostgreSQL's code for the error; None on SQLite."""
     return getattr(error.orig, "sqlstate", None)

@@ -19,7 +19,7 @@ from policy.limits.limit import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
 
 _CHARS_AT_ONCE = 32_768
-"""JSON that is decoded at once: a millisecond."""
+"""The characters of JSON that are decoded at once: a millisecond."""
 _FIRST_BATCH = 16
 _SMALLEST_BATCH = 4
 _LARGEST_BATCH = 500

@@ -111,7 +111,7 @@ async def insert_lines(tx: WriteTx, log: LogTable, lines: Sequence[tuple[str, Lo
 
 
 def _insert_text(log: LogTable, value: str, source: str, order: str) -> str:
-    """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
+    """Build a statement with one parameter for any number of rows: binding each value costs more than the insert."""
     types = ("text", "bigint", "text", "text", "text", "text")
     values = [value.format(place=place, type=type) for place, type in enumerate(types)]
     return (

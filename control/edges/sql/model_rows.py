@@ -65,7 +65,7 @@ async def insert_model(tx: WriteTx, record: ModelRecord) -> None:
 
 
 async def update_model(tx: WriteTx, record: ModelRecord) -> None:
-    """Proxies do not use the name, so nothing is published."""
+    """Write the model's name. Proxies do not use it, so nothing is published."""
     await tx.conn.execute(update(models).where(models.c.id == record.id).values(name=record.name))
 
 

@@ -35,7 +35,7 @@ _CHUNK = 500
 
 
 def now_ms() -> int:
-    """Wall-clock time, for timestamps; never used to measure a duration."""
+    """Return the wall-clock time, for timestamps; never used to measure a duration."""
     return time.time_ns() // 1_000_000
 
 

@@ -111,7 +111,7 @@ async def lock_delivery(tx: WriteTx, webhook_id: str, delivery_id: str) -> Deliv
 async def list_deliveries(
     conn: Connection, webhook_id: str, status: str | None, before: str | None, limit: int
 ) -> list[DeliveryRecord]:
-    """Newest first."""
+    """List deliveries, newest first."""
     table = webhook_deliveries
     query = select(table).where(table.c.webhook_id == webhook_id).order_by(table.c.id.desc()).limit(limit)
     if status is not None:
@@ -127,7 +127,7 @@ async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
 
 
 def due_webhooks_query(now_ms: int) -> Select[Any]:
-    """One index look-up per webhook, however many deliveries wait. With EXISTS a planner may read them all."""
+    """Select webhooks by one index look-up each, however many deliveries wait. With EXISTS a planner may read all."""
     condition = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
     one = select(webhook_deliveries.c.id).where(condition).limit(1).correlate(webhooks).scalar_subquery()
     return select(webhooks.c.id).where(webhooks.c.enabled, one.is_not(None))

@@ -31,7 +31,7 @@ class ControlTracing:
 
     @property
     def middleware(self) -> Middleware:
-        """Outside of all others, so that a span's status is that of the answer."""
+        """Return the middleware that goes outside of all others, so that a span's status is that of the answer."""
         tracer = self._tracing.tracer
 
         @web.middleware

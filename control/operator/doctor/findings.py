@@ -37,7 +37,7 @@ def fault(check: str, text: str, remedy: str) -> Finding:
 
 
 def is_healthy(findings: Sequence[Finding]) -> bool:
-    """Warnings are allowed."""
+    """Return whether nothing is at fault. Warnings are allowed."""
     return not any(finding.level is Level.FAULT for finding in findings)
 
 

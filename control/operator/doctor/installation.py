@@ -52,7 +52,7 @@ class Installation:
         return {**self.given, **ours}
 
     def secret_keys(self) -> tuple[bytes, ...]:
-        """Empty while there is none, or a wrong one."""
+        """The keys that seal secrets; empty while there is none, or a wrong one."""
         text = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
         try:
             return parse_keys(text) if text else ()

@@ -42,7 +42,7 @@ def disk_findings(look: DiskLook, holds: str) -> Iterator[Finding]:
 
 
 def memory_findings(look: DiskLook, directory: Path) -> Iterator[Finding]:
-    """`wanted`: the directory in memory where workers write their journals first. Without it they wait for the disk."""
+    """Look at `directory`, in memory, to which workers write journals first. Without it they wait for the disk."""
     trouble = look.trouble or ("there is no such directory" if look.path != directory else "")
     if trouble:
         text = f"journals in memory: {directory} cannot be used ({trouble})"

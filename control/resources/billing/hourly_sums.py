@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 60.0
 EVENTS_AT_ONCE = 5_000
-"""Tens of milliseconds, in which SQLite lets nobody else write."""
+"""The events of one transaction: tens of milliseconds, in which SQLite lets nobody else write."""
 _CONSEQUENCE = f"reports read events instead, which are kept meanwhile; next try in {LOOK_EVERY_S:.0f} s"
 _REACHED = "Hourly usage sums are being made, of workspace %s up to %s; reports read the rest from events"
 _ENDED = "Hourly usage sums are complete up to %s"

@@ -38,7 +38,7 @@ _DAYS_AT_ONCE = 31
 """The bound on rows of hourly sums: a day has a row for each slug."""
 _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
-"""Sorts behind the prefix of every key: a place between two entities."""
+"""A text that sorts behind the prefix of every key: a place between two entities."""
 PRICES_AT_ONCE = 200
 """Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
 _members = attrgetter(*(field.name for field in fields(Price)))

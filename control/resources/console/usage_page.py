@@ -42,7 +42,7 @@ class UsagePage:
 async def read_usage_page(
     store: Store, reports: UsageReports, counters: UsageSource | None, workspace_id: str, group: NamedGroup
 ) -> UsagePage:
-    """UsageUnavailableError while the counters cannot be read."""
+    """Read the page of one group. Raises UsageUnavailableError while the counters cannot be read."""
     limits = await GroupLimits.of((await read_group(store, workspace_id, group.id)).path)
     uses = await limits.read(counters, None, MAX_LIMITS)
     recent = await reports.recent_days(workspace_id, group.external_entity_id, DAYS)

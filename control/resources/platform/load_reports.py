@@ -52,10 +52,10 @@ class LoadReports:
         self._wakes = wakes
         self._considered = SharedWork(self._consider)
         self._last_requests: dict[str, int] = {}
-        """Epoch milliseconds by deployment, to be written."""
+        """The times of last requests that are to be written: epoch milliseconds by deployment."""
 
     async def take(self, machine: str, reported: Sequence[DeploymentLoad]) -> None:
-        """Deployments that do not exist are ignored."""
+        """Take a machine's report. Deployments that do not exist are ignored."""
         await self._book.report(machine, reported)
         await self._considered.of(tuple((load.deployment_id, load.model_id) for load in reported))
 

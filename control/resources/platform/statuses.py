@@ -91,7 +91,7 @@ def activated(record: DeploymentRecord, load: Load) -> DeploymentRecord:
 
 
 def deactivated(record: DeploymentRecord) -> DeploymentRecord:
-    """Calls are refused; the list of replicas is kept."""
+    """Switch the deployment off: calls are refused, and the list of replicas is kept."""
     return with_status(record, INACTIVE)
 
 

@@ -19,11 +19,11 @@ from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, cl
 
 AT_ONCE = 1000
 AT_ONCE_PER_WORKSPACE = 20
-"""Hooks that hang hold their places for the client's timeout; other workspaces have places of their own."""
+"""The hooks of a workspace that are asked at once. One that hangs keeps its place for the client's timeout."""
 TRIES = 60
 TRY_AGAIN_S = 1.0
 _CLAIMS_AT_ONCE = 4
-"""Transactions that decide whose turn it is: others that write to the database wait for few of them."""
+"""The transactions at once that decide whose turn it is: others that write to the database wait for few of them."""
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +60,7 @@ class WakeSender:
         return True
 
     async def close(self) -> None:
-        """Cancel what is under way. Its turn passes with the lease."""
+        """Cancel the questions that are under way. Their turns pass with the lease."""
         tasks = list(self._asking.values())
         for task in tasks:
             task.cancel()

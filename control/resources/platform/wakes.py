@@ -25,12 +25,12 @@ LONGEST_PAUSE_MS = 60_000
 LEASE_MS = 15_000
 """The time that the process that asks may take. Longer than the client's timeout."""
 _CLOCK_JUMP_MS = 2 * LONGEST_PAUSE_MS
-"""No pause is so long: a later `wake_next_ms` is of a clock that was set back."""
+"""The longest plausible pause: a later `wake_next_ms` is of a clock that was set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class WakeRequest:
-    """Somebody needs a replica of the deployment. `parked`: calls that wait for one, over all machines."""
+    """A deployment that needs a replica. `parked`: calls that wait for one, over all machines."""
 
     workspace_id: str
     deployment: DeploymentRecord

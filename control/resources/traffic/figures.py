@@ -40,7 +40,7 @@ class SlugTraffic:
     points: Points
 
     def figures(self) -> Figures:
-        """Decoded on demand: it takes as long as a slice of the event loop allows for one slug."""
+        """Decode the figures. Call it once: for one slug this takes as long as a turn of the event loop may."""
         return {start_ms: figures for start_ms, *figures in orjson.loads(self.points)}
 
 

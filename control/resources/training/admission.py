@@ -17,7 +17,7 @@ _JOB = "training_job"
 
 
 def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
-    """InvalidFieldError for a job that no waiting would make fit, and for a session that the backend cannot have."""
+    """Raise InvalidFieldError for a job that can never fit, and for a session that the backend cannot have."""
     field = unfit_field(backend.hosts, spec.node_count, spec.resources)
     if field is not None:
         raise InvalidFieldError(f"{_JOB}.compute.{field}", _never_fits(field, backend.hosts, spec.resources))
@@ -27,7 +27,10 @@ def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
 
 
 async def check_secrets(tx: WriteTx, workspace_id: str, spec: JobSpec) -> None:
-    """InvalidFieldError for a variable whose secret does not exist. Keeps the others from being deleted meanwhile."""
+    """Raise InvalidFieldError for a variable whose secret does not exist.
+
+    Until the transaction ends, nobody deletes the other secrets.
+    """
     secrets = {name: value.name for name, value in spec.environment.items() if isinstance(value, SecretRef)}
     existing = await secret_rows.lock_existing(tx, workspace_id, secrets.values()) if secrets else set()
     for variable, secret in secrets.items():

@@ -38,7 +38,7 @@ class LinkSealer:
         return self._tokens.seal(values, new_nonce())
 
     def open(self, token: str, now_ms: int) -> Link:
-        """CheckpointFileNotFoundError unless the token was sealed here; LinkExpiredError."""
+        """Open a token. Raises CheckpointFileNotFoundError unless it was sealed here, and LinkExpiredError."""
         values = self._tokens.open(token)
         if values is None:
             raise CheckpointFileNotFoundError

@@ -174,7 +174,7 @@ def _error_text(message: str | None) -> str | None:
 
 
 def _touched(before: JobRecord, after: JobRecord, now_ms: int) -> JobRecord:
-    """`updated_at` moves with each change, and only forwards."""
+    """Set `updated_at` of a job that has changed, always later than before."""
     if after == before:
         return before
     return replace(after, updated_at_ms=max(now_ms, before.updated_at_ms + 1))

@@ -99,7 +99,7 @@ async def find_job(conn: Connection, ref: JobRef) -> JobSummary:
 
 
 async def _check_enabled(tx: WriteTx, workspace_id: str) -> None:
-    """Locks the workspace: no other job of it is created, and no project of it deleted, meanwhile."""
+    """Refuse without the right to train. Locks the workspace: no other job is made, no project deleted meanwhile."""
     workspace = await workspace_rows.lock_workspace(tx, workspace_id)
     if not workspace.training:
         raise TrainingNotEnabledError

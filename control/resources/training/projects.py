@@ -53,7 +53,7 @@ async def read_project(store: Store, workspace_id: str, project_id: str) -> Proj
 
 
 async def read_projects(store: Store, workspace_id: str) -> Sequence[ProjectSummary]:
-    """All of the workspace, the newest first."""
+    """All projects of the workspace, the newest first."""
     async with store.read() as conn:
         return await _summaries(conn, await project_rows.list_projects(conn, workspace_id))
 

@@ -58,7 +58,7 @@ class Refusal(Enum):
 
 
 async def begin_due(tx: WriteTx, job: JobRecord) -> None:
-    """Begin the sessions of a running job whose trigger has occurred. Call it with every change of a job, changed.
+    """Begin the sessions of a running job whose trigger has occurred. Call it with each change of a job, after it.
 
     Idempotent. `on_startup`: the job runs. `on_failure`: it runs and has failed, its nodes are kept.
     """
@@ -142,7 +142,7 @@ async def read_auth_codes(store: Store, keys: Sequence[bytes], ref: JobRef) -> S
 async def _with_codes(
     store: Store, keys: Sequence[bytes], session_ids: Sequence[str]
 ) -> list[tuple[SessionRecord, str | None]]:
-    """These sessions with a code each, without those that ended meanwhile."""
+    """Return these sessions with a code each, without those that ended meanwhile."""
 
     async def work(tx: WriteTx) -> list[tuple[SessionRecord, str | None]]:
         pairs: list[tuple[SessionRecord, str | None]] = []

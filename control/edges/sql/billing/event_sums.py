@@ -32,7 +32,7 @@ class EventSums:
     window: Window
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
-        """One range of the index."""
+        """Read the sums from one range of the index."""
         entity = next(iter(self.window.external_entity_ids), None)
         names = ("''" if entity is None else "e.external_entity_id", "e.api_key_prefix" if by_key else "''")
         if entity is None:
@@ -40,7 +40,7 @@ class EventSums:
         return await self._columns(names, "{events}", slug=slug, entity=entity)
 
     async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
-        """One range of the index for each entity.
+        """Read the sums of entities from one range of the index each.
 
         SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by statistics.
         """
@@ -57,7 +57,7 @@ class EventSums:
         return ids[-1] if len(ids) == most else None
 
     async def _entities(self, after: str, limit: int) -> Sequence[str]:
-        """One look-up in the index for each entity, whether or not it has events in the window."""
+        """List entities by one look-up in the index each, whether or not they have events in the window."""
         part = await self._part()
         if part is None:
             return []

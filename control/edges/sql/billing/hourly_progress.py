@@ -73,7 +73,7 @@ async def summed_hours(conn: Connection, workspace_id: str) -> SummedHours:
 
 
 async def begin_sums(tx: WriteTx, workspace_id: str, start_ms: int) -> None:
-    """Begin with the hour that starts then, unless they are begun. From now on its events are kept until added."""
+    """Begin sums with the hour that starts then, unless they are begun. Its events are kept from now on until added."""
     dialect = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
     row = {"workspace_id": workspace_id, "start_ms": start_ms, "until_ms": start_ms}
     await tx.conn.execute(dialect.insert(hourly_sum_progress).values(row).on_conflict_do_nothing())
@@ -123,7 +123,7 @@ async def add_events(tx: WriteTx, window: Window) -> bool:
 
 
 def _add(events: str) -> TextClause:
-    """One statement, in which the database adds: no event leaves it, and control's loop is not held up."""
+    """Build the one statement that adds events in the database, so that control's loop is not held up."""
     key = ", ".join(column.name for column in hourly_sums.primary_key)
     figures = ", ".join(_ADDED)
     sums = ", ".join(f"{expression} AS {name}" for name, expression in _ADDED.items())

@@ -32,7 +32,7 @@ class HourlySums:
     window: Window
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
-        """A range of the primary key for each day. Those of keys are not added up, as in `of_entities`."""
+        """Read a range of the primary key for each day. Sums by key are not added up, as in `of_entities`."""
         entity = next(iter(self.window.external_entity_ids), None)
         where = "" if entity is None else " AND h.external_entity_id = :entity"
         names = ("''" if entity is None else "h.external_entity_id", "h.api_key_prefix" if by_key else "''")
@@ -41,7 +41,7 @@ class HourlySums:
         return days_of(await self._columns(select(names, self._inside(where, slug)), slug=slug, **conditions))
 
     async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
-        """One range of the primary key for each day: neighbours lie side by side.
+        """Read a range of the primary key for each day: neighbours lie side by side.
 
         The sums are not added up: most are often of a line of their own, and the database takes longer to find out.
         """

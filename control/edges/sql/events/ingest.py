@@ -95,7 +95,7 @@ class Ingest:
         raise AssertionError("the loop returns or raises")
 
     async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
-        """Checks the deadline at the end instead of cancelling: a cancelled SQLite statement may keep its lock.
+        """Store a batch, and check the deadline at the end: a cancelled SQLite statement may keep its lock.
         PostgreSQL aborts a statement that hangs by itself."""
         began_s = time.monotonic()
         deadline_s = self.holdback_s / 4

@@ -81,7 +81,7 @@ class Part:
 
 
 async def partitions_of(conn: Connection) -> list[Partition]:
-    """All of them, as this connection sees them; none on SQLite.
+    """All partitions, as this connection sees them; none on SQLite.
 
     From here to its end the transaction plans each statement for its values: a plan for any values would be one for
     all partitions, and PostgreSQL takes it after a few times.
@@ -118,7 +118,7 @@ def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Ite
 
 
 def _spans(partitions: Sequence[Partition]) -> Iterator[Span]:
-    """Neighbouring partitions as one span. The partitions are in the order of their keys."""
+    """Yield neighbouring partitions as one span. The partitions are in the order of their keys."""
     pending: Span | None = None
     for one in partitions:
         if one.beyond_key is None:

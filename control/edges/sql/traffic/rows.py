@@ -22,7 +22,7 @@ _ROWS_PER_ITEM = 10
 _DELETED_STEPS = 10
 """Steps that one transaction deletes."""
 Points = str
-"""JSON: an array per step that has figures, of its start and the figures in the order of `FIGURES`."""
+"""JSON text: an array per step that has figures, of its start and the figures in the order of `FIGURES`."""
 
 
 async def note_batch(tx: WriteTx, sender: str, number: int, now_ms: int) -> bool:
@@ -49,7 +49,7 @@ async def add_rows(tx: WriteTx, rows: Sequence[TrafficRow], now_ms: int) -> None
 
 
 def _sent(rows: Sequence[TrafficRow], dialect: str, now_ms: int) -> str:
-    """JSON: arrays for SQLite; objects for PostgreSQL, which reads an object once and an array once per value."""
+    """Encode rows as JSON: arrays for SQLite, objects for PostgreSQL, which reads an array once per value."""
     values = [(row.workspace_id, row.slug, min(row.minute_ms, now_ms), *row.sums, *row.first_bytes) for row in rows]
     if dialect == "sqlite":
         return orjson.dumps(values).decode()
@@ -60,7 +60,7 @@ _SENT = ("workspace_id", "slug", "at_ms", *FIGURES)
 
 
 def _add(select_sql: str) -> TextClause:
-    """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
+    """Build a statement with one parameter for any number of rows: binding each value costs more than the insert."""
     key = "workspace_id, step_s, start_ms, slug"
     lengths = " UNION ALL ".join(f"SELECT {steps.length_s} AS step_s" for steps in KEPT)
     sums = ", ".join(f"SUM({name})" for name in FIGURES)

@@ -17,7 +17,7 @@ _COLUMNS = tuple(_checkpoints[name] for name in CheckpointRecord.__dataclass_fie
 
 
 async def list_checkpoints(conn: Connection, job_id: str) -> Sequence[CheckpointRecord]:
-    """All of a job, the oldest first."""
+    """All checkpoints of a job, the oldest first."""
     query = select(*_COLUMNS).where(_checkpoints.job_id == job_id)
     rows = await conn.execute(query.order_by(_checkpoints.created_at_ms, _checkpoints.id))
     return [CheckpointRecord(*row) for row in rows]

@@ -25,7 +25,7 @@ async def find_project_called(conn: Connection, workspace_id: str, name: str) ->
 
 
 async def list_projects(conn: Connection, workspace_id: str) -> Sequence[ProjectRecord]:
-    """All of a workspace, the newest first."""
+    """All projects of a workspace, the newest first."""
     return [ProjectRecord(*row) for row in await conn.execute(_visible(workspace_id).order_by(_projects.id.desc()))]
 
 
