@@ -47,7 +47,7 @@ class TakenError(Exception):
         self.constraint = constraint
 
     def is_about(self, column: str) -> bool:
-        """Return whether the column is meant. SQLite names columns, PostgreSQL a constraint that is named after them."""
+        """Return whether the column is meant. SQLite names columns, PostgreSQL a constraint named after them."""
         return column in self.constraint
 
 
