@@ -14,9 +14,6 @@ from policy.training.reports import CheckpointReport, Claimed, JobReport, Restor
 from policy.training.resources import Host
 from policy.training.statuses import Outcome
 
-MAX_CHUNK_LINES = 1000
-MAX_CHUNK_BYTES = 1_048_576
-
 
 class BackendAwayError(Exception):
     """The backend cannot be reached. The message says why and what to check."""
@@ -92,7 +89,7 @@ class CheckpointSource(Protocol):
 class OutputChunk:
     """Whole lines of one node's output from an offset on. `lines`: (epoch ns, is standard error, text), masked.
 
-    At most MAX_CHUNK_LINES and MAX_CHUNK_BYTES of text, but one line at least if there is one: a chunk is sent whole.
+    At most 1 MiB of text, but one line at least if there is one: a chunk is sent whole.
     `next_offset` is where the next chunk starts. `is_end`: the node has ended, and this is the last of its output.
     """
 

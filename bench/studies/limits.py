@@ -29,8 +29,9 @@ from proxy.edges.redis.nodes.connection import encode
 from proxy.edges.redis.nodes.dialing import Dialer
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.nodes.single import FixedServer
-from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments
+from proxy.edges.redis.scripts import Scripts, settle_arguments
 from runtime.redis.url import RedisUrl
+from tests.redis_counters import pending_settlements, take_arguments
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.waiting import eventually
 
@@ -244,7 +245,7 @@ async def report_calls(server: RedisServer) -> None:
             before = cpu_s([server.pid]) * 1e6
             turn = iter(range(CALLS))
             await asyncio.gather(*(_call_in_turn(counters, plan, turn) for _ in range(in_flight)))
-            await eventually(lambda: not counters.pending_settlements)  # noqa: B023 (awaited here)
+            await eventually(lambda: not pending_settlements(counters))  # noqa: B023 (awaited here)
             spent.append((cpu_s([server.pid]) * 1e6 - before) / CALLS)
         await counters.close()
         spent = sorted(spent[1:])

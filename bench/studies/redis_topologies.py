@@ -29,6 +29,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.errors import CountersUnavailableError
 from runtime.redis.slots import SLOTS, slot_of
 from tests.redis_cluster import ClusterNode, RedisCluster, running_cluster
+from tests.redis_counters import pending_settlements
 from tests.redis_server import RedisServer, private_redis
 from tests.waiting import eventually
 
@@ -84,7 +85,7 @@ async def load(counters: RedisCounters, plans: list[Plan], calls: int) -> None:
             await call(counters, plans[number % len(plans)])
 
     await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
-    await eventually(lambda: not counters.pending_settlements)
+    await eventually(lambda: not pending_settlements(counters))
 
 
 async def measure(subject: Subject, plans: list[Plan]) -> None:
@@ -194,7 +195,7 @@ async def watch_a_death(cluster: RedisCluster, number: int, lag_s: float) -> Dea
     await asyncio.to_thread(cluster.wait_for_replacement, primary)
     replacement = cluster.owner_of(one.key)
     await asyncio.gather(*callers)
-    await eventually(lambda: not counters.pending_settlements)
+    await eventually(lambda: not pending_settlements(counters))
     await counters.close()
     header = replacement.run("HGET", one.key, one.group_id)
     counted = calendar_usage((LimitType.REQUEST, Unit.DAY), header, None, time.time_ns() // 1_000_000)

@@ -18,11 +18,10 @@ PAGE_ITEMS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events in order, and the position after them. `ends_window`: nothing else is final yet."""
+    """Events in order, and the position after them."""
 
     events: tuple[Event, ...]
     after: Position
-    ends_window: bool
 
 
 class EventList:
@@ -51,9 +50,9 @@ class EventList:
                     batch.append(event)
                     read_to = event.position
             while len(batch) > size:
-                yield Batch(tuple(batch[:size]), batch[size - 1].position, False)
+                yield Batch(tuple(batch[:size]), batch[size - 1].position)
                 del batch[:size]
-        yield Batch(tuple(batch), max(read_to, Position(window_end)), True)
+        yield Batch(tuple(batch), max(read_to, Position(window_end)))
 
     async def _pages(self, position: Position) -> AsyncIterator[Any]:
         """The pages of one window. A cursor that is refused, as after a change of control's key, begins a new one."""

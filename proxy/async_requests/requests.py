@@ -160,8 +160,6 @@ class Delivery:
     errors: tuple[RequestError, ...]
     answer: Succeeded | None
     """Where the model's answer is, if there is one."""
-    answer_attempt: int = 0
-    """Which attempt stored it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,11 +78,6 @@ _TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
 """How to find the text of an answer, by the caller's path. Embeddings have none."""
 
 
-def dialect_of(path: str) -> str | None:
-    """The caller's dialect on `path`; None if the path serves no inference."""
-    return _PATH_DIALECTS.get(path)
-
-
 class Dialects:
     """Puts calls to targets, and reads their answers."""
 

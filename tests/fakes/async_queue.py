@@ -336,7 +336,6 @@ class FakeAsyncQueue:
             self.now_ms() - entry.decided_ms,
             () if entry.error is None else (entry.error,),
             entry.answer,
-            0 if entry.answer is None else entry.attempt,
         )
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:

@@ -134,10 +134,6 @@ class RedisCounters:
         return self.available or (self._local is not None and self._roster.share is not None)
 
     @property
-    def pending_settlements(self) -> int:
-        return self._settlements.pending
-
-    @property
     def settled_through(self) -> int:
         """The number up to which Redis has confirmed all settlements of this worker."""
         pending = self._settlements.oldest_pending(self._incarnation)

@@ -20,7 +20,6 @@ from policy.limits.effective import LimitSet, Plan
 from policy.limits.kinds import KIND_NUMBER, TOKEN_TYPES, LimitType
 from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
-from policy.limits.take_numbers import TakeStamp
 
 _CLOCK = "redis.call('TIME')"
 
@@ -68,14 +67,8 @@ pack_stamp = _STAMP.pack
 (ms), number, answered through."""
 
 
-def take_arguments(plan: Plan, lease_ms: int, stamp: TakeStamp) -> list[bytes]:
-    """The arguments of take.lua up to the estimates."""
-    packed = pack_stamp(stamp.deadline_ms, stamp.number, stamp.answered_through)
-    return take_template(plan, lease_ms, stamp.incarnation, packed)
-
-
 def take_template(plan: Plan, lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
-    """The same arguments for every take of this plan, except the stamp at the end of the second one."""
+    """The arguments of take.lua up to the estimates: the same for every take of this plan, except the stamp."""
     limits = take_limits(plan.limits)
     values = lease_ms.to_bytes(6, "little") + limits.packed + stamp
     return [limits.layout, values, *map(str.encode, plan.groups), takes_field(incarnation)]

@@ -88,11 +88,6 @@ class VendorCTokens:
             return cached.value
         return await asyncio.shield(fetching)
 
-    @property
-    def is_fetching(self) -> bool:
-        """Whether a token request is under way."""
-        return bool(self._fetching)
-
     async def aclose(self) -> None:
         for task in list(self._fetching.values()):
             task.cancel()

@@ -3,6 +3,7 @@
 The real scripts take their time from a Redis key instead of from TIME; all else is as in production.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from proxy.edges.redis.async_queue.delivery_queue import RedisDeliveryQueue
 from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.async_queue.scripts import load_scripts
-from proxy.edges.redis.async_queue.workspaces import INDEX, WorkspaceIndex
+from proxy.edges.redis.async_queue.workspaces import INDEX
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.redis_topologies import Admin
 
@@ -73,6 +74,7 @@ class World:
     offset_ms: int = 0
     redis: Admin | None = None
     client: QueueClient | None = None
+    """The process of the queue in Redis."""
     _ids: int = field(default=0)
     _last: NewRequest | None = None
 
@@ -89,6 +91,15 @@ class World:
     def _set_clock(self) -> None:
         if self.redis is not None:
             set_clock(self.redis, self.now_ms + self.offset_ms)
+
+    def connect(self, url: str) -> None:
+        """Begin with a new process, whose monotonic clock is the world's."""
+        self.client = new_client(url, lambda: self.now_ms / 1000)
+        self.queue = RedisQueue(self.client)
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.client.close()
 
     def new_request(self, submission: Submission, deployment: DeploymentRef = DEP) -> NewRequest:
         self._ids += 1
@@ -145,20 +156,16 @@ def set_clock(own: Admin, now_ms: int) -> None:
         own.set(_CLOCK_KEY % tag, now_ms)
 
 
-def redis_world(client: QueueClient, own: Admin) -> World:
+def redis_world(url: str, own: Admin) -> World:
     own.flushall()
     set_clock(own, START_MS)
-    world = World(RedisQueue(client), redis=own, client=client)
-    client.commands.use_clock(lambda: world.now_ms / 1000)
-    client.index = WorkspaceIndex(client.commands)
+    world = World(None, redis=own)  # type: ignore[arg-type]  # its client needs the world's clock first
+    world.connect(url)
     return world
 
 
-def test_client(url: str) -> QueueClient:
-    return QueueClient(url, QueueOptions(piece_bytes=PIECE_BYTES, scripts=load_scripts(CLOCK, SKEW)))
-
-
-test_client.__test__ = False  # type: ignore[attr-defined]
+def new_client(url: str, clock: Callable[[], float]) -> QueueClient:
+    return QueueClient(url, QueueOptions(piece_bytes=PIECE_BYTES, scripts=load_scripts(CLOCK, SKEW), clock=clock))
 
 
 def leftovers(own: Admin) -> list[str]:

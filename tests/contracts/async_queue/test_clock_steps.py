@@ -21,8 +21,8 @@ from tests.contracts.async_queue.queue_world import (
     RedisQueue,
     World,
     leftovers,
+    new_client,
     redis_world,
-    test_client,
 )
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.stepped_clock import SteppedClock
@@ -40,9 +40,13 @@ def own() -> Iterator["redis.Redis"]:
 
 @pytest.fixture
 async def world(own: "redis.Redis") -> AsyncIterator[World]:
-    client = test_client(f"unix://{own.connection_pool.connection_kwargs['path']}")
-    yield redis_world(client, own)
-    await client.close()
+    world = redis_world(url_of(own), own)
+    yield world
+    await world.close()
+
+
+def url_of(own: "redis.Redis") -> str:
+    return f"unix://{own.connection_pool.connection_kwargs['path']}"
 
 
 @pytest.fixture(params=STEPS_MS)
@@ -167,8 +171,7 @@ async def test_step_that_a_process_does_not_know_of_is_left_to_one_that_does(wor
     await world.submit(hook=None, max_time_in_queue_s=20)
     await world.queue.sweep(WS)
     world.step(HOUR_MS)
-    new = test_client(f"unix://{own.connection_pool.connection_kwargs['path']}")
-    new.commands.use_clock(lambda: 5.0)
+    new = new_client(url_of(own), lambda: 5.0)
     try:
         reply = await new.commands.run("sweep", keys_of(WS), 100, 1000)
         assert reply[5:] == [[], [], []]
@@ -182,9 +185,9 @@ async def test_step_that_a_process_does_not_know_of_is_left_to_one_that_does(wor
 async def test_time_in_which_no_process_ran_has_passed(world: World, own: "redis.Redis") -> None:
     id = await world.submit(hook=None, max_time_in_queue_s=20)
     await world.queue.sweep(WS)
+    await world.close()
     world.advance(HOUR_MS)
-    assert world.client is not None
-    world.client.commands.use_clock(lambda: world.now_ms / 1000)
+    world.connect(url_of(own))
     await scan(world, SCAN_MS)
     assert (await world.state(id)).status is Status.EXPIRED
 

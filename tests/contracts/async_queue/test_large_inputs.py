@@ -25,7 +25,6 @@ from tests.contracts.async_queue.queue_world import (
     again,
     leftovers,
     redis_world,
-    test_client,
 )
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
@@ -45,15 +44,16 @@ def own(server: RedisServer) -> Iterator["redis.Redis"]:
 
 
 @pytest.fixture
-async def client(server: RedisServer) -> AsyncIterator[QueueClient]:
-    found = test_client(server.url)
-    yield found
-    await found.close()
+async def world(server: RedisServer, own: "redis.Redis") -> AsyncIterator[World]:
+    world = redis_world(server.url, own)
+    yield world
+    await world.close()
 
 
 @pytest.fixture
-def world(client: QueueClient, own: "redis.Redis") -> World:
-    return redis_world(client, own)
+def client(world: World) -> QueueClient:
+    assert world.client is not None
+    return world.client
 
 
 def pieces_of(own: "redis.Redis", id: str) -> int:

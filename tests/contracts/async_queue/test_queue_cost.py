@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.contracts.async_queue.queue_world import DEP, WS, World, redis_world, test_client
+from tests.contracts.async_queue.queue_world import DEP, WS, World, redis_world
 from tests.redis_server import RedisServer, private_redis
 
 
@@ -18,10 +18,10 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def world(server: RedisServer) -> AsyncIterator[World]:
-    client = test_client(server.url)
     with redis.Redis(unix_socket_path=str(server.socket_path)) as own:
-        yield redis_world(client, own)
-        await client.close()
+        world = redis_world(server.url, own)
+        yield world
+        await world.close()
 
 
 async def commands_of(world: World, work: Callable[[World], Awaitable[object]]) -> int:

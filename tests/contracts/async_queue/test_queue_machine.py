@@ -39,7 +39,7 @@ from proxy.async_requests.requests import (
 )
 from proxy.async_requests.states import Phase, Status
 from proxy.edges.redis.async_queue import records
-from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+from proxy.edges.redis.async_queue.client import keys_of
 from tests.contracts.async_queue.queue_world import (
     ERROR,
     HOOK,
@@ -52,7 +52,6 @@ from tests.contracts.async_queue.queue_world import (
     fake_world,
     leftovers,
     redis_world,
-    test_client,
 )
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.redis_server import REDIS_BINARIES, private_redis
@@ -80,15 +79,15 @@ Result = TypeVar("Result")
 
 
 class Machine(RuleBasedStateMachine):
-    """`client`, `own` and `loop` are set by `machine`."""
+    """`url`, `own` and `loop` are set by `machine`."""
 
-    client: QueueClient
+    url: str
     own: "redis.Redis"
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
         super().__init__()
-        self.real: World = redis_world(self.client, self.own)
+        self.real: World = redis_world(self.url, self.own)
         self.model: World = fake_world()
         assert isinstance(self.model.queue, FakeAsyncQueue)
         self.fake: FakeAsyncQueue = self.model.queue
@@ -257,9 +256,10 @@ class Machine(RuleBasedStateMachine):
     def repeat_what_redis_has_not_lost(self) -> None:
         """Whatever happened since, it changes nothing."""
         assert self.repeatable is not None
+        assert self.real.client is not None
         name, *arguments = self.repeatable
         before = self._everything()
-        self.run(self.client.commands.run(name, keys_of(WS), *arguments))
+        self.run(self.real.client.commands.run(name, keys_of(WS), *arguments))
         assert self._everything() == before
 
     # --- what holds after every step ---
@@ -353,9 +353,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[Machine]]:
         redis.Redis(unix_socket_path=str(server.socket_path)) as own,
         asyncio.Runner() as runner,
     ):
-        client = test_client(server.url)
-        yield type("BoundMachine", (Machine,), {"client": client, "own": own, "loop": runner.get_loop()})
-        runner.run(client.close())
+        yield type("BoundMachine", (Machine,), {"url": server.url, "own": own, "loop": runner.get_loop()})
 
 
 def explore(machine: type[Machine], examples: int, steps: int) -> None:

@@ -23,6 +23,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from tests.fakes.counters import FakeCounters
 from tests.policy.limits.trees import levels_for
+from tests.redis_counters import pending_settlements
 
 SLUG = "acme/chat"
 START_MS = 20_000 * DAY_MS + 43_200_000
@@ -73,7 +74,7 @@ class World:
 
     async def quiet(self) -> None:
         """Until all settlements are in."""
-        while isinstance(self.counters, RedisCounters) and self.counters.pending_settlements:
+        while isinstance(self.counters, RedisCounters) and pending_settlements(self.counters):
             await asyncio.sleep(0.001)
 
     async def admit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None, *, margin: int = 0) -> Taken:

@@ -27,6 +27,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.http_rules.limit_refusal import limit_refusal
 from tests.control.plane import ControlPlane, running_plane
+from tests.redis_counters import pending_settlements
 
 TYPE, UNIT = "CACHED_INPUT_TOKEN", "HOUR"
 LIMIT = {"type": TYPE, "unit": UNIT, "threshold": 50}
@@ -62,7 +63,7 @@ async def through_redis(url: str, plan: Plan) -> None:
         assert isinstance(taken, Taken)
         for one in taken.reservations:
             counters.settle(one, number=next(counters.numbers), actual_tokens=one.type.amount(TOKENS))
-        while counters.pending_settlements:
+        while pending_settlements(counters):
             await asyncio.sleep(0.001)
         hit = await counters.take(plan, ESTIMATE)
         assert isinstance(hit, LimitHit)

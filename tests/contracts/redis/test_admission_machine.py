@@ -31,9 +31,10 @@ from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, day_of, window_ms
-from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, take_limits, takes_field
+from proxy.edges.redis.scripts import Scripts, settle_arguments, take_limits, takes_field
 from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce, Moment
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
+from tests.redis_counters import take_arguments
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 LEASE_MS = 130_000

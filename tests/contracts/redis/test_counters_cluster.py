@@ -19,6 +19,7 @@ from tests.contracts.redis.real_counters import OPTIONS, counted, counters_at, p
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, ClusterNode, RedisCluster, running_cluster
+from tests.redis_counters import pending_settlements
 from tests.redis_server import tls_options
 from tests.waiting import eventually
 
@@ -97,7 +98,7 @@ async def test_settlements_reach_every_node(formed: RedisCluster, counters: Redi
     for one in plans:
         [taken] = await admit(counters, one)
         settle(counters, taken, 70)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert [counted(node.server, one) for node, one in zip(formed.primaries, plans, strict=True)] == [(1, 70)] * NODES
 
 
@@ -113,7 +114,7 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
         await admit(counters, one)
         await admit(counters, one)
         settle(counters, taken[0], 50)
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         assert source.redirects - redirects == 1, "the next command goes to the right node at once"
         assert counted(target.server, one) == (8, 50)
         answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(5)))
@@ -127,12 +128,12 @@ async def test_a_settlement_that_finds_its_slot_moved_follows(formed: RedisClust
     slot = slot_of(one.key.encode())
     [taken] = await admit(counters, one)
     settle(counters, taken, 1)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     source = formed.owner(slot)
     formed.move(slot, next(node for node in formed.primaries if node is not source))
     try:
         settle(counters, taken, 5)
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         assert counted(formed.owner(slot).server, one)[1] == 6
     finally:
         formed.move(slot, source)
@@ -153,7 +154,7 @@ async def test_calls_pass_while_their_slot_is_moving(
         third = await admit(counters, one, 1)  # ASK
         for taken in (*first, *second, *third):
             settle(counters, taken, 7)
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
     finally:
         formed.end_move(slot, source, target)
     count = len(first) + 4
@@ -192,7 +193,7 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
         done.set()
 
     await asyncio.gather(move_about(), *(ask() for _ in range(6)))
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert admitted == threshold
     assert counted(home.server, one) == (threshold, 3 * threshold)
 
@@ -213,7 +214,7 @@ async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, It
         settle(counters, taken[1], 40)
         answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(25)))
         assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
     assert counted(replica.server, one) == (100, 540)
 
 
@@ -241,7 +242,7 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
                 unavailable += 1
                 await asyncio.sleep(0.1)
         assert unavailable > 0
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         assert counted(replacement.server, one) == (41, 70)
         answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(70)))
         assert [type(answer) for answer in answers] == [Taken] * 59 + [LimitHit] * 11

@@ -16,7 +16,7 @@ from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.take_numbers import TakeStamp
 from policy.limits.windows import DAY_MS, lease_ms
-from proxy.edges.redis.scripts import Scripts, take_arguments
+from proxy.edges.redis.scripts import Scripts
 from runtime.redis.routed import RoutedRedis
 from tests.contracts.redis.counters_world import (
     REDIS_CLOCK,
@@ -32,6 +32,7 @@ from tests.contracts.redis.counters_world import (
     plan_of,
     redis_world,
 )
+from tests.redis_counters import take_arguments
 from tests.redis_server import RedisServer, private_redis
 
 TOP, LOW = group("top", {RPD: 10, TPD: 1000}), group("low", {RPD: 5, RPM: 90, TPM: 100_000}, "top")

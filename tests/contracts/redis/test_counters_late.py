@@ -21,6 +21,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
+from tests.redis_counters import pending_settlements
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S, eventually
@@ -92,7 +93,7 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
     """The remaining requests and tokens, as a call reports them that is returned at once."""
     granted = await taken(counters, plan)
     counters.give_back(granted)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     standings = (granted.requests, granted.tokens)
     requests, tokens = (standing.remaining if standing is not None else 0 for standing in standings)
     return requests + 1, tokens
@@ -101,7 +102,7 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
 def all_settled(counters: RedisCounters) -> bool:
     connection = counters._nodes.of(0).client._connection
     has_heard_all = connection is not None and not connection.pending and not counters._nodes.of(0).client._queue
-    return has_heard_all and counters.available and counters.pending_settlements == 0 and not counters._takes._lost
+    return has_heard_all and counters.available and pending_settlements(counters) == 0 and not counters._takes._lost
 
 
 TREE = plan_of(group("low", {RPM: 90, RPD: 50}, "top"), group("top", {TPM: 1000}))
@@ -224,7 +225,7 @@ async def test_reservation_returned_before_dispatch_frees_capacity(late: RedisCo
         assert len(admissions) == 50
         for one in admissions:
             late.give_back(one)
-        await eventually(lambda: late.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(late) == 0)
     assert await left(late, plan) == before
 
 

@@ -18,6 +18,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
 from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import day_usage, simple
+from tests.redis_counters import pending_settlements
 from tests.redis_server import RedisServer, private_redis
 from tests.stepped_clock import SteppedClock
 from tests.waiting import eventually
@@ -50,7 +51,7 @@ async def lose(server: RedisServer, workers: list[RedisCounters]) -> None:
 
 async def come_back(server: RedisServer, workers: list[RedisCounters]) -> None:
     server.start()
-    await eventually(lambda: all(counters.available and counters.pending_settlements == 0 for counters in workers))
+    await eventually(lambda: all(counters.available and pending_settlements(counters) == 0 for counters in workers))
 
 
 async def admissions(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Taken]:

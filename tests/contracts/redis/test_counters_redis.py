@@ -17,6 +17,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
+from tests.redis_counters import pending_settlements
 from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S, eventually
 
@@ -58,7 +59,7 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
 async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=actual)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
 
 
 async def tokens_left(counters: RedisCounters, plan: Plan) -> int:
@@ -137,7 +138,7 @@ async def test_soft_refusal_is_asked_for_again_after_a_tenth_of_a_second(
     await take(counters, plan)
     assert isinstance(await counters.take(plan, Estimate(1)), LimitHit)
     counters.give_back(taken)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert await outcomes(counters, plan, 2) == [Taken, LimitHit]
     calls = script_calls(server)
 
@@ -184,7 +185,7 @@ async def test_caller_cancelled_before_the_reply_returns_its_tokens(counters: Re
             await waiting
         await asyncio.sleep(0)
         await counters.take(simple(rpm=9), Estimate(0))  # asked after it: its answer has come, too
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         assert await tokens_left(counters, plan) == 999
 
 
@@ -206,7 +207,7 @@ async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisS
     counters.waiting = waiting = asyncio.create_task(counters.take(plan, Estimate(900)))
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert await tokens_left(counters, plan) == 1000
     await counters.close()
 
@@ -228,7 +229,7 @@ async def test_stall_fails_only_the_commands_in_flight(server: RedisServer) -> N
     assert counters._nodes.of(0).client.connected
     server.resume()
     await eventually(lambda: counters.available)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     # Redis did admit the calls that it found in its socket, and was told that nobody used them.
     assert await tokens_left(counters, plan) == 999
     await counters.close()
@@ -294,7 +295,7 @@ async def test_settlements_wait_for_a_killed_redis_to_return(server: RedisServer
         counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
-    await eventually(lambda: counters.available and counters.pending_settlements == 0)
+    await eventually(lambda: counters.available and pending_settlements(counters) == 0)
     assert await tokens_left(counters, plan) == 10_000 - 150
 
 
@@ -324,7 +325,7 @@ async def test_batch_sent_several_times_counts_once(server: RedisServer, counter
             counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
         await eventually(lambda: counters._nodes.of(0).client._failures > 0)
         server.resume()
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         admissions = [await take(counters, plan, 100) for _ in range(5)]
     assert await tokens_left(counters, plan) == 10_000 - 3 * 150 - 500
 
@@ -336,7 +337,7 @@ async def test_settlements_of_one_key_share_commands(server: RedisServer, counte
     calls = script_calls(server)
     for taken in admissions:
         counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
 
@@ -346,7 +347,7 @@ async def test_large_batch_is_split_into_several_commands(server: RedisServer, c
     taken = await take(counters, plan, 0)
     for _ in range(1_700):
         counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=3)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
 
@@ -464,7 +465,7 @@ async def test_returned_reservation_uses_no_settlement_number(server: RedisServe
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await counters.take(simple(rpm=9), Estimate(0))
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
     await settle(counters, await take(counters, plan, 100), 40)
     assert await tokens_left(counters, plan) == 960
 
@@ -500,6 +501,6 @@ async def test_the_journal_is_written_before_settlements_and_returns_are_sent(se
     takes = script_calls(server)
     await settle(counters, first, 1)
     counters.give_back(second)
-    await eventually(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: pending_settlements(counters) == 0)
     await counters.close()
     assert seen == [takes, takes + 1]

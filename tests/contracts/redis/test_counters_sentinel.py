@@ -19,6 +19,7 @@ from tests.contracts.redis.real_counters import counted, counters_at, plan, sett
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import HOST, own_port
+from tests.redis_counters import pending_settlements
 from tests.redis_sentinel import SERVICE, SentinelSet, lone_sentinel, role_of, running_sentinels
 from tests.redis_server import tls_options
 from tests.waiting import eventually
@@ -52,7 +53,7 @@ async def test_an_ordered_fail_over_is_followed(sentinels: SentinelSet) -> None:
         new = await asyncio.to_thread(sentinels.fail_over)
         await eventually(lambda: uses(counters, sentinels.primary_port))
         settle(counters, before[0], 70)
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         assert len(await admitted(counters, one, 70)) == 60
         assert counted(new, one) == (100, 70)
 
@@ -126,7 +127,7 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
         assert {type(answer) for answer in refused} == {CountersUnavailableError}
         new = await asyncio.to_thread(sentinels.wait_for_new_primary, old_port)
         await eventually(lambda: counters.available)
-        await eventually(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: pending_settlements(counters) == 0)
         kept, tokens = counted(new, one)
         assert 30 <= kept <= 60
         assert tokens == 70

@@ -15,6 +15,7 @@ from proxy.edges.redis.counters import RedisCounters
 from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, RPS, TPM, group, plan_of
 from tests.contracts.redis.real_counters import OPTIONS, counters_at, settle
+from tests.redis_counters import pending_settlements
 from tests.redis_sentinel import SentinelSet, running_sentinels
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.stepped_clock import COMPILER, MISSING, SteppedClock
@@ -82,7 +83,7 @@ async def test_a_clock_set_back_by_an_hour_lets_limits_admit_within_their_window
             await observed.admitted(SECONDLY, 2)
             clock.step(-HOUR_S)
             settle(observed.counters, before, 400)
-            await eventually(lambda: not observed.counters.pending_settlements, "settled")
+            await eventually(lambda: not pending_settlements(observed.counters), "settled")
             after = await observed.counters.take(MINUTELY, Estimate(0))
             assert isinstance(after, Taken)
             assert after.tokens is not None

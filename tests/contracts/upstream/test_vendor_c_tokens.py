@@ -130,7 +130,7 @@ async def test_failed_renewal_keeps_the_old_token_and_pauses(rig: Rig) -> None:
     rig.clock.ahead_s += 3600 - 200
     assert await rig.tokens.token(rig.secret) == "token-1"
     async with asyncio.timeout(PATIENCE_S):
-        while len(rig.endpoint.received) < 2 or rig.tokens.is_fetching:
+        while len(rig.endpoint.received) < 2 or rig.tokens._fetching:
             await asyncio.sleep(0)
     for _ in range(5):
         assert await rig.tokens.token(rig.secret) == "token-1"

@@ -41,7 +41,7 @@ def delivery(id: str = "req_1", url: str = URL, workspace_id: str = "ws_1", atte
 
 def with_answer(one: Delivery, *chunks: bytes, is_json: bool = True) -> Delivery:
     answer = Succeeded(sum(map(len, chunks)), len(chunks), is_json)
-    return replace(one, status=Status.SUCCEEDED, errors=(), answer=answer, answer_attempt=1)
+    return replace(one, status=Status.SUCCEEDED, errors=(), answer=answer)
 
 
 async def end_request(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from proxy.accounting.metering import tokens_so_far
-from proxy.dialects.registry import dialect_of
 from tests.proxy.dialects import samples
 from tests.proxy.dialects.samples import (
     CUTS,
@@ -49,13 +48,6 @@ def stream_events(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last},
         {"type": "message_stop"},
     ]
-
-
-def test_dialect_follows_the_path() -> None:
-    assert dialect_of("/v1/messages") == "messages"
-    assert dialect_of("/v1/responses") == "responses"
-    assert dialect_of("/v1/embeddings") == dialect_of("/v1/chat/completions") == "chat_completions"
-    assert dialect_of("/v1/models") is dialect_of("/") is None
 
 
 def test_request_has_the_targets_model_and_credential() -> None:

@@ -79,11 +79,6 @@ class QueueCommands:
         self._trouble = self._denied = ""
         self._logged_at = float("-inf")
 
-    def use_clock(self, clock: Callable[[], float]) -> None:
-        """Measure time by this clock, and know nothing of any workspace's time."""
-        self.clock = clock
-        self._times = ExpectedTimes(self._timeout_s)
-
     async def close(self) -> None:
         await self._writes.close()
         await self._redis.aclose()

@@ -96,7 +96,7 @@ def attempt_of(workspace_id: str, deployment_id: str, holder: str, reply: Reply)
 
 
 def delivery_of(workspace_id: str, holder: str, reply: Reply) -> Delivery:
-    model, deployment, id, hook, tries, outcome, decided, age, code, text, size, chunks, is_json, attempt = reply
+    model, deployment, id, hook, tries, outcome, decided, age, code, text, size, chunks, is_json = reply
     answer = Succeeded(int(size), int(chunks), is_json == b"1") if size else None
     return Delivery(
         DeploymentRef(workspace_id, model.decode(), deployment.decode()),
@@ -109,7 +109,6 @@ def delivery_of(workspace_id: str, holder: str, reply: Reply) -> Delivery:
         age,
         _errors(code, text),
         answer,
-        attempt if answer else 0,
     )
 
 

@@ -23,10 +23,10 @@ from proxy.edges.redis.scripts import (
     pack_stamp,
     packed,
     settle_arguments,
-    take_arguments,
 )
 from proxy.http_rules.headers import rate_limit_lines
 from tests.proxy.edges.redis.scripted_nodes import ScriptedNodes, SentBatch, sent_batch
+from tests.redis_counters import take_arguments
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", (BOUND.limit,))
