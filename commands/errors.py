@@ -18,5 +18,13 @@ class RefusedError(ManagementError):
         self.code = code
 
 
+class JournalError(ManagementError):
+    """The journals cannot be compared."""
+
+
+class InvoiceError(ManagementError):
+    """The invoice cannot be read."""
+
+
 class NoAccessError(ManagementError):
     """There is no key, and this machine's data directory gives none."""

@@ -20,7 +20,7 @@ from policy.deployments import (
     comparable_name,
 )
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Enforcement, Group, GroupNode
+from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.limit import Limit, SlugLimits, limit_of
 
 Wire = dict[str, Any]

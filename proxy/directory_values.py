@@ -3,9 +3,9 @@
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from policy.groups import GroupNode
 from policy.hosts import Reach
 from policy.limits.effective import Plan
+from policy.limits.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.request_report import CallLabels
 from proxy.dialects.attempt import Attempt

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.endpoints import MODEL_API
-from policy.groups import GroupNode
 from policy.limits.effective import Bound
+from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 from policy.snapshot import EndpointRow, KeyRow, target_to_wire
 from proxy.parts import Directory

@@ -72,6 +72,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "proxy.json_text.large_json",
         "proxy.json_text.segmented_body",
     ),
+    "commands.errors": (),
+    "commands.records.": ("commands.errors", "commands.records."),
+    "commands.edges.": ("commands.errors", "commands.records.", "commands.edges.", "runtime."),
     "trainer.backend": (),
     "trainer.control": ("trainer.backend",),
     "control.errors": (),
@@ -115,9 +118,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runtime.",
     ),
 }
-
-# The first part of a module's name below these is a room. `commands` is no plane: its rooms are groups of one command.
-PLANES = ("proxy", "control", "launcher", "trainer", "runtime")
 
 # Modules that do I/O, and where they may be imported besides the edges.
 CLIENT_EDGES = ("launcher.edges.", "commands.edges.", "trainer.edges.", "trainer.runner.")
@@ -382,9 +382,12 @@ def planes_keep_their_layers(sources: Sources) -> list[str]:
 
 
 def rooms_have_no_cycle(sources: Sources) -> list[str]:
-    """Records that two rooms exchange are in a third below both, so a room can be read after those that it imports."""
+    """Records that two rooms exchange are in a third below both, so a room can be read after those that it imports.
+
+    The first part of a module's name below its package is its room.
+    """
     problems: list[str] = []
-    for plane in PLANES:
+    for plane in PACKAGES:
         arrows = {
             (room_of(module.name), room_of(target)): module.at(line, target)
             for module in sources.values()
@@ -854,6 +857,16 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
             "proxy/edges/c.py": "",
         },
         "proxy.edges → proxy.supervisor → proxy.edges",
+    ),
+    (
+        rooms_have_no_cycle,
+        {"policy/a.py": "from policy.b.c import x", "policy/b/c.py": "", "policy/b/d.py": "from policy.a import y"},
+        "policy.a → policy.b → policy.a",
+    ),
+    (
+        planes_keep_their_layers,
+        {"commands/edges/a.py": "from commands.top.b import x", "commands/top/b.py": ""},
+        "commands/edges/a.py:1",
     ),
     (only_edges_import_io_libraries, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
     (only_edges_import_io_libraries, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),

@@ -24,7 +24,7 @@ from control.edges.sql.group_rows import insert_group
 from control.edges.sql.store import Store
 from control.edges.sql.tables import workspaces
 from control.records.policy import GroupRecord
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from tests.redis_server import private_redis

@@ -29,7 +29,7 @@ import orjson
 from bench.programs.processes import free_port, wait_until
 from policy.credentials import KeyKind
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, Row, SnapshotPage, WorkspaceRow, group_to_wire

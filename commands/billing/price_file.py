@@ -12,7 +12,7 @@ from typing import Any
 
 from commands.connection import Client
 from commands.errors import AwayError, ManagementError, RefusedError
-from commands.resources.lists import all_items
+from commands.lists import all_items
 from policy.endpoints import SLUG_PATTERN
 from policy.prices import parse_amount, parse_currency, parse_date
 

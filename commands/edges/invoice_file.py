@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from commands.reconcile.invoice_check import InvoiceError
+from commands.errors import InvoiceError
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commands.reconcile.journal_check import JournalError
+from commands.errors import JournalError
 
 
 def journal_lines(directory: Path) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from commands.errors import AwayError, RefusedError
-from commands.top.rates import IN_FLIGHT, READ, Sample
+from commands.records.metrics_sample import IN_FLIGHT, READ, Sample
 
 _TIMEOUT_S = 5.0
 """The bound for one look: a proxy that hangs holds up the others' figures for so long."""

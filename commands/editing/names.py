@@ -9,7 +9,7 @@ from typing import Any
 from commands.connection import Client
 from commands.editing.paths import path
 from commands.errors import RefusedError
-from commands.resources.lists import all_items, items_of
+from commands.lists import all_items, items_of
 
 Item = dict[str, Any]
 ENDPOINTS = path("gateway", "endpoints")

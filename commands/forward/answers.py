@@ -1,25 +1,15 @@
 """The meaning of a receiver's HTTP answer for the events that were sent. Pure."""
 
 import json
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from commands.forward.receiver import ReceiverAwayError, ReceiverError
 from commands.output import cell_text
+from commands.records.receiver import Answer, ReceiverAwayError, ReceiverError
 
 _AGAIN_LATER = frozenset((408, 425, 429))
 _ABOUT_THE_EVENTS = frozenset((400, 409, 413, 422))
 _LONGEST_REASON = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The status, the start of the body, and how long to wait if it says so."""
-
-    status: int
-    body: bytes = b""
-    retry_after_s: float = 0.0
 
 
 class Sender(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from commands.forward.answers import Sender, Verdict, reason, verdict
-from commands.forward.billing_events import Event
-from commands.forward.receiver import Recovery, RefusedEvent
+from commands.records.billing_events import Event
+from commands.records.receiver import Recovery, RefusedEvent
 
 CONTENT_TYPE = "application/cloudevents-batch+json"
 OPENMETER_PATH = "/api/v1/events"

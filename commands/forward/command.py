@@ -13,10 +13,10 @@ import click
 
 from commands.connection import Client, Connection, over_api
 from commands.errors import ManagementError
-from commands.forward.billing_events import time_text
-from commands.forward.progress import Progress, progress_line, status
 from commands.forward.receivers import DEFAULT_URLS, FILES, Destination, receiver_for
 from commands.forward.stripe_meters import FIGURES
+from commands.records.billing_events import time_text
+from commands.records.progress import Progress, progress_line, status
 
 _TOLD_EVERY_S = 10.0
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from commands.connection import Client
 from commands.errors import RefusedError
-from commands.forward.billing_events import Event, Position, read_event
 from commands.forward.retries import Retries
+from commands.records.billing_events import Event, Position, read_event
 
 PAGE_ITEMS = 1000
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from commands.errors import ManagementError
-from commands.forward.billing_events import Event
 from commands.forward.event_batches import Batch, EventList
-from commands.forward.progress import Progress
-from commands.forward.receiver import Receiver, ReceiverAwayError, ReceiverError, RefusedEvent
 from commands.forward.retries import Retries
+from commands.records.billing_events import Event
+from commands.records.progress import Progress
+from commands.records.receiver import Receiver, ReceiverAwayError, ReceiverError, RefusedEvent
 
 
 class RefusedEventError(ManagementError):

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from commands.forward import cloud_events, stripe_meters
-from commands.forward.receiver import Receiver
+from commands.records.receiver import Receiver
 from runtime.environment import http_url
 
 DEFAULT_URLS: Mapping[str, str | None] = {

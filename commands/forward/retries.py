@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from commands.errors import AwayError, ManagementError
-from commands.forward.receiver import ReceiverAwayError
+from commands.records.receiver import ReceiverAwayError
 
 T = TypeVar("T")
 FIRST_DELAY_S = 0.5

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from commands.forward.answers import Answer, Sender, Verdict, error_of, reason, verdict
-from commands.forward.billing_events import Event, epoch_s
-from commands.forward.receiver import ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
+from commands.forward.answers import Sender, Verdict, error_of, reason, verdict
+from commands.records.billing_events import Event, epoch_s
+from commands.records.receiver import Answer, ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 
 PATH = "/v1/billing/meter_events"
 REMEMBERS_S = 23 * 3600.0

@@ -10,9 +10,9 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import names
 from commands.errors import AwayError
 from commands.group_tree.tree import Group, has_usage_limit, roots_of, tree_json, tree_text
+from commands.lists import Told, all_items
 from commands.output import json_text
 from commands.progress import reading
-from commands.resources.lists import Told, all_items
 
 
 @click.command("tree")

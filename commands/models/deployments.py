@@ -11,9 +11,9 @@ from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
+from commands.lists import all_items, print_items
 from commands.log_lines import log_options, print_log
 from commands.output import Column, json_text
-from commands.resources.lists import all_items, print_items
 
 F = TypeVar("F", bound=Callable[..., Any])
 _model = click.argument("model", metavar="MODEL")

@@ -10,8 +10,8 @@ from commands.editing.bodies import body_of, check_something, file_option
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
+from commands.lists import all_items, print_items
 from commands.output import Column
-from commands.resources.lists import all_items, print_items
 
 _model = click.argument("model", metavar="MODEL")
 _environment = click.argument("environment", metavar="NAME")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import Group
-from policy.groups import Enforcement, ThresholdKey, thresholds
+from policy.limits.groups import Enforcement, ThresholdKey, thresholds
 from policy.limits.limit import Limit, SlugLimits
 
 

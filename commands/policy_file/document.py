@@ -12,7 +12,7 @@ from commands.policy_file.schema_check import Problem, problems_of
 from commands.policy_file.trees import parents_first, path_up
 from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Webhook
 from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
-from policy.groups import MAX_DEPTH, Enforcement
+from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import IllegalLimitsError, Limit, SlugLimits, check_slug_limits, limit_of
 
 _Placed = tuple[Place, Group]

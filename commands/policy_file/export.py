@@ -9,7 +9,7 @@ from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.schema import VERSION
 from commands.policy_file.steps import wire_models
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
-from policy.groups import Enforcement
+from policy.limits.groups import Enforcement
 
 DEFAULT_NAME = "policy"
 

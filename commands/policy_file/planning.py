@@ -11,7 +11,7 @@ from typing import Any
 from commands.policy_file.cascade import exceeding_limits
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import Endpoint, Group, Kind, OwnedResource, PolicyFile, Secret, Webhook, Workspace
-from policy.groups import MAX_DEPTH, Enforcement
+from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import SlugLimits
 
 Value = Secret | Endpoint | Group | Webhook

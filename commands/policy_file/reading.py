@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from commands.connection import Client
+from commands.lists import Told, all_items
 from commands.policy_file.document import numbered, slug_limits
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, Webhook, Workspace
-from commands.resources.lists import Told, all_items
-from policy.groups import Enforcement
+from policy.limits.groups import Enforcement
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook)
 

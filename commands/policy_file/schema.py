@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
-from policy.groups import MAX_MODELS, Enforcement
+from policy.limits.groups import MAX_MODELS, Enforcement
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
 

@@ -12,7 +12,7 @@ from commands.policy_file.cascade import Transition, intermediate_models
 from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
-from policy.groups import Enforcement
+from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.snapshot import models_entry_to_wire
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from commands.policy_file.values import Group
-from policy.groups import MAX_DEPTH
+from policy.limits.groups import MAX_DEPTH
 
 
 def path_up(group: Group, groups: Mapping[str, Group]) -> list[Group]:

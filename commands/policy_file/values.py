@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from policy.groups import Enforcement
+from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 
 V_co = TypeVar("V_co", covariant=True)

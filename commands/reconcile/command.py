@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.errors import ManagementError
-from commands.forward.billing_events import Event, epoch_s, read_event, time_text
+from commands.errors import InvoiceError, ManagementError
+from commands.lists import items_of
 from commands.output import Column, json_text, table
-from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, InvoiceError, models_of
+from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, models_of
 from commands.reconcile.journal_check import Difference, JournalCheck, read_calls
-from commands.resources.lists import items_of
+from commands.records.billing_events import Event, epoch_s, read_event, time_text
 
 _EVENTS = "/v1/gateway/events"
 _ENDPOINTS = "/v1/gateway/endpoints"

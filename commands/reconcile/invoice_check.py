@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from commands.errors import ManagementError
-from commands.forward.billing_events import Event
+from commands.errors import InvoiceError
 from commands.reconcile.journal_check import Difference
+from commands.records.billing_events import Event
 
 FIGURES: Mapping[str, Callable[[Event], int]] = {
     "calls": lambda event: 1,
@@ -24,10 +24,6 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?=$|[T ])")
 _WHOLE = re.compile(r"\d{1,18}")
 Identity = tuple[str, ...]
 Sums = dict[Identity, list[int]]
-
-
-class InvoiceError(ManagementError):
-    """The invoice cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

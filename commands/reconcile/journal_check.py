@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from commands.errors import ManagementError
-from commands.forward.billing_events import Event, epoch_s
+from commands.errors import JournalError
+from commands.records.billing_events import Event, epoch_s
 
 SHIPPED = "shipped"
 WAITING = "journal"
@@ -16,10 +16,6 @@ REJECTED = "rejected"
 OPEN = "open"
 _STRENGTH = (OPEN, REJECTED, WAITING, SHIPPED)
 """A call that moved while the journals were read is found twice; the later state counts."""
-
-
-class JournalError(ManagementError):
-    """The journals cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from commands.connection import Connection, over_api
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import FORMATS, JSON_LINES, Listing, compact_json
+from commands.lists import limit_option, print_page
 from commands.output import Column
-from commands.resources.lists import limit_option, print_page
 from commands.times import time_from
 
 PATH = "/v1/audit_events"

@@ -11,8 +11,8 @@ from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
+from commands.lists import print_list
 from commands.output import Column
-from commands.resources.lists import print_list
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,8 +10,8 @@ from commands.connection import Connection, over_api
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
+from commands.lists import limit_option, print_page
 from commands.output import Column
-from commands.resources.lists import limit_option, print_page
 from commands.times import time_from
 
 _PATH = "/v1/gateway/events"

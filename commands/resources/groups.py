@@ -13,8 +13,8 @@ from commands.editing.limits import LimitChange, changed, limits_of, parse_limit
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, details
 from commands.group_tree.command import tree
+from commands.lists import print_list
 from commands.output import Column, json_text, table
-from commands.resources.lists import print_list
 
 _group = click.argument("group", metavar="ID")
 _limit_option = click.option(

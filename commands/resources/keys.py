@@ -10,8 +10,8 @@ from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
+from commands.lists import all_items, print_items
 from commands.output import Column
-from commands.resources.lists import all_items, print_items
 from policy.credentials import KeyKind
 
 _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]

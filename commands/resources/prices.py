@@ -7,8 +7,8 @@ import click
 
 from commands.billing.price_file import read_prices, set_prices
 from commands.connection import Client, Connection, over_api
+from commands.lists import print_list
 from commands.output import Column, json_text, table
-from commands.resources.lists import print_list
 
 _PATH = "/v1/gateway/prices"
 

@@ -15,8 +15,8 @@ from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
+from commands.lists import items_of, print_list
 from commands.output import Column
-from commands.resources.lists import items_of, print_list
 
 value_option = click.option(
     "--value-file",

@@ -14,8 +14,8 @@ from commands.connection import Client, Connection, over_api
 from commands.csv_text import csv_text
 from commands.editing import names
 from commands.editing.paths import path
+from commands.lists import all_items, print_items
 from commands.output import Column, json_text, table
-from commands.resources.lists import all_items, print_items
 from commands.times import time_from
 
 

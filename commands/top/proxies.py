@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from commands.errors import ManagementError
-from commands.top.rates import Rates, Sample, has_restarted, rates_of
+from commands.records.metrics_sample import Sample
+from commands.top.rates import Rates, has_restarted, rates_of
 
 Place = Callable[[], str]
 """Answers the URL of a proxy's metrics now; an `up` that starts anew may have other ports. Raises NoAccessError."""

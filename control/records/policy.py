@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 
 
 @dataclass(frozen=True, slots=True)

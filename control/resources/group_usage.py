@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from control.long_work import beside
 from control.records.usage import Bucket, Meter, Used
-from policy.groups import Group
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
+from policy.limits.groups import Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.windows import until_end_ms
 

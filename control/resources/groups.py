@@ -33,7 +33,8 @@ from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
 from control.resources.policy_feed import check_known_to_proxies
 from policy.endpoints import EndpointRuleError, check_slug
-from policy.groups import (
+from policy.limits.counter_layout import bucket_key
+from policy.limits.groups import (
     ChildExceedsParentError,
     Enforcement,
     Group,
@@ -45,7 +46,6 @@ from policy.groups import (
     inherit_enforcement,
     tightened,
 )
-from policy.limits.counter_layout import bucket_key
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
 
 MOST_FORGOTTEN = 10_000

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from policy.groups import Enforcement, Group, GroupNode
 from policy.limits.counter_layout import bucket_key, kind_mask
+from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.kinds import KIND_NUMBER, Kind
 from policy.limits.limit import Limit
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
 from policy.limits.effective import Plan, plan_for
+from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute

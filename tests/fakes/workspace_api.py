@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.errors import AwayError, RefusedError
 from policy.endpoints import EndpointRuleError, Target, VendorCConfig, check_slug, check_target
-from policy.groups import (
+from policy.limits.groups import (
     Enforcement,
     Group,
     GroupRuleError,

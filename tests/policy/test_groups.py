@@ -5,7 +5,7 @@ See docs/reference/management-api.md#the-group-tree.
 
 import pytest
 
-from policy.groups import (
+from policy.limits.groups import (
     MAX_DEPTH,
     ChildExceedsParentError,
     Enforcement,

@@ -9,7 +9,7 @@ from hypothesis import given
 from policy.credentials import KeyKind
 from policy.deployments import Deployment, HealthCheck, Where
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Enforcement, Group, GroupNode
+from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.snapshot import (
     EndpointRow,
     KeyRow,

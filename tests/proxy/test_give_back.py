@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from proxy.accounting.recovery import WITHDRAWN_STATUS

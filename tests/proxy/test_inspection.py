@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from policy.credentials import KeyKind
 from policy.deployments import Deployment, HealthCheck
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal

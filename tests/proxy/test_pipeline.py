@@ -14,7 +14,7 @@ from policy.billing import MAX_COUNT, Tokens
 from policy.credentials import digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import WorkspaceRow

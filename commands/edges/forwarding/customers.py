@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from commands.forward.receiver import ReceiverError
+from commands.records.receiver import ReceiverError
 
 _ENTITY = "external_entity_id"
 _CUSTOMER = "stripe_customer_id"

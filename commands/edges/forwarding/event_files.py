@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.forward.billing_events import Event
-from commands.forward.receiver import ReceiverError, Recovery, RefusedEvent
+from commands.records.billing_events import Event
+from commands.records.receiver import ReceiverError, Recovery, RefusedEvent
 
 
 class LinesFile:

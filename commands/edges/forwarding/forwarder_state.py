@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from commands.errors import ManagementError
-from commands.forward.billing_events import Position, epoch_s
-from commands.forward.progress import Progress
+from commands.records.billing_events import Position, epoch_s
+from commands.records.progress import Progress
 from runtime.file_locks import try_lock
 
 KEYS_KEPT_S = 3 * 86_400

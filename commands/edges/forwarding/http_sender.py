@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from commands.forward.answers import Answer
-from commands.forward.receiver import ReceiverAwayError, ReceiverError
+from commands.records.receiver import Answer, ReceiverAwayError, ReceiverError
 
 TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0

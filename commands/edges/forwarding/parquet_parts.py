@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from commands.forward.billing_events import Event, Position
-from commands.forward.receiver import ReceiverError, Recovery, RefusedEvent
+from commands.records.billing_events import Event, Position
+from commands.records.receiver import ReceiverError, Recovery, RefusedEvent
 
 _AFTER = b"tollgate.after"
 _KEY = "idempotency_key"

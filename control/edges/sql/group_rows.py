@@ -14,7 +14,7 @@ from control.edges.sql.tables import api_keys, groups
 from control.long_work import CHARS_PER_ITEM, beside
 from control.records.policy import GroupFilter, GroupRecord
 from policy.exact_json import array_items
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from policy.groups import MAX_DEPTH
+from policy.limits.groups import MAX_DEPTH
 from proxy.edges.policy.replica_file import SCHEMA_VERSION, connect_readonly, file_version
 from proxy.errors import PolicyUnavailableError
 from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors

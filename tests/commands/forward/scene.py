@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from commands.edges.forwarding.forwarder_state import ForwarderState, opened
-from commands.forward.billing_events import Event
 from commands.forward.event_batches import EventList
 from commands.forward.forwarder import DeadLetters, Forwarder, Options
-from commands.forward.progress import Progress
-from commands.forward.receiver import Receiver, Recovery, RefusedEvent
 from commands.forward.retries import Retries
+from commands.records.billing_events import Event
+from commands.records.progress import Progress
+from commands.records.receiver import Receiver, Recovery, RefusedEvent
 from tests.fakes.listed_events import START_MS, ListedEvents, time_text
 
 START = time_text(START_MS)

@@ -14,11 +14,11 @@ import pytest
 from commands.edges.forwarding.event_files import JsonlFile, LinesFile
 from commands.edges.forwarding.forwarder_state import StateError, opened, read_progress
 from commands.edges.forwarding.parquet_parts import ParquetParts
-from commands.forward.billing_events import Event
-from commands.forward.billing_events import time_text as time_of
 from commands.forward.forwarder import InDoubtError, RefusedEventError
-from commands.forward.receiver import ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 from commands.forward.retries import GaveUpError
+from commands.records.billing_events import Event
+from commands.records.billing_events import time_text as time_of
+from commands.records.receiver import ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 from tests.commands.forward.scene import START, DiedError, Scene, Steps
 from tests.fakes.listed_events import START_MS, ListedEvents, keys, listed_event, time_text
 

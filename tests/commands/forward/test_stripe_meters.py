@@ -9,10 +9,9 @@ import pytest
 
 from commands.edges.forwarding.event_files import LinesFile
 from commands.edges.forwarding.forwarder_state import read_progress
-from commands.forward.answers import Answer
 from commands.forward.forwarder import RefusedEventError
-from commands.forward.receiver import ReceiverAwayError
 from commands.forward.stripe_meters import Meter, StripeReceiver
+from commands.records.receiver import Answer, ReceiverAwayError
 from tests.commands.forward.scene import Scene
 from tests.fakes.listed_events import ListedEvents, listed_event
 

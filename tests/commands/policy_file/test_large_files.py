@@ -12,7 +12,7 @@ from commands.policy_file.document import read_document
 from commands.policy_file.export import export_value
 from commands.policy_file.values import Group, OwnedResource, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml, yaml_of
-from policy.groups import Enforcement
+from policy.limits.groups import Enforcement
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from tests.proxy.growth.work import check_grows_linearly

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from commands.edges.invoice_file import opened_invoice
-from commands.forward.billing_events import read_event
-from commands.reconcile.invoice_check import Columns, InvoiceCheck, InvoiceError, models_of
+from commands.errors import InvoiceError
+from commands.reconcile.invoice_check import Columns, InvoiceCheck, models_of
+from commands.records.billing_events import read_event
 from tests.fakes.listed_events import listed_event
 
 DAY = listed_event(0)["timestamp"][:10]

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from commands.edges.journal_lines import journal_lines
-from commands.forward.billing_events import epoch_s, read_event
-from commands.reconcile.journal_check import JournalCheck, JournalError, read_calls
+from commands.errors import JournalError
+from commands.reconcile.journal_check import JournalCheck, read_calls
+from commands.records.billing_events import epoch_s, read_event
 from tests.fakes.listed_events import START_MS, listed_event, time_text
 
 WINDOW = (epoch_s(time_text(START_MS)), epoch_s(time_text(START_MS + 1000)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from commands.edges.metrics_reader import sample_of
-from commands.top.rates import IN_FLIGHT, PARKED, REQUESTS, TOKENS, Sample
+from commands.records.metrics_sample import IN_FLIGHT, PARKED, REQUESTS, TOKENS, Sample
 
 Calls = Mapping[tuple[str, str, str], int]
 """By group, slug and status. Each took ten tokens if it was answered 200."""

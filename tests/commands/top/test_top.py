@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from commands.edges.metrics_reader import sample_of
 from commands.errors import AwayError, ManagementError, RefusedError
+from commands.records.metrics_sample import Sample
 from commands.top.command import follow
 from commands.top.proxies import Follower, View
-from commands.top.rates import Sample
 from commands.top.screen import in_place, json_line, log_line, screen
 from control.operator.cli import tollgate
 from tests.commands.top.scrapes import Calls, sample

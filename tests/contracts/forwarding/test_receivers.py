@@ -12,9 +12,8 @@ from commands.edges.forwarding.event_files import LinesFile
 from commands.edges.forwarding.forwarder_state import read_progress
 from commands.edges.forwarding.http_sender import HttpSender, retry_after_s
 from commands.forward import cloud_events, stripe_meters
-from commands.forward.answers import Answer
-from commands.forward.billing_events import read_event
-from commands.forward.receiver import Receiver, ReceiverAwayError, ReceiverError
+from commands.records.billing_events import read_event
+from commands.records.receiver import Answer, Receiver, ReceiverAwayError, ReceiverError
 from tests.commands.forward.scene import Scene
 from tests.contracts.forwarding.scripted_billing import BEHAVIOURS, ScriptedBilling, running
 from tests.fakes.listed_events import ListedEvents, listed_event

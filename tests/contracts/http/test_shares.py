@@ -8,7 +8,7 @@ import pytest
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import KeyRow, WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits

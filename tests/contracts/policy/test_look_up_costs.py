@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from policy.groups import MAX_DEPTH, Enforcement, Group
+from policy.limits.groups import MAX_DEPTH, Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, group_to_wire

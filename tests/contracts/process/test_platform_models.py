@@ -14,7 +14,7 @@ import pytest
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import ACTIVE, LOADING_MODEL, Deployment, HealthCheck
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, group_to_wire
 from tests.contracts.process.test_supervisor import ANSWER, World, a_world, make_key

@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 
 from policy.credentials import KeyKind, digest_of
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import redis
 
-from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import calendar_usage
 from policy.limits.effective import Plan, plan_for
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.limits.settlement import Estimate, Reservation, Settlement

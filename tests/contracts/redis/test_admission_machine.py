@@ -22,11 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from policy.groups import Group
 from policy.limits.admission import Decision, Tightest, admit, revoke_takes, settle
 from policy.limits.counter_hash import CounterHash, number_of
 from policy.limits.counter_layout import calendar_usage, closed_field, kind_mask, rate_usage, time_ms, windows_field
 from policy.limits.effective import Bound, Plan
+from policy.limits.groups import Group
 from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from control.edges.sql.tables import groups
-from policy.groups import MAX_MODELS
+from policy.limits.groups import MAX_MODELS
 from tests.control.plane import ControlPlane
 
 LEVELS = 5

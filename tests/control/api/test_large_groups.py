@@ -12,7 +12,7 @@ import pytest
 
 from control.api.groups import CreateGatewayGroupRequestV1, GatewayGroupsResponseV1, GatewayGroupV1
 from control.full_collections import defer_full_collections
-from policy.groups import MAX_MODELS
+from policy.limits.groups import MAX_MODELS
 from tests.control.api.large_groups import full_models, full_tree, old_group
 from tests.control.plane import SLUG, ControlPlane
 

@@ -18,9 +18,9 @@ from control.api.protocol.times import parse_time_ns
 from control.records.usage import Bucket, Meter, Used
 from control.resources.group_usage import GroupLimits, read_usage
 from control.resources.groups import read_group
-from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.limits.settlement import Estimate

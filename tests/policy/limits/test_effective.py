@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.groups import Enforcement, Group
 from policy.limits.effective import Bound, bounds_of_each, limit_set, plan_for
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import KINDS, LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from tests.policy.limits.trees import SLUGS, group, levels_for, paths

@@ -18,7 +18,7 @@ from typing import Any
 
 from policy.credentials import KeyKind
 from policy.endpoints import Target
-from policy.groups import Enforcement, Group
+from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal

@@ -1,5 +1,5 @@
 // What a change of a group's models and limits means for it and for the groups below it, in words.
-// The rules are those of policy/groups.py and policy/limits/effective.py; the API decides when it saves.
+// The rules are those of policy/limits/groups.py and policy/limits/effective.py; the API decides when it saves.
 
 import { count } from "../format.mjs";
 import { KINDS, kindText } from "../limit_kinds.mjs";

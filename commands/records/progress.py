@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commands.forward.billing_events import Position, epoch_s
+from commands.records.billing_events import Position, epoch_s
 
 
 @dataclass(frozen=True, slots=True)

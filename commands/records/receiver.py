@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commands.errors import ManagementError
-from commands.forward.billing_events import Event, Position
+from commands.records.billing_events import Event, Position
 
 
 class ReceiverError(ManagementError):
@@ -27,6 +27,15 @@ class ReceiverAwayError(ManagementError):
         super().__init__(message)
         self.is_in_doubt = is_in_doubt
         self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A receiver's answer over HTTP: the status, the start of the body, and how long to wait if it says so."""
+
+    status: int
+    body: bytes = b""
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
