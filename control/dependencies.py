@@ -20,7 +20,7 @@ from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
-from control.resources.platform.loads import Loads
+from control.resources.platform.loads import LoadBook
 from control.resources.policy_feed import FeedReader, OlderProxies
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
@@ -52,7 +52,7 @@ class Dependencies:
     hourly_sums: HourlySumMaker
     readiness: ReadinessChecks
     deployment_logs: Logs
-    loads: Loads
+    loads: LoadBook
     load_reports: LoadReports
     training_output: JobOutput
     links: LinkSealer

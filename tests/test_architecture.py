@@ -408,20 +408,19 @@ def room_of(name: str) -> str:
 
 
 def counterparts_have_one_protocol(sources: Sources) -> list[str]:
-    """In the proxy no two protocols have one name, and stages define none: `proxy/parts.py` has what they work with."""
+    """In a package no two protocols have one name. Stages define none: `proxy/parts.py` has what they work with."""
     problems: list[str] = []
-    seen: dict[str, str] = {}
+    places: dict[tuple[str, str], str] = {}
     for module in sources.values():
-        if not module.name.startswith("proxy."):
-            continue
+        package = module.name.partition(".")[0]
         for node in module.classes:
             if not any(ast.unparse(base) == "Protocol" for base in node.bases):
                 continue
             if within(module.name, ("proxy.stages.",)):
                 problems.append(module.at(node, f"{node.name}: what stages work with is in proxy/parts.py"))
-            elif node.name in seen:
-                problems.append(module.at(node, f"{node.name} is a protocol of {seen[node.name]}, too"))
-            seen[node.name] = module.path
+            elif (package, node.name) in places:
+                problems.append(module.at(node, f"{node.name} is a protocol of {places[package, node.name]}, too"))
+            places[package, node.name] = module.path
     return problems
 
 
@@ -874,6 +873,11 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
         counterparts_have_one_protocol,
         {"proxy/a.py": "class A(Protocol): ...", "proxy/b.py": "class A(B, Protocol): ..."},
         "proxy/b.py:1: A is a protocol of proxy/a.py, too",
+    ),
+    (
+        counterparts_have_one_protocol,
+        {"control/a.py": "class A(Protocol): ...", "control/b/c.py": "class A(Protocol): ..."},
+        "control/b/c.py:1: A is a protocol of control/a.py, too",
     ),
     (counterparts_have_one_protocol, {"proxy/stages/a.py": "class A(Protocol): ..."}, "proxy/stages/a.py:1"),
     (only_rows_publish, {"control/resources/a.py": "tx.publish(kind, id, None)"}, "control/resources/a.py:1"),

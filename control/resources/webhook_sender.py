@@ -31,7 +31,7 @@ from runtime.log_lines import OutageLog
 log = logging.getLogger(__name__)
 
 
-class Client(Protocol):
+class ReceiverClient(Protocol):
     """Posts one message; never raises."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt: ...
@@ -61,7 +61,7 @@ class WebhookSender:
     def __init__(
         self,
         store: Store,
-        client: Client,
+        client: ReceiverClient,
         secret_keys: Sequence[bytes],
         count: Callable[[str], None],
         options: SenderOptions | None = None,

@@ -22,7 +22,7 @@ from control.resources.changes.shown_platform import deployment_sides
 from control.resources.endpoints import UpstreamUrls
 from control.resources.logs import Logs, now_ns
 from control.resources.platform import statuses
-from control.resources.platform.loads import Loads
+from control.resources.platform.loads import LoadBook
 from control.resources.platform.models import find_model, with_model_locked
 from policy.deployments import DEFAULT_ENVIRONMENT, DEPLOYING, DEVELOPMENT, HAS_FAILED, deployment_of
 from policy.endpoints import EndpointRuleError
@@ -111,7 +111,7 @@ async def check_replicas(urls: UpstreamUrls, replicas: Sequence[str]) -> tuple[s
 
 
 async def replace_replicas(
-    store: Store, loads: Loads, ref: DeploymentRef, replicas: tuple[str, ...]
+    store: Store, loads: LoadBook, ref: DeploymentRef, replicas: tuple[str, ...]
 ) -> DeploymentRecord:
     """Replace the whole list."""
     reports = await _loads(store, loads, ref)
@@ -122,7 +122,7 @@ async def replace_replicas(
     return await _change(store, ref, "set_replicas", changed)
 
 
-async def activate_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> DeploymentRecord:
+async def activate_deployment(store: Store, loads: LoadBook, ref: DeploymentRef) -> DeploymentRecord:
     reports = await _loads(store, loads, ref)
 
     def changed(record: DeploymentRecord) -> DeploymentRecord:
@@ -135,7 +135,7 @@ async def deactivate_deployment(store: Store, ref: DeploymentRef) -> DeploymentR
     return await _change(store, ref, "deactivate", statuses.deactivated)
 
 
-async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
+async def retry_deployment(store: Store, loads: LoadBook, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
     """Try again a deployment that has failed. Returns whether it had failed, and its record now."""
     reports = await _loads(store, loads, ref)
     tried: list[bool] = []
@@ -189,7 +189,7 @@ async def read_deployments(
 
 
 async def summarize(
-    store: Store, loads: Loads, model_id: str, records: Sequence[DeploymentRecord]
+    store: Store, loads: LoadBook, model_id: str, records: Sequence[DeploymentRecord]
 ) -> list[DeploymentSummary]:
     """Return these deployments of one model with what changes without them."""
     async with store.read() as conn:
@@ -206,7 +206,7 @@ async def summarize(
     ]
 
 
-async def _loads(store: Store, loads: Loads, ref: DeploymentRef) -> Mapping[str, Load]:
+async def _loads(store: Store, loads: LoadBook, ref: DeploymentRef) -> Mapping[str, Load]:
     """Return the proxies' report of the deployment. Read before the transaction, which may find another one by then."""
     return await loads.loads([(await read_deployment(store, ref)).id])
 

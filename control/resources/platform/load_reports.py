@@ -7,7 +7,7 @@ See docs/reference/management-api.md#load.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from control.errors import DatabaseUnavailableError, DeploymentNotFoundError
 from control.records.loads import Load
 from control.records.models import ReportedDeployment
 from control.resources.platform import deployments, statuses
+from control.resources.platform.loads import LoadBook
 from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
 from control.shared_work import SharedWork
 from policy.deployment_load import DeploymentLoad
@@ -27,14 +28,6 @@ _ROWS_AT_ONCE = 100
 ReportedIds = tuple[tuple[str, str], ...]
 """Deployments, each with the model that the proxy takes for its own."""
 log = logging.getLogger(__name__)
-
-
-class LoadBook(Protocol):
-    """The latest figures of all machines, in Redis or in this process. Never raises for an outage of Redis."""
-
-    async def report(self, machine: str, loads: Sequence[DeploymentLoad]) -> None: ...
-
-    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
 
 
 class WakeHooks(Protocol):

@@ -5,13 +5,18 @@ from typing import Protocol
 
 from control.records.loads import Load
 from control.records.models import DeploymentRecord
+from policy.deployment_load import DeploymentLoad
 from policy.deployments import NOT_SERVING, PARKING
 
 
-class Loads(Protocol):
-    """The latest reports. A deployment that no machine has reported may be missing from the answer."""
+class LoadBook(Protocol):
+    """The latest figures of all machines, in Redis or in this process. Never raises for an outage of Redis."""
 
-    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
+    async def report(self, machine: str, loads: Sequence[DeploymentLoad]) -> None: ...
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
+        """The latest reports. A deployment that no machine has reported may be missing from the answer."""
+        ...
 
 
 def active_replicas(record: DeploymentRecord, load: Load) -> int:

@@ -27,7 +27,7 @@ _CLAIMS_AT_ONCE = 4
 log = logging.getLogger(__name__)
 
 
-class Client(Protocol):
+class HookClient(Protocol):
     """Posts to one hook. Returns what went wrong, or ""; never raises."""
 
     async def post(self, url: str, body: bytes) -> str: ...
@@ -36,7 +36,7 @@ class Client(Protocol):
 class WakeSender:
     """One process's sender. Calls `count` with each outcome: `answered` or `failed`."""
 
-    def __init__(self, store: Store, client: Client, count: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, client: HookClient, count: Callable[[str], None]) -> None:
         self._store = store
         self._client = client
         self._count = count

@@ -14,7 +14,7 @@ from control.edges.redis.client import connect
 from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
 from control.records import loads
 from control.records.loads import FIGURES_LAST_MS, HEALTH_LASTS_MS, Load
-from control.resources.platform.load_reports import LoadBook
+from control.resources.platform.loads import LoadBook
 from policy.deployment_load import DeploymentLoad
 from runtime.redis.routed import RoutedRedis
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis

@@ -26,7 +26,7 @@ _DAY = f"e.timestamp_ms - e.timestamp_ms % {DAY_MS}"
 
 @dataclass(frozen=True, slots=True)
 class EventSums:
-    """A `UsageSource` over the events of a window, as long as they are kept."""
+    """A `SumSource` over the events of a window, as long as they are kept."""
 
     conn: Connection
     window: Window

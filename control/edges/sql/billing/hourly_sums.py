@@ -26,7 +26,7 @@ recursion it expects a million, and then reads the whole table first, for a Bloo
 
 @dataclass(frozen=True, slots=True)
 class HourlySums:
-    """A `UsageSource` over a window of whole hours that are added up."""
+    """A `SumSource` over a window of whole hours that are added up."""
 
     conn: Connection
     window: Window

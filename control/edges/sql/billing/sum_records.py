@@ -76,7 +76,7 @@ class Entities(NamedTuple):
     last: str | None
 
 
-class UsageSource(Protocol):
+class SumSource(Protocol):
     """Sums over a window: of one workspace, and of the first entity that the window names, if it names one."""
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:

@@ -7,12 +7,12 @@ from sqlalchemy import text
 from control.edges.sql.billing.event_sums import EventSums
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.hourly_sums import HourlySums
-from control.edges.sql.billing.sum_records import Entities, UsageSource
+from control.edges.sql.billing.sum_records import Entities, SumSource
 from control.edges.sql.store import Connection
 from control.records.events import Window
 
 
-async def sources_of(conn: Connection, window: Window) -> Sequence[UsageSource]:
+async def sources_of(conn: Connection, window: Window) -> Sequence[SumSource]:
     """Sources that together have each call of the window once."""
     parts = (await summed_hours(conn, window.workspace_id)).parts_of(window)
     events = [EventSums(conn, part) for part in (parts.before, parts.after) if part.start_ms < part.end_ms]
@@ -24,7 +24,7 @@ async def sources_of(conn: Connection, window: Window) -> Sequence[UsageSource]:
     return [HourlySums(conn, parts.hours), *events]
 
 
-async def next_entities(sources: Sequence[UsageSource], after: str, sums: int) -> Entities:
+async def next_entities(sources: Sequence[SumSource], after: str, sums: int) -> Entities:
     """The next entities that may have calls in the window: so many that a day has about `sums` sums of them."""
     ends = [await source.last_entity(after, sums) for source in sources]
     return Entities(after, min((last for last in ends if last is not None), default=None))
