@@ -324,6 +324,7 @@ class Machine(RuleBasedStateMachine):
         assert leftovers(self.own) == []
         for request in self.requests:
             assert self.both(lambda queue, id=request.id: queue.state(WS, id)) is None
+        self.run(self.real.close())
 
     def deliver_one(self) -> bool:
         known = len(self.deliveries)
