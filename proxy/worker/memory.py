@@ -34,12 +34,8 @@ def keep_room() -> None:
 
 
 def return_free_memory() -> None:
-    """Return free memory to the system: CPython its empty arenas, glibc the free pages inside its heap.
-
-    A full collection empties the free lists of tuples and others, which hold arenas. On its own glibc returns only
-    free memory at the heap's end, and `keep_room` stops even that.
-    """
-    gc.collect()
+    """Have glibc return the free pages inside its heap. On its own it returns only those at the heap's end, and
+    `keep_room` stops even that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
