@@ -59,8 +59,8 @@ class AsyncRig(PathRig):
 
     def parts(self) -> Parts:
         queueing = AsyncQueueing(queue=self.queue, webhook_urls=self.urls, counts=self.counts, max_body_bytes=1000)
-        given = replace(super().parts(), replicas=self.scripted)
-        return replace(given, async_queueing=queueing if self.set_up else None)
+        parts = replace(super().parts(), replicas=self.scripted)
+        return replace(parts, async_queueing=queueing if self.set_up else None)
 
     def deploy(self, status: str) -> None:
         self.directory.models[MODEL] = model(status)
@@ -349,16 +349,16 @@ async def test_status_is_told(rig: AsyncRig, prefix: str) -> None:
     incoming.target = f"{'/async_request' if prefix == 'host' else prefix}/{id}?x=1"
     outgoing = await rig.serve(incoming)
     assert outgoing.status == 200
-    told = outgoing.json
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["created_at"])
-    assert told == {
+    state = outgoing.json
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", state["created_at"])
+    assert state == {
         "request_id": id,
         "model_id": MODEL,
         "deployment_id": "dep_1",
         "status": "QUEUED",
         "webhook_status": "PENDING",
-        "created_at": told["created_at"],
-        "status_at": told["created_at"],
+        "created_at": state["created_at"],
+        "status_at": state["created_at"],
         "errors": [],
     }
     assert (await rig.serve(about(id, "HEAD"))).status == 200
@@ -367,9 +367,9 @@ async def test_status_is_told(rig: AsyncRig, prefix: str) -> None:
 async def test_failed_request_tells_why(rig: AsyncRig) -> None:
     id = await rig.queued()
     await rig.queue.fail_deployment(DEPLOYMENT)
-    told = (await rig.serve(about(id))).json
-    assert (told["status"], told["webhook_status"]) == ("FAILED", "NO_WEBHOOK_PROVIDED")
-    [error] = told["errors"]
+    state = (await rig.serve(about(id))).json
+    assert (state["status"], state["webhook_status"]) == ("FAILED", "NO_WEBHOOK_PROVIDED")
+    [error] = state["errors"]
     assert error == {"code": "MODEL_DOES_NOT_EXIST", "message": error["message"]}
 
 
@@ -385,9 +385,9 @@ async def test_cancel_says_whether_it_was_canceled(rig: AsyncRig) -> None:
         message = f"The request {words} and can no longer be canceled"
         assert (outgoing.status, outgoing.json) == (200, {"request_id": id, "canceled": False, "message": message})
     assert (await rig.serve(about(canceled))).json["errors"] == []
-    taken = rig.counts.take()
-    assert taken["requests"] == [("w1", MODEL, "dep_1", "CANCELED", 1)], "who cancels a request, counts its end"
-    assert sum(taken["histograms"]["queued"][0]) == 1
+    counts = rig.counts.take()
+    assert counts["requests"] == [("w1", MODEL, "dep_1", "CANCELED", 1)], "who cancels a request, counts its end"
+    assert sum(counts["histograms"]["queued"][0]) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
@@ -560,10 +560,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> AsyncRig:
 
 
 async def test_submissions_of_a_workspace_are_limited_together(few: AsyncRig) -> None:
-    for left in (1, 0):
+    for remaining in (1, 0):
         outgoing = await few.serve(asking())
         assert outgoing.status == 201
-        assert outgoing.header("x-ratelimit-remaining-requests") == str(left)
+        assert outgoing.header("x-ratelimit-remaining-requests") == str(remaining)
     outgoing = await few.serve(asking("/development/async_predict"))
     assert (outgoing.status, outgoing.json["error_code"]) == (429, "RATE_LIMITED")
     assert outgoing.json["error"] == "Rate limit exceeded for async_predict: 2 REQUEST per MINUTE"

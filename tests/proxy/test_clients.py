@@ -81,11 +81,11 @@ async def test_error_instead_of_a_response_is_a_502(rig: PathRig) -> None:
 
 @pytest.mark.parametrize("status", [200, 429, 500])
 async def test_upstreams_retry_headers_pass(rig: PathRig, status: int) -> None:
-    sent = [("x-should-retry", "false"), ("retry-after", "7"), ("request-id", "req_theirs"), ("x-other", "1")]
+    retry_headers = [("x-should-retry", "false"), ("retry-after", "7"), ("request-id", "req_theirs"), ("x-other", "1")]
     body = COMPLETION if status == 200 else {"error": {"message": "no"}}
-    rig.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *sent]))
+    rig.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *retry_headers]))
     outgoing = await rig.serve(asking())
-    assert [(name, outgoing.header(name)) for name, _ in sent[:3]] == sent[:3]
+    assert [(name, outgoing.header(name)) for name, _ in retry_headers[:3]] == retry_headers[:3]
     assert outgoing.header("x-other") is None
 
 
@@ -196,7 +196,7 @@ async def test_translated_error_has_the_fields_of_chat_completions(rig: PathRig)
 
 
 @pytest.mark.parametrize(
-    ("query", "kept"),
+    ("query", "query_upstream"),
     [
         ("?beta=true", "?beta=true"),
         ("?key=tg_x&beta=true&beta=false&api-version=1", "?beta=true"),
@@ -207,11 +207,11 @@ async def test_translated_error_has_the_fields_of_chat_completions(rig: PathRig)
         ("", ""),
     ],
 )
-async def test_only_allowed_query_parameters_go_upstream(rig: PathRig, query: str, kept: str) -> None:
+async def test_only_allowed_query_parameters_go_upstream(rig: PathRig, query: str, query_upstream: str) -> None:
     use_provider(rig, "VENDOR_A")
     rig.upstream.will(answer(raw(MESSAGE)))
     assert (await rig.serve(messages(f"/v1/messages{query}"))).status == 200
-    assert rig.upstream.calls[0].url == f"https://vendor-a.test/v1/messages{kept}"
+    assert rig.upstream.calls[0].url == f"https://vendor-a.test/v1/messages{query_upstream}"
 
 
 async def test_translated_call_drops_its_query(rig: PathRig) -> None:
@@ -241,10 +241,10 @@ async def test_foreign_second_credential_is_ignored_and_never_forwarded(
     incoming = asking()
     incoming.fields = [("authorization", authorization), ("x-api-key", x_api_key)]
     assert (await rig.serve(incoming)).status == 200
-    [sent] = rig.upstream.calls
-    assert sent.headers["authorization"] == "Bearer sk-upstream-secret"
-    assert FOREIGN_CREDENTIAL not in str((sent, rig.meters.calls))
-    assert KEY not in str(sent)
+    [call] = rig.upstream.calls
+    assert call.headers["authorization"] == "Bearer sk-upstream-secret"
+    assert FOREIGN_CREDENTIAL not in str((call, rig.meters.calls))
+    assert KEY not in str(call)
     assert rig.directory.confirmations == 0
 
 

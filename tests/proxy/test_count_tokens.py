@@ -33,14 +33,14 @@ async def ask(rig: PathRig, target: Target, **headers: str) -> FakeOutgoing:
 
 def targets(*providers: str) -> list[Any]:
     config = VendorCConfig("p", "l")
-    known = {
+    target_of = {
         "VENDOR_A": Target("VENDOR_A", secret_id="s1", target_model="their-model"),
         "VENDOR_B": Target("VENDOR_B", secret_id="s1", target_model="their-model"),
         "VENDOR_B_COMPATIBLE": COMPATIBLE,
         "VENDOR_C": Target("VENDOR_C", secret_id="s1", vendor_c_config=config, target_model="their-model"),
         "PLATFORM": platform(),
     }
-    return [pytest.param(known[provider], id=provider) for provider in providers]
+    return [pytest.param(target_of[provider], id=provider) for provider in providers]
 
 
 @pytest.mark.parametrize("target", targets("VENDOR_A", "VENDOR_B_COMPATIBLE", "PLATFORM"))
@@ -128,8 +128,8 @@ async def test_target_counts_what_the_message_would_send(rig: PathRig) -> None:
     rig.upstream.will(answer(COUNTED), answer(b"{}"))
     for path in (PATH, "/v1/messages"):
         await rig.serve(FakeIncoming(path).saying(ASKED | {"messages": turns}))
-    counted, sent = (json.loads(bytes(call.body)) for call in rig.upstream.calls)
-    assert counted == sent
+    counted, message_body = (json.loads(bytes(call.body)) for call in rig.upstream.calls)
+    assert counted == message_body
     assert sealed not in json.dumps(counted)
 
 

@@ -84,8 +84,8 @@ async def test_server_that_speaks_the_callers_dialect_is_asked_in_it(rig: PathRi
     outgoing = await send_messages(rig, top_k=3)
     assert outgoing.json == MESSAGE | {"model": SLUG}
     assert paths(rig) == [MESSAGES_PATH]
-    sent = rig.upstream.calls[0].headers
-    assert sent["authorization"] == f"Bearer {sent['x-api-key']}"
+    headers = rig.upstream.calls[0].headers
+    assert headers["authorization"] == f"Bearer {headers['x-api-key']}"
 
 
 @pytest.mark.parametrize("status", [404, 405])
@@ -277,11 +277,11 @@ async def test_header_names_what_the_second_dialect_left_out(rig: PathRig) -> No
 async def test_caller_is_told_that_the_target_does_not_think(rig: PathRig) -> None:
     rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
     function = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    for choice, told in (("required", 'off; reason="the tool choice forces a call"'), ("auto", None)):
+    for choice, notice in (("required", 'off; reason="the tool choice forces a call"'), ("auto", None)):
         rig.upstream.will(said(MESSAGE))
         outgoing = await rig.serve(asking(reasoning_effort="high", tools=[function], tool_choice=choice))
         assert outgoing.status == 200
-        assert outgoing.header("x-tollgate-reasoning") == told
+        assert outgoing.header("x-tollgate-reasoning") == notice
 
 
 async def test_unknown_reason_for_an_end_is_logged_once_per_word(

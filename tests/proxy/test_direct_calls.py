@@ -78,11 +78,11 @@ async def test_predict_sends_any_body_to_the_replica_and_returns_its_answer(rig:
     body = bytes(range(256))
     rig.upstream.will(answer(b"\x00\xff", 201, (("content-type", "image/png"), ("etag", '"1"'), ("set-cookie", "a"))))
     outgoing = await rig.serve(asking("/production/predict?a=1&a=2", body=body, content_type="application/x-thing"))
-    [sent] = rig.upstream.calls
-    assert (sent.method, sent.url, bytes(sent.body)) == ("POST", f"{REPLICA}/predict?a=1&a=2", body)
-    assert sent.reach is Reach.REPLICA
-    assert sent.headers["content-type"] == "application/x-thing"
-    assert WORKSPACE_KEY not in repr(sent)
+    [call] = rig.upstream.calls
+    assert (call.method, call.url, bytes(call.body)) == ("POST", f"{REPLICA}/predict?a=1&a=2", body)
+    assert call.reach is Reach.REPLICA
+    assert call.headers["content-type"] == "application/x-thing"
+    assert WORKSPACE_KEY not in repr(call)
     assert (outgoing.status, outgoing.body) == (201, b"\x00\xff")
     assert outgoing.header("etag") == '"1"'
     assert outgoing.header("set-cookie") is None
@@ -93,8 +93,8 @@ async def test_predict_sends_any_body_to_the_replica_and_returns_its_answer(rig:
 async def test_sync_keeps_method_path_query_and_status(rig: DirectRig, method: str) -> None:
     rig.upstream.will(answer(status=204, headers=(), pieces=[b""]))
     outgoing = await rig.serve(asking("/environments/STAGING/sync/v1/x%2Fy?q=%20", method, b""))
-    [sent] = rig.upstream.calls
-    assert (sent.method, sent.url) == (method, f"{REPLICA}/v1/x%2Fy?q=%20")
+    [call] = rig.upstream.calls
+    assert (call.method, call.url) == (method, f"{REPLICA}/v1/x%2Fy?q=%20")
     assert outgoing.status == 204
 
 
@@ -310,11 +310,11 @@ ERRORS: dict[str, tuple[FakeAnswer, int, object]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "status", "body"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize(("reply", "status", "body"), ERRORS.values(), ids=ERRORS)
 async def test_errors_of_a_replica_reach_the_caller_by_the_table(
-    rig: DirectRig, given: FakeAnswer, status: int, body: object
+    rig: DirectRig, reply: FakeAnswer, status: int, body: object
 ) -> None:
-    rig.upstream.will(FakeAnswer(given.status, given.headers, given.pieces.copy()))
+    rig.upstream.will(FakeAnswer(reply.status, reply.headers, reply.pieces.copy()))
     outgoing = await rig.serve(asking())
     assert (outgoing.status, outgoing.json) == (status, body)
     assert outgoing.header("location") is None
@@ -457,7 +457,7 @@ async def test_caller_who_leaves_at_any_await_leaves_nothing(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(given.closed for given in answers)
+    assert all(reply.closed for reply in answers)
     assert [call.status for call in rig.meters.calls] == [499]
     assert [ended.status for call in rig.scripted.calls for ended in call.ends] == [499] * len(rig.scripted.calls)
     assert rig.meters.capacity is not None
@@ -507,8 +507,8 @@ async def test_credentials_and_unlisted_fields_never_reach_the_replica(rig: Dire
     incoming.fields += SECRET_FIELDS
     rig.upstream.will(answer(b"1"))
     await rig.serve(incoming)
-    sent = rig.upstream.calls[0].headers
-    assert set(sent) == {"x-request-id", "accept-encoding", "content-type", "accept", "if-match"}
+    headers = rig.upstream.calls[0].headers
+    assert set(headers) == {"x-request-id", "accept-encoding", "content-type", "accept", "if-match"}
 
 
 # Waking.
@@ -518,8 +518,8 @@ async def test_credentials_and_unlisted_fields_never_reach_the_replica(rig: Dire
 async def test_wake_is_accepted_without_a_call(rig: DirectRig, where: str) -> None:
     outgoing = await rig.serve(asking(f"/{where}/wake", body=b""))
     assert (outgoing.status, outgoing.json) == (202, {})
-    [wanted] = rig.scripted.woken
-    assert (wanted.workspace_id, wanted.model_id) == ("w1", MODEL)
+    [want] = rig.scripted.woken
+    assert (want.workspace_id, want.model_id) == ("w1", MODEL)
     assert not rig.scripted.calls
     assert rig.meters.calls[0].labels.model_id == MODEL
 

@@ -28,9 +28,9 @@ ANSWER = b'{"model":"m","usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 @pytest.fixture(params=LIMITS)
 def rig(request: pytest.FixtureRequest) -> PathRig:
-    made = PathRig()
-    made.directory.limit(*LIMITS[request.param])
-    return made
+    path_rig = PathRig()
+    path_rig.directory.limit(*LIMITS[request.param])
+    return path_rig
 
 
 def used(rig: PathRig) -> tuple[int, int]:

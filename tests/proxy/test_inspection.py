@@ -83,10 +83,10 @@ def show(data: Path, *arguments: str) -> str:
 
 @pytest.mark.usefixtures("replica")
 def test_overview_counts_rows(tmp_path: Path) -> None:
-    shown = show(tmp_path)
-    assert "revision 7 of epoch e1" in shown
-    assert "4 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in shown
-    assert "not being refreshed now" in shown
+    output = show(tmp_path)
+    assert "revision 7 of epoch e1" in output
+    assert "4 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in output
+    assert "not being refreshed now" in output
 
 
 def test_freshness_is_shown_while_a_proxy_runs(tmp_path: Path, replica: PolicyReplica) -> None:
@@ -125,8 +125,8 @@ def test_platform_slug_shows_what_becomes_of_its_calls(
     tmp_path: Path, replica: PolicyReplica, deployment: Deployment, lines: list[str]
 ) -> None:
     publish_model(replica, ModelRow("m1", "ws", {"d2": deployment}, {"production": "d2"}))
-    shown = show(tmp_path, "--slug", "o/p")
-    assert all(line in shown for line in lines), shown
+    output = show(tmp_path, "--slug", "o/p")
+    assert all(line in output for line in lines), output
 
 
 def test_another_workspaces_model_serves_nothing(tmp_path: Path, replica: PolicyReplica) -> None:
@@ -144,12 +144,12 @@ def publish_model(replica: PolicyReplica, model: ModelRow) -> None:
 
 @pytest.mark.usefixtures("replica")
 def test_key_shows_its_groups_and_every_limit_with_its_source(tmp_path: Path) -> None:
-    shown = show(tmp_path, "--key-prefix", "tg_leaf")
-    assert "group leaf (external_entity_id ext-leaf), limits CASCADING" in shown
-    assert "below root (ext-root)" in shown
-    assert "o/v: goes to VENDOR_B\n    at most 60 REQUEST per MINUTE, set by root" in shown
-    assert "o/p: goes to PLATFORM; no limit binds" in shown
-    assert "o/later: allowed, but there is no such endpoint; answered 404" in shown
+    output = show(tmp_path, "--key-prefix", "tg_leaf")
+    assert "group leaf (external_entity_id ext-leaf), limits CASCADING" in output
+    assert "below root (ext-root)" in output
+    assert "o/v: goes to VENDOR_B\n    at most 60 REQUEST per MINUTE, set by root" in output
+    assert "o/p: goes to PLATFORM; no limit binds" in output
+    assert "o/later: allowed, but there is no such endpoint; answered 404" in output
     only = show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/none")
     assert "o/none: not among the group's models; answered 404" in only
     assert "o/p" not in only
@@ -159,9 +159,9 @@ def test_key_shows_its_groups_and_every_limit_with_its_source(tmp_path: Path) ->
 def test_model_api_slug_shows_the_limits_of_the_tier(tmp_path: Path) -> None:
     by_slug = show(tmp_path, "--slug", "o/api")
     by_key = show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/api")
-    for shown in (by_slug, by_key):
-        assert "at most 15 REQUEST per MINUTE, set by tier basic of workspace ws" in shown
-        assert "at most 100000 TOKEN per MINUTE, set by tier basic of workspace ws" in shown
+    for output in (by_slug, by_key):
+        assert "at most 15 REQUEST per MINUTE, set by tier basic of workspace ws" in output
+        assert "at most 100000 TOKEN per MINUTE, set by tier basic of workspace ws" in output
     assert "o/api: goes to PLATFORM_MODEL_API\n" in by_key
     assert "tier" not in show(tmp_path, "--slug", "o/v")
 

@@ -49,9 +49,9 @@ def journal() -> HeldJournal:
 
 @pytest.fixture
 def rig(journal: HeldJournal) -> PathRig:
-    made = PathRig(journal=journal)
-    made.directory.limit(Limit(LimitType.REQUEST, Unit.DAY, 10))
-    return made
+    path_rig = PathRig(journal=journal)
+    path_rig.directory.limit(Limit(LimitType.REQUEST, Unit.DAY, 10))
+    return path_rig
 
 
 def requests_used(rig: PathRig) -> int:
@@ -140,13 +140,13 @@ async def test_caller_that_leaves_before_the_close_is_written_is_billed_and_logg
 ) -> None:
     outgoing = FakeOutgoing()
     await (await call_that_waits_for_its_end(rig, journal, outgoing, streaming))
-    sent = outgoing.sent_bytes
+    byte_count = outgoing.sent_bytes
     outgoing.gone = True
     journal.closing[0].tell()
     rig.check_settled()
     [closed] = journal.closed
     [report] = rig.meters.calls
-    assert (closed.status, report.status, report.response_bytes) == (200, 499, sent)
+    assert (closed.status, report.status, report.response_bytes) == (200, 499, byte_count)
     assert requests_used(rig) == 1
     assert closed.tokens.total == (5 if not streaming else 2)
     assert rig.pipeline._capacity.in_flight == 0
@@ -187,17 +187,17 @@ async def test_task_waits_for_the_close_if_the_caller_is_slow(
     assert [report.status for report in rig.meters.calls] == [502 if refused else 200]
 
 
-@pytest.mark.parametrize("told", [False, True])
-async def test_slow_caller_that_leaves_is_closed_once(rig: PathRig, journal: HeldJournal, told: bool) -> None:
+@pytest.mark.parametrize("is_noticed", [False, True])
+async def test_slow_caller_that_leaves_is_closed_once(rig: PathRig, journal: HeldJournal, is_noticed: bool) -> None:
     outgoing = FakeOutgoing()
     outgoing.room_left.clear()
     serving = await call_that_waits_for_its_end(rig, journal, outgoing)
-    if told:
+    if is_noticed:
         journal.closing[0].tell()
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    if not told:
+    if not is_noticed:
         journal.closing[0].tell()
     rig.check_settled()
     assert not outgoing.started

@@ -13,10 +13,10 @@ HOSTILE = "hostile"
 OTHER = "other"
 
 
-async def started(*waiting: "asyncio.Task[None]") -> None:
+async def started(*tasks: "asyncio.Task[None]") -> None:
     """Return when these have asked for their turns, in this order."""
     await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)
+    assert not any(task.done() for task in tasks)
 
 
 async def test_work_runs_in_a_thread_while_the_loop_goes_on() -> None:
@@ -48,19 +48,19 @@ async def test_one_piece_of_work_runs_at_a_time() -> None:
 
 async def test_work_whose_caller_has_gone_keeps_its_turn_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     work = Slices()
-    begun = threading.Event()
+    at_work = threading.Event()
     may_end = threading.Event()
 
     def fail_later() -> None:
-        begun.set()
+        at_work.set()
         may_end.wait(timeout=60)
         failing()
 
-    gone = asyncio.create_task(work.beside(HOSTILE, fail_later))
-    while not begun.is_set():
+    leaver = asyncio.create_task(work.beside(HOSTILE, fail_later))
+    while not at_work.is_set():
         await asyncio.sleep(0.001)
-    gone.cancel()
-    await asyncio.wait([gone])
+    leaver.cancel()
+    await asyncio.wait([leaver])
     following = asyncio.create_task(work.beside(OTHER, lambda: "done"))
     await started(following)  # type: ignore[arg-type]  # its result is not looked at
     may_end.set()

@@ -31,8 +31,8 @@ def classes(name: str) -> list[ast.ClassDef]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda node: node.name)
 def test_protocol_names_the_one_class_that_has_its_methods(protocol: ast.ClassDef) -> None:
-    named = re.search(r"`(\w+)`", ast.get_docstring(protocol) or "")
-    assert named is not None
-    implementation = classes(named[1])
+    match = re.search(r"`(\w+)`", ast.get_docstring(protocol) or "")
+    assert match is not None
+    implementation = classes(match[1])
     assert len(implementation) == 1
     assert names_of(protocol) <= names_of(implementation[0])

@@ -93,10 +93,10 @@ async def test_form_passes_with_the_targets_model(rig: PathRig, path: str, model
     assert call.url == VENDOR_B + path
     assert call.headers["content-type"] == "multipart/form-data; boundary=b"
     assert call.headers["authorization"] == "Bearer sk-upstream-secret"
-    sent = b"".join(parts).replace(SLUG.encode(), b"their-model") + b"--b--\r\n"
-    assert rig.upstream.uploaded == [sent]
+    upload = b"".join(parts).replace(SLUG.encode(), b"their-model") + b"--b--\r\n"
+    assert rig.upstream.uploaded == [upload]
     assert call.upload is not None
-    assert call.upload.length == (len(sent) if length else None)
+    assert call.upload.length == (len(upload) if length else None)
     [logged] = rig.meters.calls
     assert logged.request_bytes == sum(map(len, parts)) + len(b"--b--\r\n")
 
@@ -298,10 +298,10 @@ async def test_model_that_comes_twice_cuts_the_upload(rig: PathRig, length: bool
     outgoing = await rig.serve(form(TRANSCRIPTIONS, *parts, length=length))
     assert outgoing.status == 400
     assert "model occurs more than once" in outgoing.json["error"]
-    [sent] = rig.upstream.uploaded
-    assert sent.startswith(field("model", "their-model"))
-    assert b"acme/other" not in sent
-    assert b"--b--" not in sent
+    [upload] = rig.upstream.uploaded
+    assert upload.startswith(field("model", "their-model"))
+    assert b"acme/other" not in upload
+    assert b"--b--" not in upload
     [closed] = rig.journal.closed
     assert (closed.status, closed.tokens) == (400, Tokens())
     rig.check_settled()

@@ -65,9 +65,9 @@ BEFORE = (
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
     for package in (policy, proxy, control):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__") and "migrations" not in found.name:
-                yield from of_module(importlib.import_module(found.name))
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__") and "migrations" not in module.name:
+                yield from of_module(importlib.import_module(module.name))
 
 
 def of_module(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool]]:

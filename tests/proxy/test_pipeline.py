@@ -140,10 +140,10 @@ async def test_labels_are_kept_by_key_slug_and_path(rig: PathRig, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "asked", [asking(model="acme/unknown"), FakeIncoming().saying(b"{"), FakeIncoming("/v1/nothing")]
+    "incoming", [asking(model="acme/unknown"), FakeIncoming().saying(b"{"), FakeIncoming("/v1/nothing")]
 )
-async def test_refused_call_is_counted_with_its_external_entity_id(rig: PathRig, asked: FakeIncoming) -> None:
-    outgoing = await rig.serve(asked)
+async def test_refused_call_is_counted_with_its_external_entity_id(rig: PathRig, incoming: FakeIncoming) -> None:
+    outgoing = await rig.serve(incoming)
     [counted] = rig.meters.calls
     assert outgoing.status in (400, 404)
     assert (counted.status, counted.labels.external_entity_id, counted.labels.slug) == (outgoing.status, "entity-1", "")
@@ -153,7 +153,7 @@ DEEP = '{"a":' * 400 + "1" + "}" * 400
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "incoming",
     [
         FakeIncoming().saying(f'{{"model":"{SLUG}","metadata":{DEEP}}}'.encode()),
         FakeIncoming(x_request_metadata=DEEP).saying({"model": SLUG}),
@@ -161,22 +161,22 @@ DEEP = '{"a":' * 400 + "1" + "}" * 400
     ],
     ids=["metadata", "header", "a duplicate member, so that the body is encoded again"],
 )
-async def test_too_deeply_nested_json_is_a_400(rig: PathRig, asked: FakeIncoming) -> None:
-    outgoing = await rig.serve(asked)
+async def test_too_deeply_nested_json_is_a_400(rig: PathRig, incoming: FakeIncoming) -> None:
+    outgoing = await rig.serve(incoming)
     assert outgoing.status == 400
     assert "nested too deeply" in outgoing.json["error"]
     assert not rig.upstream.calls
 
 
 async def test_call_is_journaled_before_the_last_byte_is_sent(rig: PathRig) -> None:
-    for upstream, asked in (
+    for upstream, incoming in (
         (answer(completion()), asking()),
         (streamed(delta("a"), delta("b"), frame(choices=[], usage=USAGE), DONE), asking(stream=True)),
     ):
         outgoing = FakeOutgoing(entries=rig.journal.entries)
         rig.journal.entries.clear()
         rig.upstream.will(upstream)
-        await rig.pipeline.handle(asked, outgoing)
+        await rig.pipeline.handle(incoming, outgoing)
         entries = rig.journal.entries
         assert entries[-2:] == ["close", "finish"]
         assert entries.count("close") == 1
@@ -223,38 +223,38 @@ async def test_head_is_sent_before_the_first_complete_frame(rig: PathRig) -> Non
 async def test_upstream_call_has_the_targets_model_and_credential(rig: PathRig) -> None:
     rig.upstream.will(answer(completion()))
     await rig.serve(asking())
-    [sent] = rig.upstream.calls
-    assert sent.url == f"{VENDOR_B}/v1/chat/completions"
-    assert json.loads(bytes(sent.body))["model"] == "their-model"
-    headers = sent.headers
+    [call] = rig.upstream.calls
+    assert call.url == f"{VENDOR_B}/v1/chat/completions"
+    assert json.loads(bytes(call.body))["model"] == "their-model"
+    headers = call.headers
     assert headers["authorization"] == "Bearer sk-upstream-secret"
-    assert KEY not in str(sent)
+    assert KEY not in str(call)
 
 
 # Request ids, metadata, model listing.
 
 
 async def test_valid_request_id_is_kept_and_an_invalid_one_replaced(rig: PathRig) -> None:
-    for given, kept in (("my-id", True), ("no good", False)):
+    for sent_id, is_valid in (("my-id", True), ("no good", False)):
         rig.upstream.will(answer(completion()))
         incoming = asking()
-        incoming.fields.append(("x-request-id", given))
+        incoming.fields.append(("x-request-id", sent_id))
         outgoing = await rig.serve(incoming)
-        shown = outgoing.header("x-request-id")
-        assert (shown == given) is kept
-        assert shown == rig.journal.opened[-1].request_id
-        assert rig.upstream.calls[-1].headers["x-request-id"] == shown
+        request_id = outgoing.header("x-request-id")
+        assert (request_id == sent_id) is is_valid
+        assert request_id == rig.journal.opened[-1].request_id
+        assert rig.upstream.calls[-1].headers["x-request-id"] == request_id
 
 
 async def test_each_call_has_an_event_key_of_its_own_though_callers_repeat_request_ids(rig: PathRig) -> None:
     rig.upstream.will(*(answer(completion()) for _ in range(3)))
-    shown = (await rig.serve(asking())).header("x-request-id")
+    request_id = (await rig.serve(asking())).header("x-request-id")
     for _ in range(2):
         incoming = asking()
-        incoming.fields.append(("x-request-id", shown or ""))
+        incoming.fields.append(("x-request-id", request_id or ""))
         await rig.serve(incoming)
     first, *repeated = (call.event_key for call in rig.journal.opened)
-    assert first == shown
+    assert first == request_id
     assert len({first, *repeated}) == 3
 
 
@@ -264,7 +264,7 @@ async def test_refusal_has_a_request_id(rig: PathRig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "body", "kept"),
+    ("header", "body", "metadata"),
     [
         ('{"a":1}', {"b": 2}, {"a": 1}),
         (None, {"b": 2}, {"b": 2}),
@@ -272,14 +272,14 @@ async def test_refusal_has_a_request_id(rig: PathRig) -> None:
     ],
 )
 async def test_request_metadata_comes_from_the_header_or_else_the_body(
-    rig: PathRig, header: str | None, body: object, kept: object
+    rig: PathRig, header: str | None, body: object, metadata: object
 ) -> None:
     rig.upstream.will(answer(completion()))
     incoming = asking(metadata=body) if body is not None else asking()
     if header is not None:
         incoming.fields.append(("x-request-metadata", header))
     await rig.serve(incoming)
-    assert rig.journal.opened[0].request_metadata == kept
+    assert rig.journal.opened[0].request_metadata == metadata
 
 
 EXACT = '{"id":340282366920938463463374607431768211456,"deep":[{"n":-98765432109876543210,"x":0.1234567890123456789}]}'
@@ -370,11 +370,11 @@ async def test_unknown_key_is_confirmed_with_control_before_a_403(rig: PathRig) 
     row = rig.directory.keys.popitem()
     rig.directory.keys.clear()
     rig.directory.add_key(KEY)
-    known = list(rig.directory.keys.items())
+    keys = list(rig.directory.keys.items())
     rig.directory.keys.clear()
     assert row
     assert (await rig.serve(asking())).status == 403
-    rig.directory.arrives_on_confirmation = known
+    rig.directory.arrives_on_confirmation = keys
     rig.upstream.will(answer(completion()))
     assert (await rig.serve(asking())).status == 200
     assert rig.directory.confirmations == 2
@@ -877,26 +877,26 @@ async def test_full_queue_is_a_529_that_gives_everything_back(platform_rig: Path
     platform_rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
     platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
     platform_rig.upstream.will(asyncio.Event())
-    held = asyncio.create_task(platform_rig.serve(asking()))
+    waiter = asyncio.create_task(platform_rig.serve(asking()))
     await platform_rig.upstream.waiting.wait()
     outgoing = await platform_rig.serve(asking())
     assert (outgoing.status, outgoing.header("retry-after")) == (529, "1")
     assert len(platform_rig.journal.opened) == 1
     assert [settled.actual_tokens for settled in platform_rig.counters.settled] == [0]
-    held.cancel()
-    await asyncio.wait([held])
+    waiter.cancel()
+    await asyncio.wait([waiter])
 
 
 async def test_deployment_learns_how_each_call_ended(platform_rig: PathRig) -> None:
     platform_rig.directory.deploy("ACTIVE", "http://a")
     ended: list[tuple[str, str | None, CallEnded]] = []
-    platform_rig.replicas.switchboard.on_ended = lambda *told: ended.append(told)
+    platform_rig.replicas.switchboard.on_ended = lambda *ending: ended.append(ending)
     platform_rig.upstream.will(answer(completion()), UpstreamResetError(), UpstreamUnreachableError(), answer(b"", 500))
     outgoing = [await platform_rig.serve(asking()) for _ in range(4)]
     await eventually(lambda: len(ended) == 4)
-    assert [told.status for _, _, told in ended] == [each.status for each in outgoing] == [200, 502, 503, 500]
-    assert [told.request_id for _, _, told in ended] == [each.header("x-request-id") for each in outgoing]
-    assert {(told.method, told.path) for _, _, told in ended} == {("POST", "/v1/chat/completions")}
+    assert [ending.status for _, _, ending in ended] == [each.status for each in outgoing] == [200, 502, 503, 500]
+    assert [ending.request_id for _, _, ending in ended] == [each.header("x-request-id") for each in outgoing]
+    assert {(ending.method, ending.path) for _, _, ending in ended} == {("POST", "/v1/chat/completions")}
     assert [(id, replica) for id, replica, _ in ended] == [
         *(("d1", "http://a"), ("d1", "http://a"), ("d1", None), ("d1", "http://a"))
     ]
@@ -905,10 +905,10 @@ async def test_deployment_learns_how_each_call_ended(platform_rig: PathRig) -> N
 async def test_call_that_is_put_in_another_dialect_keeps_its_replica(platform_rig: PathRig) -> None:
     platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
     platform_rig.upstream.will(answer(b"", 404), answer(completion()))
-    asked = asking()
-    asked.target = "/v1/responses"
-    asked.saying({"model": SLUG, "input": "hi"})
-    assert (await platform_rig.serve(asked)).status == 200
+    incoming = asking()
+    incoming.target = "/v1/responses"
+    incoming.saying({"model": SLUG, "input": "hi"})
+    assert (await platform_rig.serve(incoming)).status == 200
     assert [call.url for call in platform_rig.upstream.calls] == [
         "http://a/v1/responses",
         "http://a/v1/chat/completions",

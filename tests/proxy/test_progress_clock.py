@@ -60,7 +60,7 @@ async def test_records_of_one_look_are_one_write() -> None:
     for record in (b"a", None, b"b"):
         clock.add(Stream(record))
     await asyncio.sleep(1.5 * PROGRESS_INTERVAL_S)
-    assert [sorted(written) for written in writes] == [[b"a", b"b"]]
+    assert [sorted(records) for records in writes] == [[b"a", b"b"]]
 
 
 async def test_discarded_stream_is_not_looked_at_and_an_idle_clock_sets_no_timer() -> None:
@@ -81,5 +81,5 @@ async def test_a_bug_in_one_stream_does_not_keep_others_from_being_journaled(cap
     for stream in (BrokenStream(), Stream(b"a"), BrokenStream(), Stream(b"b")):
         clock.add(stream)
     await asyncio.sleep(2.5 * PROGRESS_INTERVAL_S)
-    assert [sorted(written) for written in writes] == [[b"a", b"b"]] * 2
+    assert [sorted(records) for records in writes] == [[b"a", b"b"]] * 2
     assert "bug" in caplog.text

@@ -28,12 +28,12 @@ STATUSES = {400, 401, 402, 403, 404, 405, 408, 413, 415, 429, 499, 500, 502, 503
 
 
 def every_refusal() -> set[type[RefusalError]]:
-    found = set[type[RefusalError]]()
+    refusals = set[type[RefusalError]]()
     todo = [RefusalError]
     while todo:
         todo += todo.pop().__subclasses__()
-        found.update(todo)
-    return found
+        refusals.update(todo)
+    return refusals
 
 
 def test_every_refusal_is_in_the_table() -> None:

@@ -87,9 +87,9 @@ def test_repeated_head_asks_nothing_anew(scene: Scene) -> None:
     first = scene.upstream_head
     assert scene.call() == 200
     varying = (b"x-request-id:", b"content-length:")
-    kept = [line for line in first.split(b"\r\n") if not line.startswith(varying)]
+    stable_lines = [line for line in first.split(b"\r\n") if not line.startswith(varying)]
     again = [line for line in scene.upstream_head.split(b"\r\n") if not line.startswith(varying)]
-    assert sorted(kept) == sorted(again)
+    assert sorted(stable_lines) == sorted(again)
     assert b"authorization: Bearer %b" % CREDENTIAL.encode() in again
     assert b"x-request-id: " in scene.upstream_head
 

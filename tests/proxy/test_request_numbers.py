@@ -23,8 +23,8 @@ async def test_number_beyond_a_double_passes_unchanged(path: str) -> None:
     numbers = b"9" * 400
     outgoing = await rig.serve(FakeIncoming(path).saying(BODY % (SLUG.encode(), numbers)))
     assert outgoing.status == 200
-    sent = bytes(rig.upstream.calls[0].body)
-    assert sent.removeprefix(b'{"stream_options":{"include_usage":true},').removeprefix(b"{") == (
+    body = bytes(rig.upstream.calls[0].body)
+    assert body.removeprefix(b'{"stream_options":{"include_usage":true},').removeprefix(b"{") == (
         BODY % (b"m", numbers)
     ).removeprefix(b"{")
 

@@ -127,10 +127,10 @@ def test_invalid_setting_is_named_without_its_value(name: str, value: str) -> No
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    shown = repr(settings_from(LEAST | {"TOLLGATE_REDIS_URL": "redis://:pw@h"}))
-    assert "a-secret-token" not in shown
-    assert "pw@" not in shown
-    assert "kkkk" not in shown
+    text = repr(settings_from(LEAST | {"TOLLGATE_REDIS_URL": "redis://:pw@h"}))
+    assert "a-secret-token" not in text
+    assert "pw@" not in text
+    assert "kkkk" not in text
 
 
 def test_replica_settings_need_no_other_setting() -> None:
@@ -138,12 +138,12 @@ def test_replica_settings_need_no_other_setting() -> None:
 
 
 def test_our_own_hosts_are_no_receivers() -> None:
-    named = {
+    hosts = {
         "TOLLGATE_PLATFORM_HOSTS": "Api.Example.com, ,other.example.com",
         "TOLLGATE_MODEL_API_BASE_URL": "https://models.example.com/v1",
         "TOLLGATE_EGRESS_ALLOW": "10.0.0.0/8",
     }
-    egress = settings_from(LEAST | named).egress
+    egress = settings_from(LEAST | hosts).egress
     assert egress.platform_hosts == {"api.example.com", "other.example.com", "models.example.com"}
     assert [str(network) for network in egress.networks] == ["10.0.0.0/8"]
     assert settings_from(LEAST).egress.platform_hosts == frozenset()

@@ -85,8 +85,8 @@ async def test_target_may_pass_state_and_priced_options(path: str, provider: str
     rig.upstream.will(answer(b'{"id":"x"}'))
     assert (await rig.serve(asking(path, **members))).status == 200
     [call] = rig.upstream.calls
-    sent = json.loads(bytes(call.body))
-    assert {member: sent[member] for member in members} == members
+    body = json.loads(bytes(call.body))
+    assert {member: body[member] for member in members} == members
 
 
 @pytest.mark.parametrize("provider", TARGETS)

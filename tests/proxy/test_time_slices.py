@@ -16,8 +16,8 @@ W2 = "w2"
 
 def work(uncut: Uncut) -> Generator[Uncut | None, Any, str]:
     yield None
-    found: str = yield uncut
-    return f"found {found}"
+    value: str = yield uncut
+    return f"found {value}"
 
 
 def is_main_thread() -> bool:
@@ -60,12 +60,12 @@ async def test_sliced_work_goes_on_while_uncut_work_of_another_runs_beside() -> 
     slices = Slices()
     going_on = threading.Event()
     order = list[str]()
-    waiting = asyncio.create_task(slices.run(W1, work(lambda: going_on.wait(timeout=60)), 1))
+    sliced = asyncio.create_task(slices.run(W1, work(lambda: going_on.wait(timeout=60)), 1))
     await slices.run(W2, noted("w2", order), 1)
     assert order
-    assert not waiting.done()
+    assert not sliced.done()
     going_on.set()
-    assert await waiting == "found True"
+    assert await sliced == "found True"
 
 
 async def test_only_work_on_answers_may_wait_beyond_the_bound() -> None:

@@ -22,10 +22,10 @@ ASKS: dict[str, Any] = {"model": SLUG, "messages": [{"role": "user", "content": 
 
 @pytest.fixture
 def rig() -> PathRig:
-    made = PathRig(max_body_bytes=100_000_000)
-    made.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
-    made.directory.limit(Limit(LimitType.REQUEST, Unit.DAY, 1000), Limit(LimitType.TOKEN, Unit.DAY, 10**9))
-    return made
+    path_rig = PathRig(max_body_bytes=100_000_000)
+    path_rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
+    path_rig.directory.limit(Limit(LimitType.REQUEST, Unit.DAY, 1000), Limit(LimitType.TOKEN, Unit.DAY, 10**9))
+    return path_rig
 
 
 def used(rig: PathRig) -> list[int]:
@@ -85,8 +85,8 @@ async def test_call_with_too_much_to_translate_is_refused_and_returns_all_it_too
 
 async def test_braces_inside_of_texts_are_no_objects(rig: PathRig) -> None:
     rig.upstream.will(answer(ANSWER))
-    said = ["{" * 100 for _ in range(MAX_CONTAINERS // 50)]
-    body = {"model": SLUG, "messages": [{"role": "user", "content": text} for text in said]}
+    texts = ["{" * 100 for _ in range(MAX_CONTAINERS // 50)]
+    body = {"model": SLUG, "messages": [{"role": "user", "content": text} for text in texts]}
     assert (await rig.serve(FakeIncoming().saying(orjson.dumps(body)))).status == 200
 
 
@@ -103,8 +103,8 @@ async def test_long_history_with_many_tools_is_translated(rig: PathRig) -> None:
     raw = orjson.dumps({"model": SLUG, "messages": messages, "tools": tools})
     assert len(raw) > 1_000_000
     assert (await rig.serve(FakeIncoming().saying(raw))).status == 200
-    sent = orjson.loads(bytes(rig.upstream.calls[0].body))
-    assert (len(sent["tools"]), len(sent["messages"])) == (200, 801)
+    body = orjson.loads(bytes(rig.upstream.calls[0].body))
+    assert (len(body["tools"]), len(body["messages"])) == (200, 801)
 
 
 async def test_call_beyond_the_queue_of_its_workspace_is_shed_and_returns_all_it_took(rig: PathRig) -> None:

@@ -22,9 +22,9 @@ USED = b'{"model":"m","usage":{"prompt_tokens":%d,"completion_tokens":%d}}'
 
 @pytest.fixture
 def rig() -> PathRig:
-    made = PathRig()
-    made.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, THRESHOLD))
-    return made
+    path_rig = PathRig()
+    path_rig.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, THRESHOLD))
+    return path_rig
 
 
 async def most_of(rig: PathRig, path: str, members: dict[str, Any]) -> int:

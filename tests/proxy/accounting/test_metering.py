@@ -144,18 +144,18 @@ async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monk
     end = asyncio.Event()
     rig.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
     call = asyncio.create_task(rig.serve(asking(stream=True)))
-    seen = rig.journal.progressed
+    progressed = rig.journal.progressed
     async with asyncio.timeout(PATIENCE_S):
-        while len(seen) < 1:
+        while len(progressed) < 1:
             await asyncio.sleep(0.001)
         pause.set()
-        while len(seen) < 2:
+        while len(progressed) < 2:
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.05)  # several intervals without new text write nothing
     end.set()
     await call
     assert rig.journal.entries == ["open", "answered", "progress", "close"]
-    first, second = (tokens for _, tokens in seen)
+    first, second = (tokens for _, tokens in progressed)
     assert 0.6 <= first.output / 10 <= 1.7
     assert 0.6 <= second.output / 30 <= 1.7
     assert {tokens.input for tokens in (first, second)} == {1}
@@ -165,9 +165,9 @@ async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monk
 async def test_no_progress_is_journaled_after_the_end(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_clock, "PROGRESS_INTERVAL_S", 0.001)
     await billed_after_disconnect(rig, chunk("a"))
-    written = len(rig.journal.entries)
+    count = len(rig.journal.entries)
     await asyncio.sleep(0.02)
-    assert len(rig.journal.entries) == written
+    assert len(rig.journal.entries) == count
 
 
 async def test_plain_answer_journals_no_progress(rig: PathRig) -> None:

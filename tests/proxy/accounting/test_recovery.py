@@ -132,7 +132,7 @@ def test_call_without_reservations_settles_nothing() -> None:
 )
 def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
     ledger = Ledger()
-    records = [progress_record(key(1), seen, OPENED_AT_MS + 2000 + 1000 * n) for n, seen in enumerate(progress)]
+    records = [progress_record(key(1), figures, OPENED_AT_MS + 2000 + 1000 * n) for n, figures in enumerate(progress)]
     read(ledger, call(1).record, *records)
     (orphan,) = ledger.orphans()
     event = event_of(orphan)
@@ -169,9 +169,9 @@ def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:
     numbers: dict[str, list[int]] = {name: [] for name in (shared[0].key, shared[1].key)}
     for settlement in settlements_of(orphans):
         numbers[settlement.reservation.key].append(settlement.number)
-    for taken in numbers.values():
-        assert taken == sorted(set(taken))
-        assert min(taken) > settlements_of(live)[0].number
+    for settlement_numbers in numbers.values():
+        assert settlement_numbers == sorted(set(settlement_numbers))
+        assert min(settlement_numbers) > settlements_of(live)[0].number
 
 
 def test_close_without_an_open_is_counted_and_not_billed() -> None:
@@ -204,9 +204,9 @@ def test_ledger_stops_at_the_requested_number_of_calls() -> None:
     ledger = Ledger()
     data = b"".join(records) + frame(Kind.END, b"")
     ended = list[Halves]()
-    taken, over = ledger.feed(data, ended, 2)
-    assert (data[:taken], over, ledger.last_number) == (b"".join(records[:4]), False, 2)
-    assert ledger.feed(data[taken:], ended, 100) == (len(b"".join(records[4:])), True)
+    byte_count, over = ledger.feed(data, ended, 2)
+    assert (data[:byte_count], over, ledger.last_number) == (b"".join(records[:4]), False, 2)
+    assert ledger.feed(data[byte_count:], ended, 100) == (len(b"".join(records[4:])), True)
     assert [event_of(one).idempotency_key for one in ended] == [key(n) for n in range(5)]
     assert ledger.last_number == 5
 

@@ -30,8 +30,8 @@ def delivery(answer: Succeeded | None = None, attempt: int = 1, errors: tuple[Re
     return Delivery(DeploymentRef("w1", "m1", "d1"), "r1", url, attempt, "h", status, ENDED_MS, 0, errors, answer)
 
 
-def pieces(told: Delivery, chunks: Sequence[bytes] = ()) -> list[bytes]:
-    body = ResultBody(told)
+def pieces(delivery: Delivery, chunks: Sequence[bytes] = ()) -> list[bytes]:
+    body = ResultBody(delivery)
     return [body.begin(), *(part for chunk in chunks for part in body.parts(chunk)), body.end()]
 
 
@@ -53,18 +53,18 @@ def test_body_of_a_success_holds_the_answers_own_bytes() -> None:
 
 def test_body_of_a_failure_has_no_data_and_its_errors() -> None:
     errors = (NEVER_READY, RequestError(ErrorCode.MODEL_PREDICT_ERROR, 'said "no"\n'))
-    told = orjson.loads(b"".join(pieces(delivery(errors=errors))))
-    assert told["data"] is None
-    assert told["errors"] == [
+    result = orjson.loads(b"".join(pieces(delivery(errors=errors))))
+    assert result["data"] is None
+    assert result["errors"] == [
         {"code": "MODEL_NOT_READY", "message": NEVER_READY.message},
         {"code": "MODEL_PREDICT_ERROR", "message": 'said "no"\n'},
     ]
 
 
 def test_lost_answer_is_told_as_a_failure() -> None:
-    told = without_answer(delivery(Succeeded(size_bytes=9, chunks=2)))
-    assert told.status is Status.FAILED
-    body = orjson.loads(b"".join(pieces(told)))
+    failure = without_answer(delivery(Succeeded(size_bytes=9, chunks=2)))
+    assert failure.status is Status.FAILED
+    body = orjson.loads(b"".join(pieces(failure)))
     assert (body["data"], [error["code"] for error in body["errors"]]) == (None, ["INTERNAL_SERVER_ERROR"])
 
 
@@ -78,10 +78,10 @@ def test_text_becomes_a_json_string_wherever_it_is_cut(text: str, at: list[int],
 
 @pytest.mark.parametrize("text", ["", '"', "\\", "\0\x1f\x7f", "漢😀é\u2028", "NaN", "x" * 200_000])
 def test_text_that_needs_escapes(text: str) -> None:
-    told = delivery(Succeeded(is_json=False))
-    whole = b"".join(pieces(told, [text.encode()]))
+    result = delivery(Succeeded(is_json=False))
+    whole = b"".join(pieces(result, [text.encode()]))
     assert json.loads(whole)["data"] == text
-    assert b"".join(pieces(told, cut(text.encode(), range(5)))) == whole
+    assert b"".join(pieces(result, cut(text.encode(), range(5)))) == whole
 
 
 def test_bytes_that_are_no_text_leave_the_body_valid() -> None:

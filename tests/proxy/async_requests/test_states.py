@@ -34,12 +34,12 @@ class History:
     def seen(self) -> list[tuple[Status, WebhookStatus]]:
         """The statuses that callers have seen, one after another."""
         outcome: Status | None = None
-        seen: list[tuple[Status, WebhookStatus]] = []
+        visible: list[tuple[Status, WebhookStatus]] = []
         for phase, event in zip(self.phases, (None, *self.events), strict=True):
             outcome = OUTCOMES.get(event, outcome) if event is not None else None
             status = visible_status(phase, outcome)
-            seen.append((status, visible_webhook_status(self.has_webhook, status)))
-        return seen
+            visible.append((status, visible_webhook_status(self.has_webhook, status)))
+        return visible
 
     def and_then(self, event: Event) -> "History":
         following = after(self.phase, event, self.has_webhook)
@@ -54,11 +54,11 @@ class History:
 
 
 def histories() -> list[History]:
-    found = [History(has_webhook) for has_webhook in (False, True)]
-    for history in found:
+    all_histories = [History(has_webhook) for has_webhook in (False, True)]
+    for history in all_histories:
         if len(history.events) < MOST_EVENTS:
-            found += history.longer_by_one()
-    return found
+            all_histories += history.longer_by_one()
+    return all_histories
 
 
 ALL = histories()
@@ -114,12 +114,12 @@ def test_webhook_is_pending_until_the_end() -> None:
 
 
 def test_every_end_but_a_cancel_is_told_to_the_webhook() -> None:
-    told = {Event.DELIVER: WebhookStatus.SUCCEEDED, Event.GIVE_UP: WebhookStatus.FAILED}
+    webhook_statuses = {Event.DELIVER: WebhookStatus.SUCCEEDED, Event.GIVE_UP: WebhookStatus.FAILED}
     for history in ALL:
         if history.phase is Phase.ENDED and history.has_webhook:
             _, webhook = history.seen[-1]
-            assert webhook is told.get(history.events[-1], WebhookStatus.CANCELED), history
-            assert history.events[-1] in (*told, Event.CANCEL), history
+            assert webhook is webhook_statuses.get(history.events[-1], WebhookStatus.CANCELED), history
+            assert history.events[-1] in (*webhook_statuses, Event.CANCEL), history
 
 
 def test_outcome_is_decided_once_and_shown_at_the_end() -> None:

@@ -41,21 +41,21 @@ async def test_defaults_apply_to_what_is_absent() -> None:
 
 async def test_null_counts_as_absent() -> None:
     rules = {"max_attempts": None, "initial_delay_ms": 7, "max_delay_ms": None}
-    given = body_with(webhook_endpoint=None, priority=None, max_time_in_queue_seconds=None)
-    assert await parsed(given | {"inference_retry_config": None}) == Submission(b"1")
-    assert await parsed(given | {"inference_retry_config": rules}) == Submission(
+    body = body_with(webhook_endpoint=None, priority=None, max_time_in_queue_seconds=None)
+    assert await parsed(body | {"inference_retry_config": None}) == Submission(b"1")
+    assert await parsed(body | {"inference_retry_config": rules}) == Submission(
         b"1", retries=RetryRules(initial_delay_ms=7)
     )
 
 
 async def test_every_member_is_read() -> None:
-    given = body_with(
+    body = body_with(
         webhook_endpoint="https://x.example/é",
         priority=2,
         max_time_in_queue_seconds=259_200,
         inference_retry_config={"max_attempts": 10, "initial_delay_ms": 10_000, "max_delay_ms": 60_000},
     )
-    assert await parsed(given) == Submission(b"1", "https://x.example/é", 2, 259_200, RetryRules(10, 10_000, 60_000))
+    assert await parsed(body) == Submission(b"1", "https://x.example/é", 2, 259_200, RetryRules(10, 10_000, 60_000))
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,23 @@ async def test_model_input_keeps_the_bytes_that_were_written(text: str, around: 
 
 
 async def test_of_a_duplicated_member_the_last_one_counts() -> None:
-    given = b'{"model_input": 1, "priority": 9, "model_input": [2 ], "priority": 2, "model_inpu\\u0074":3}'
-    assert await parsed(given) == Submission(b"3", priority=2)
+    raw = b'{"model_input": 1, "priority": 9, "model_input": [2 ], "priority": 2, "model_inpu\\u0074":3}'
+    assert await parsed(raw) == Submission(b"3", priority=2)
 
 
 async def test_large_model_input_is_cut_out_unchanged() -> None:
     text = b'{"image" : "%b", "prompt":"a \\"b\\" \\n"}' % (b"A" * 3_000_000)
-    given = b'{"priority":1,"model_input": %b  \n\n, "webhook_endpoint":"https://x.example/%b"}' % (text, b"w" * 500)
-    assert await parsed(given) == Submission(text, f"https://x.example/{'w' * 500}", 1)
+    raw = b'{"priority":1,"model_input": %b  \n\n, "webhook_endpoint":"https://x.example/%b"}' % (text, b"w" * 500)
+    assert await parsed(raw) == Submission(text, f"https://x.example/{'w' * 500}", 1)
 
 
 async def test_large_body_with_duplicates_is_read_like_a_small_one() -> None:
-    given = b'{"model_input":1,"priority":2,"model_input":"%b"%b,"model_input":2%b}' % (
+    raw = b'{"model_input":1,"priority":2,"model_input":"%b"%b,"model_input":2%b}' % (
         b"A" * 600_000,
         b" " * 200_000,
         b" " * 200_000,
     )
-    assert await parsed(given) == Submission(b"2", priority=2)
+    assert await parsed(raw) == Submission(b"2", priority=2)
 
 
 @pytest.mark.parametrize("unit", [b"[1,2,3],", b"{},", b"0.125,", b'"a",', b'{"priority":7,"x":[[]]}, '])
@@ -110,10 +110,10 @@ async def test_model_input_may_hold_any_number_of_values(unit: bytes, size: int)
 
 async def test_white_space_around_a_large_model_input_is_not_part_of_it() -> None:
     for space in (b"", b" ", b"\n" * 30_000):
-        given = space.join(
+        raw = space.join(
             (b"", b"{", b'"model_input"', b":", b'["%b"]' % (b"A" * 600_000), b",", b'"priority":2', b"}", b"")
         )
-        assert await parsed(given) == Submission(b'["%b"]' % (b"A" * 600_000), priority=2)
+        assert await parsed(raw) == Submission(b'["%b"]' % (b"A" * 600_000), priority=2)
 
 
 # --- What is refused ------------------------------------------------------------------------------------------------
@@ -136,16 +136,16 @@ async def test_number_out_of_bounds_is_refused_by_its_path(path: str) -> None:
         True: "true",
         (): "a list",
     }
-    for value, shown in wrong.items():
-        expected = f"{path} must be an integer from {smallest} to {largest}, not {shown}"
+    for value, text in wrong.items():
+        expected = f"{path} must be an integer from {smallest} to {largest}, not {text}"
         assert await fault(body(value)) == expected
     assert path in await fault(body({"a": 1}))
     assert await parsed(body(smallest)) != await parsed(body(largest))
 
 
 async def test_number_beyond_any_integer_type_is_refused() -> None:
-    given = b'{"model_input":1,"inference_retry_config":{"max_delay_ms":1%b}}' % (b"0" * 30)
-    assert await fault(given) == "inference_retry_config.max_delay_ms must be an integer from 0 to 60000, not 1e+30"
+    raw = b'{"model_input":1,"inference_retry_config":{"max_delay_ms":1%b}}' % (b"0" * 30)
+    assert await fault(raw) == "inference_retry_config.max_delay_ms must be an integer from 0 to 60000, not 1e+30"
     assert await fault(b'{"model_input":1,"priority":%b}' % (b"9" * 400)) == "the body is not valid JSON"
 
 
@@ -191,13 +191,13 @@ async def test_message_is_short_however_much_is_wrong() -> None:
 
 async def test_many_members_are_refused_even_under_one_name() -> None:
     for size in (MAX_MEMBERS, 100_000):
-        given = b'{"model_input":1%b}' % (b',"model_input":2' * size)
-        assert await fault(given) == "the body holds more than 1000 members"
+        raw = b'{"model_input":1%b}' % (b',"model_input":2' * size)
+        assert await fault(raw) == "the body holds more than 1000 members"
 
 
 async def test_settings_of_a_large_body_are_bounded() -> None:
-    given = b'{"model_input":"%b","webhook_endpoint":"%b"}' % (b"A" * 600_000, b"w" * MAX_SETTINGS_BYTES)
-    assert await fault(given) == f"the members other than model_input hold more than {MAX_SETTINGS_BYTES} bytes"
+    raw = b'{"model_input":"%b","webhook_endpoint":"%b"}' % (b"A" * 600_000, b"w" * MAX_SETTINGS_BYTES)
+    assert await fault(raw) == f"the members other than model_input hold more than {MAX_SETTINGS_BYTES} bytes"
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ async def test_anything_is_taken_within_bounds_or_refused(in_slices: bool, raw: 
             submission = await parsed(raw)
         except MalformedRequestError:
             return
-    asked = orjson.loads(raw)
-    assert orjson.loads(submission.model_input) == asked["model_input"]
-    assert submission.webhook_endpoint == asked.get("webhook_endpoint")
+    body = orjson.loads(raw)
+    assert orjson.loads(submission.model_input) == body["model_input"]
+    assert submission.webhook_endpoint == body.get("webhook_endpoint")
     rules = submission.retries
     for path, value in (
         ("priority", submission.priority),

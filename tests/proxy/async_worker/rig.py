@@ -83,9 +83,9 @@ class Rig:
                 runner.found(workspace_id, await self.queue.sweep(workspace_id))
 
     async def state(self, id: str, workspace_id: str = "w1") -> RequestState:
-        found = await self.queue.state(workspace_id, id)
-        assert found is not None
-        return found
+        state = await self.queue.state(workspace_id, id)
+        assert state is not None
+        return state
 
     async def until(self, status: Status, id: str, workspace_id: str = "w1") -> RequestState:
         """Sweep until the request has this status; return its state."""

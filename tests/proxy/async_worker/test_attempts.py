@@ -124,12 +124,12 @@ async def test_other_errors_are_final(rig: Rig, status: int, code: ErrorCode) ->
 
 async def test_text_of_an_error_is_read_within_a_bound(rig: Rig) -> None:
     endless: list[Piece] = [b"x" * 10_000] * 100
-    given = answer(status=422, pieces=endless)
-    rig.upstream.will(given)
+    reply = answer(status=422, pieces=endless)
+    rig.upstream.will(reply)
     message = (await failed(rig))[1]
     assert len(message) < 1100
-    assert len(given.pieces) >= 100 - MAX_ERROR_BYTES // 10_000 - 1, "the rest was not read"
-    assert given.closed
+    assert len(reply.pieces) >= 100 - MAX_ERROR_BYTES // 10_000 - 1, "the rest was not read"
+    assert reply.closed
 
 
 async def test_prediction_that_exceeds_its_time_fails() -> None:
@@ -191,16 +191,16 @@ async def test_answer_that_no_webhook_can_be_told_fails(rig: Rig, monkeypatch: p
 
 
 async def test_lost_attempt_closes_its_connection_and_changes_nothing(rig: Rig) -> None:
-    given = answer(pieces=[asyncio.Event()])
-    rig.upstream.will(given)
+    reply = answer(pieces=[asyncio.Event()])
+    rig.upstream.will(reply)
     id = await rig.submit(attempts=2)
     await rig.sweep()
-    await rig.eventually(given.waiting.is_set)
+    await rig.eventually(reply.waiting.is_set)
     rig.skew_ms = int(LEASE_S * 1000) + 1
     await rig.queue.sweep("w1")  # another process takes it back
     assert rig.phase(id) is Phase.PAUSED
     assert await rig.leases.renew()
-    await rig.eventually(lambda: given.closed)
+    await rig.eventually(lambda: reply.closed)
     await rig.eventually(lambda: rig.figures()[0] == 0)
     assert rig.phase(id) is Phase.PAUSED
     assert rig.counts.take()["attempts"] == {"lost": 1}

@@ -92,9 +92,9 @@ class World:
                 self.deliveries.due(workspace_id)
 
     async def state(self, id: str = "req_1", workspace_id: str = "ws_1") -> RequestState:
-        found = await self.queue.state(workspace_id, id)
-        assert found is not None
-        return found
+        state = await self.queue.state(workspace_id, id)
+        assert state is not None
+        return state
 
     async def until(self, status: Status, id: str = "req_1", workspace_id: str = "ws_1") -> RequestState:
         async def reached() -> bool:
@@ -105,11 +105,11 @@ class World:
 
     def counted(self) -> tuple[dict[str, int], Counter[str]]:
         """Tries by outcome, and ended requests by status, since the last look."""
-        taken = self.counts.take()
+        counts = self.counts.take()
         ended: Counter[str] = Counter()
-        for *_, status, count in taken.get("requests", ()):
+        for *_, status, count in counts.get("requests", ()):
             ended[status] += count
-        return taken.get("deliveries", {}), ended
+        return counts.get("deliveries", {}), ended
 
 
 @asynccontextmanager
@@ -125,9 +125,9 @@ async def running(process: Deliveries) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    made = World()
-    async with running(made.deliveries):
-        yield made
+    world = World()
+    async with running(world.deliveries):
+        yield world
 
 
 async def test_an_accepted_delivery_ends_the_request(world: World) -> None:
@@ -293,14 +293,14 @@ async def test_draining_lets_deliveries_end_and_hands_the_rest_back(world: World
     await world.sweep()
     await eventually(lambda: world.teller.told)
     await asyncio.sleep(0.05)
-    begun = len(world.teller.told)
+    deliveries_begun = len(world.teller.told)
     await end_request(world.queue, "late")
     await asyncio.wait_for(world.deliveries.drain(0.05), 20)
-    assert world.teller.cancelled == begun
+    assert world.teller.cancelled == deliveries_begun
     world.teller.hangs.clear()
     world.deliveries.due("ws_1")
     await asyncio.sleep(0.05)
-    assert len(world.teller.told) == begun, "takes no more"
+    assert len(world.teller.told) == deliveries_begun, "takes no more"
     world.deliveries = world.process("two")
     async with running(world.deliveries):
         await world.sweep()  # at once: no lease has ended

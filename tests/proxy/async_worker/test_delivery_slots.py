@@ -74,12 +74,12 @@ def test_no_order_of_events_exceeds_the_slots_or_loses_one(seed: int, total: int
     dice = random.Random(seed)
     slots = DeliverySlots(total)
     under_way: list[Delivery] = []
-    taken = 0
+    takes = 0
     for step in range(300):
         workspace_id = f"ws_{dice.randrange(4)}"
         if dice.random() < 0.6 and slots.may_take(workspace_id):
             one = delivery(f"r{step}", f"https://h{dice.randrange(3)}.example.com/", workspace_id)
-            taken += 1
+            takes += 1
             if slots.begin(one):
                 under_way.append(one)
         elif under_way:
@@ -90,5 +90,5 @@ def test_no_order_of_events_exceeds_the_slots_or_loses_one(seed: int, total: int
         slots.end(under_way.pop())
         under_way += slots.released()
     assert slots.held() == []
-    assert taken > 0
+    assert takes > 0
     assert slots.may_take("ws_0")

@@ -19,8 +19,8 @@ class Renewals:
         self.leases: Leases[str] = Leases(self.renew, lambda: self.now)
         self.given_up: list[str] = []
 
-    async def renew(self, held: Collection[str]) -> Collection[str]:
-        self.asked.append(list(held))
+    async def renew(self, request_ids: Collection[str]) -> Collection[str]:
+        self.asked.append(list(request_ids))
         if self.hangs:
             await asyncio.Event().wait()
         if self.unavailable:

@@ -236,34 +236,34 @@ def hold_starts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Deploym
     """Make requests of D1 wait for the event when they are taken from the queue. Also returns which have come there."""
     start = rig.queue.start
     go_on = asyncio.Event()
-    started: list[DeploymentRef] = []
+    starts: list[DeploymentRef] = []
 
     async def slow_start(deployment: DeploymentRef, holder: str) -> Attempt | None:
-        started.append(deployment)
+        starts.append(deployment)
         if deployment == D1:
             await go_on.wait()
         return await start(deployment, holder)
 
     monkeypatch.setattr(rig.queue, "start", slow_start)
-    return started, go_on
+    return starts, go_on
 
 
 async def test_drain_begins_nothing_of_what_waits_to_be_taken_from_the_queue(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many have a replica already, but payloads are fetched a few at a time."""
-    started, go_on = hold_starts(rig, monkeypatch)
+    starts, go_on = hold_starts(rig, monkeypatch)
     rig.upstream.will(*(answer(OK) for _ in range(20)))
     ids = [await rig.submit() for _ in range(20)]
     await rig.sweep()
-    await rig.eventually(lambda: len(started) == STARTS_OF_ONE_WORKSPACE)
+    await rig.eventually(lambda: len(starts) == STARTS_OF_ONE_WORKSPACE)
     draining = asyncio.create_task(rig.runner.drain(1))
     await turns(5)
     go_on.set()
     await draining
     phases = [rig.phase(id) for id in ids]
-    begun = STARTS_OF_ONE_WORKSPACE
-    assert (phases.count(Phase.ENDED), phases.count(Phase.QUEUED)) == (begun, 20 - begun)
+    begun_count = STARTS_OF_ONE_WORKSPACE
+    assert (phases.count(Phase.ENDED), phases.count(Phase.QUEUED)) == (begun_count, 20 - begun_count)
 
 
 async def test_large_payloads_of_a_workspace_do_not_keep_another_one_from_beginning(
@@ -295,5 +295,5 @@ async def test_stopping_at_any_moment_leaves_nothing_held(after: int) -> None:
     await rig.runner.drain(0)
     await turns(10)
     rig.check_nothing_is_held()
-    held = [entry for entry in rig.queue.entries.values() if entry.phase is Phase.RUNNING]
-    assert not held, "handed back at once"
+    running = [entry for entry in rig.queue.entries.values() if entry.phase is Phase.RUNNING]
+    assert not running, "handed back at once"

@@ -47,10 +47,10 @@ class ScriptedQueue(FakeAsyncQueue):
 
 @asynccontextmanager
 async def scanning(queue: ScriptedQueue) -> AsyncIterator[list[tuple[str, Work]]]:
-    found: list[tuple[str, Work]] = []
-    task = asyncio.create_task(Scanner(queue, lambda name, work: found.append((name, work))).run())
+    sweeps: list[tuple[str, Work]] = []
+    task = asyncio.create_task(Scanner(queue, lambda name, work: sweeps.append((name, work))).run())
     try:
-        yield found
+        yield sweeps
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -76,10 +76,10 @@ async def test_hint_has_its_workspace_swept_and_no_other(queue: ScriptedQueue) -
 async def test_everything_is_swept_without_hints(queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.03)
     queue.names = [f"w{number}" for number in range(20)]
-    async with scanning(queue) as found:
+    async with scanning(queue) as sweeps:
         await eventually(lambda: queue.asked >= 3)
         queue.names = []
-        await eventually(lambda: found[-1][1] is module.NOTHING, "workspaces that have nothing left are told of")
+        await eventually(lambda: sweeps[-1][1] is module.NOTHING, "workspaces that have nothing left are told of")
     assert set(queue.swept) == {f"w{number}" for number in range(20)}
 
 
@@ -105,12 +105,12 @@ async def test_sweep_that_stopped_at_its_bound_goes_on(queue: ScriptedQueue) -> 
 
 
 async def test_queue_that_is_away_is_asked_with_pauses_and_nothing_is_forgotten(queue: ScriptedQueue) -> None:
-    async with scanning(queue) as found:
-        await eventually(lambda: found)
+    async with scanning(queue) as sweeps:
+        await eventually(lambda: sweeps)
         queue.unavailable = True
         queue.hinted.put_nowait("w2")
         await eventually(lambda: "w2" in queue.swept)
         await asyncio.sleep(0.4)
         assert queue.swept.count("w2") <= 3
         queue.unavailable = False
-        await eventually(lambda: found[-1][0] == "w2")
+        await eventually(lambda: sweeps[-1][0] == "w2")

@@ -121,8 +121,8 @@ async def test_a_result_is_told_as_documented() -> None:
 async def test_a_failure_is_told_with_null_and_its_error() -> None:
     world = World()
     assert await world.tell(delivery()) == ""
-    told = world.verified()
-    assert (told["data"], told["errors"]) == (
+    body = world.verified()
+    assert (body["data"], body["errors"]) == (
         None,
         [{"code": "MODEL_PREDICT_ERROR", "message": "The model answered 500: no"}],
     )
@@ -261,10 +261,10 @@ async def test_every_2xx_accepts(status: int) -> None:
 @pytest.mark.parametrize("status", [300, 302, 307, 400, 404, 410, 413, 429, 500, 503])
 async def test_any_other_status_does_not(status: int) -> None:
     world = World()
-    given = answer(b"secret text", status, (("location", "https://127.0.0.1/"),))
-    assert await world.tell(delivery(), given) == f"the receiver answered {status}"
+    reply = answer(b"secret text", status, (("location", "https://127.0.0.1/"),))
+    assert await world.tell(delivery(), reply) == f"the receiver answered {status}"
     assert len(world.upstream.calls) == 1
-    assert given.closed
+    assert reply.closed
 
 
 @pytest.mark.parametrize(

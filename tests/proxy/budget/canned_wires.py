@@ -33,9 +33,9 @@ class FirstDescriptor:
 class CannedTransport(asyncio.Transport):
     """Hands what the product writes to `sent`. Never full, and open until the end."""
 
-    def __init__(self, sent: Callable[[bytes], None]) -> None:
+    def __init__(self, on_bytes: Callable[[bytes], None]) -> None:
         super().__init__({"socket": FirstDescriptor()})
-        self.sent = sent
+        self.sent = on_bytes
 
     def write(self, data: Any) -> None:
         self.sent(data)

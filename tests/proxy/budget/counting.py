@@ -172,7 +172,7 @@ def check(
         spent = count()
         print(f"\n{report(spent)}")
         sums = [sum(counter.values()) for counter in (spent.calls, spent.c_calls, spent.bytecodes)]
-        if all(found <= ceiling for found, ceiling in zip(sums, (calls, c_calls, bytecodes), strict=True)):
+        if all(figure <= ceiling for figure, ceiling in zip(sums, (calls, c_calls, bytecodes), strict=True)):
             return
         counted.append(sums)
     raise AssertionError(f"Python calls, C calls, bytecodes: {counted} in three counts")

@@ -16,8 +16,8 @@ def test_prompt_reaches_the_upstream() -> None:
     with canned_worker() as (runner, worker):
         runner.run(worker.serve(3, request))
         assert worker.loop.redis.takes == CALLERS * 3
-        _, _, sent = worker.egress.latest.partition(b"\r\n\r\n")
-    assert sent == request.partition(b"\r\n\r\n")[2].replace(b'"acme/chat"', b'"gpt"', 1)
+        _, _, body = worker.egress.latest.partition(b"\r\n\r\n")
+    assert body == request.partition(b"\r\n\r\n")[2].replace(b'"acme/chat"', b'"gpt"', 1)
 
 
 def test_prompt_stays_within_its_budget() -> None:

@@ -66,16 +66,16 @@ def test_each_limit_sheds_and_released_capacity_is_reused() -> None:
 def test_workspace_leaves_capacity_to_the_next_workspace(take: Callable[[CallLoad], None]) -> None:
     """The first workspace gets three quarters of 1000, the next three quarters of the rest, and so on."""
     capacity = Capacity(CapacityLimits(2000 if take is not nothing else 1000, 1000, 1000))
-    got = []
+    counts = []
     for workspace in range(4):
         before = capacity.in_flight
         key = 0
         while admit_until_shed(capacity, f"w{workspace}", f"k{workspace}-{key}", take):
             key += 1
-        got.append(capacity.in_flight - before)
-    assert 735 <= got[0] <= 750
-    assert sum(got) < 1000
-    assert all(later >= 1 for later in got)
+        counts.append(capacity.in_flight - before)
+    assert 735 <= counts[0] <= 750
+    assert sum(counts) < 1000
+    assert all(later >= 1 for later in counts)
 
 
 def test_group_leaves_capacity_to_other_groups_of_its_workspace() -> None:
@@ -153,19 +153,19 @@ class CapacityMachine(RuleBasedStateMachine):
         self.calls: list[tuple[CallLoad, str, str]] = []
         self.parked: list[CallLoad] = []
 
-    @rule(workspace=st.sampled_from("abc"), key=st.sampled_from("xyz"), known=st.booleans())
-    def enter(self, workspace: str, key: str, known: bool) -> None:
+    @rule(workspace=st.sampled_from("abc"), key=st.sampled_from("xyz"), is_known=st.booleans())
+    def enter(self, workspace: str, key: str, is_known: bool) -> None:
         try:
             load = self.capacity.enter()
         except ShedError:
             return
-        if known:
+        if is_known:
             try:
                 load.claim(workspace, workspace + key)
             except ShedError:
                 load.leave()
                 return
-        self.calls.append((load, workspace if known else "", workspace + key if known else ""))
+        self.calls.append((load, workspace if is_known else "", workspace + key if is_known else ""))
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), size_bytes=st.integers(0, 700), early=st.booleans())

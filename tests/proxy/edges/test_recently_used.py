@@ -14,7 +14,7 @@ def test_weight_is_bounded_and_a_value_is_the_latest(keys: list[int], weights: d
     for number, key in enumerate(keys):
         cache.put(key, (key, number))
         assert cache.get(key) == (key, number)
-        assert sum(weights.get(kept, 1) for kept, _ in cache.values()) <= 100
+        assert sum(weights.get(name, 1) for name, _ in cache.values()) <= 100
 
 
 def test_what_is_used_stays_while_others_make_room() -> None:

@@ -47,9 +47,9 @@ def read(body: bytes, boundary: bytes = b"b", cut: int | None = None) -> tuple[F
 def test_only_the_model_changes_however_the_bytes_are_cut(cut: int | None) -> None:
     before = [FILE, text("language", "en")]
     after = [STREAM, text("include[]", "logprobs")]
-    reader, sent = read(form(*before, text("model"), *after), cut=cut)
+    reader, output = read(form(*before, text("model"), *after), cut=cut)
     assert (reader.model, reader.streaming) == (SLUG, True)
-    assert sent == form(*before, MODEL_PART, *after)
+    assert output == form(*before, MODEL_PART, *after)
 
 
 def test_rename_tells_the_growth() -> None:
@@ -103,11 +103,11 @@ def encoded_by_clients() -> Iterator[tuple[str, str, bytes]]:
 def test_forms_of_stock_clients_are_read(client: str) -> None:
     [(content_type, body)] = [(kind, body) for name, kind, body in encoded_by_clients() if name == client]
     boundary = boundary_of([content_type])
-    reader, sent = read(body, boundary, cut=100)
+    reader, output = read(body, boundary, cut=100)
     assert reader.model == SLUG
-    assert AUDIO in sent
-    assert SLUG.encode() not in sent
-    assert sent.count(MODEL_PART) == 1
+    assert AUDIO in output
+    assert SLUG.encode() not in output
+    assert output.count(MODEL_PART) == 1
 
 
 async def test_form_of_aiohttp_is_read() -> None:
@@ -258,8 +258,8 @@ def test_boundaries_that_parsers_read_differently_are_refused(values: list[str])
 
 
 def test_boundary_goes_upstream_in_one_form() -> None:
-    for written in ("multipart/form-data; boundary=b-1", 'Multipart/Form-Data;boundary="b-1";charset=UTF-8'):
-        assert content_type_of(boundary_of([written])) == "multipart/form-data; boundary=b-1"
+    for field in ("multipart/form-data; boundary=b-1", 'Multipart/Form-Data;boundary="b-1";charset=UTF-8'):
+        assert content_type_of(boundary_of([field])) == "multipart/form-data; boundary=b-1"
     assert content_type_of(b"===1==") == 'multipart/form-data; boundary="===1=="'
 
 
@@ -278,13 +278,13 @@ _LENIENT_NAME = re.compile(rb"name\s*=\s*\"?([^\";]*)", re.I)
 
 def lenient_models(body: bytes) -> list[bytes]:
     """The values of all parts that a careless server could take for the model."""
-    found: list[bytes] = []
+    models: list[bytes] = []
     for part in _LENIENT_DELIMITER.split(body):
         head, _, value = re.sub(rb"\r\n|\r", b"\n", part or b"").partition(b"\n\n")
         name = _LENIENT_NAME.search(head)
         if name is not None and name[1].strip().lower().startswith(b"model"):
-            found.append(value)
-    return found
+            models.append(value)
+    return models
 
 
 async def models_by_aiohttp(body: bytes) -> list[bytes]:
@@ -292,13 +292,13 @@ async def models_by_aiohttp(body: bytes) -> list[bytes]:
     stream.feed_data(body)
     stream.feed_eof()
     reader = MultipartReader({"Content-Type": 'multipart/form-data; boundary="b"'}, stream)
-    found: list[bytes] = []
+    models: list[bytes] = []
     while (part := await reader.next()) is not None:
         assert isinstance(part, aiohttp.BodyPartReader)
         value = bytes(await part.read())
         if (part.name or "").lower().startswith("model"):
-            found.append(value)
-    return found
+            models.append(value)
+    return models
 
 
 FRAGMENTS = [
@@ -346,10 +346,10 @@ async def test_no_other_parser_finds_another_model_in_an_accepted_form() -> None
             at = chance.randrange(len(body) + 1)
             body[at : at + chance.choice((0, 0, 1, 2))] = chance.choice(FRAGMENTS)
         try:
-            _, sent = read(bytes(body), cut=chance.choice((None, 1, 10)))
+            _, output = read(bytes(body), cut=chance.choice((None, 1, 10)))
         except MalformedRequestError:
             continue
         accepted += 1
-        assert lenient_models(sent) == [MODEL.encode()], body
-        assert await models_by_aiohttp(sent) == [MODEL.encode()], body
+        assert lenient_models(output) == [MODEL.encode()], body
+        assert await models_by_aiohttp(output) == [MODEL.encode()], body
     assert accepted > 100

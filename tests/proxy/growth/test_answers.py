@@ -199,12 +199,12 @@ def context() -> AnswerContext:
     return AnswerContext(SLUG, request, 1, seals_of())
 
 
-@pytest.mark.parametrize(("spoken", "heard", "build"), STREAMS)
-def test_translation_grows_with_the_stream(spoken: str, heard: str, build: Build) -> None:
+@pytest.mark.parametrize(("spoken", "caller", "build"), STREAMS)
+def test_translation_grows_with_the_stream(spoken: str, caller: str, build: Build) -> None:
     def prepare(size: int) -> Callable[[], object]:
         events = counted(build(size))
         reader = DIALECTS[spoken].new_stream_reader()
-        writer = DIALECTS[heard].new_stream_writer(context())
+        writer = DIALECTS[caller].new_stream_writer(context())
 
         def act() -> None:
             for event in events:
@@ -252,12 +252,12 @@ ANSWERS: dict[str, Callable[[int], Json]] = {
 }
 
 
-@pytest.mark.parametrize("heard", DIALECTS)
+@pytest.mark.parametrize("caller", DIALECTS)
 @pytest.mark.parametrize("spoken", DIALECTS)
-def test_translation_grows_with_the_answer(spoken: str, heard: str) -> None:
+def test_translation_grows_with_the_answer(spoken: str, caller: str) -> None:
     def prepare(size: int) -> Callable[[], object]:
         answer = counted(ANSWERS[spoken](size))
-        return lambda: DIALECTS[heard].write_answer(DIALECTS[spoken].read_answer(answer), context(), None)
+        return lambda: DIALECTS[caller].write_answer(DIALECTS[spoken].read_answer(answer), context(), None)
 
     check_grows_linearly(prepare)
 

@@ -175,8 +175,8 @@ RESPONSES_BODIES: dict[str, Callable[[int], Json]] = {
 
 
 def allowed(n: int) -> Json:
-    named = [{"type": "function", "name": f"t{number}"} for number in range(n)]
-    return {"type": "allowed_tools", "mode": "auto", "tools": named}
+    tools = [{"type": "function", "name": f"t{number}"} for number in range(n)]
+    return {"type": "allowed_tools", "mode": "auto", "tools": tools}
 
 
 CASES = [

@@ -90,9 +90,9 @@ def work_of(act: Callable[[], object]) -> Work:
 
 def check_grows_linearly(prepare: Callable[[int], Callable[[], object]]) -> None:
     """Assert that the work on `prepare(n)` grows at most threefold where n doubles."""
-    done = [work_of(prepare(size)) for size in SIZES]
-    for less, more in pairwise(done):
+    works = [work_of(prepare(size)) for size in SIZES]
+    for less, more in pairwise(works):
         for name in ("lines", "copied", "compared"):
             few = getattr(less, name)
             many = getattr(more, name)
-            assert many <= MOST_PER_DOUBLING * max(few, SIZES[0]), f"{name}: {[getattr(one, name) for one in done]}"
+            assert many <= MOST_PER_DOUBLING * max(few, SIZES[0]), f"{name}: {[getattr(one, name) for one in works]}"

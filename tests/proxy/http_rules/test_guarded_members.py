@@ -120,26 +120,26 @@ def test_other_names_pass() -> None:
 def lookalikes() -> dict[str, list[str]]:
     """Return, per letter of the guarded names, the characters that a common comparison of text equates with it."""
     letters = set("".join((*NAMES, "include_usage")))
-    found = defaultdict(list)
+    characters = defaultdict(list)
     for point in range(sys.maxunicode + 1):
         char = chr(point)
         plain = unicodedata.normalize("NFKC", char)
         ways = {char.lower(), char.upper().lower(), char.casefold(), plain, plain.lower(), plain.casefold()}
         for letter in letters & ways:
-            found[letter].append(char)
-    return found
+            characters[letter].append(char)
+    return characters
 
 
 @given(st.data())
 def test_any_mixture_of_lookalikes_is_refused(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from((*NAMES, "include_usage")))
-    drawn = "".join(data.draw(st.sampled_from(lookalikes()[letter])) for letter in name)
+    lookalike = "".join(data.draw(st.sampled_from(lookalikes()[letter])) for letter in name)
     others = data.draw(
         st.dictionaries(st.text(max_size=6).filter(lambda text: text.casefold() not in NAMES), st.none())
     )
-    body = others | {drawn: None}
-    if drawn == name:
-        guarded_members.check_members({drawn: None})
+    body = others | {lookalike: None}
+    if lookalike == name:
+        guarded_members.check_members({lookalike: None})
     elif name == "include_usage":
         assert "stream_options.include_usage" in refusal({"stream_options": body})
     else:

@@ -97,9 +97,9 @@ def test_fields_of_an_answer_say_type_and_coding_whichever_pass(
     upstream: list[tuple[str, str]], content_type: str, encoded: bool, fields: frozenset[str]
 ) -> None:
     dropped = {value for name, value in upstream if name == "connection"}
-    kept = tuple(field for field in upstream if field[0] in fields - dropped)
-    longest = max((len(value) for _, value in kept), default=0)
-    assert answer_fields(upstream, fields) == (content_type, encoded, kept, (), longest)
+    passing = tuple(field for field in upstream if field[0] in fields - dropped)
+    longest = max((len(value) for _, value in passing), default=0)
+    assert answer_fields(upstream, fields) == (content_type, encoded, passing, (), longest)
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:

@@ -184,7 +184,7 @@ def _cost_s(text: bytes, secret: bytes) -> float:
     """CPU seconds of one search, the lowest of three."""
     costs = []
     for _ in range(3):
-        started = time.process_time()
+        start_s = time.process_time()
         without_secrets(text, secret.decode())  # hopeless searches are refused by a count beforehand
-        costs.append(time.process_time() - started)
+        costs.append(time.process_time() - start_s)
     return min(costs)

@@ -23,18 +23,18 @@ NAMES = {
 
 @pytest.mark.parametrize(("name", "where"), NAMES.items(), ids=NAMES)
 def test_all_forms_of_where_are_understood_in_paths_and_on_hosts(name: str, where: Where) -> None:
-    named = ModelPath(MODEL, where, Action.PREDICT, "/predict?a=1&b")
-    assert model_path(f"/models/{MODEL}/{name}/predict?a=1&b", None) == named
-    assert model_path(f"/{name}/predict?a=1&b", MODEL) == named
+    parsed_path = ModelPath(MODEL, where, Action.PREDICT, "/predict?a=1&b")
+    assert model_path(f"/models/{MODEL}/{name}/predict?a=1&b", None) == parsed_path
+    assert model_path(f"/{name}/predict?a=1&b", MODEL) == parsed_path
     assert model_path(f"/{name}/wake?x", MODEL) == ModelPath(MODEL, where, Action.WAKE, "")
 
 
 @pytest.mark.parametrize(("name", "where"), NAMES.items(), ids=NAMES)
 @pytest.mark.parametrize("action", [Action.ASYNC_PREDICT, Action.ASYNC_QUEUE_STATUS])
 def test_asynchronous_paths_have_the_same_forms(name: str, where: Where, action: Action) -> None:
-    named = ModelPath(MODEL, where, action, "")
-    assert model_path(f"/models/{MODEL}/{name}/{action.value}?a=1", None) == named
-    assert model_path(f"/{name}/{action.value}", MODEL) == named
+    parsed_path = ModelPath(MODEL, where, action, "")
+    assert model_path(f"/models/{MODEL}/{name}/{action.value}?a=1", None) == parsed_path
+    assert model_path(f"/{name}/{action.value}", MODEL) == parsed_path
 
 
 @pytest.mark.parametrize("id", ["r1", "..", "%2e%2e", "a%2Fb", "x" * 8000, "production", "*"])
@@ -45,8 +45,8 @@ def test_asynchronous_request_is_named_with_or_without_its_model(id: str) -> Non
         (f"/async_request/{id}?a", MODEL, MODEL),
         (f"/async_request/{id}", "", ""),
     ):
-        named = model_path(path, host_model)
-        assert named == ModelPath(model_id, Where(), Action.ASYNC_REQUEST, "", id)
+        parsed_path = model_path(path, host_model)
+        assert parsed_path == ModelPath(model_id, Where(), Action.ASYNC_REQUEST, "", id)
 
 
 UNCHANGED = (

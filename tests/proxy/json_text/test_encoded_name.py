@@ -16,9 +16,9 @@ def test_encoded_names_hold_no_more_than_their_bytes() -> None:
     names = [f"kept/{number}" for number in range(NAMES)]
     tracemalloc.start()
     try:
-        kept = [encoded_name(name) for name in names]
+        encoded_names = [encoded_name(name) for name in names]
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(kept) == NAMES
+    assert len(encoded_names) == NAMES
     assert held_bytes < NAMES * 1000  # the cache included

@@ -25,8 +25,8 @@ NUMBERS = st.builds(
 @example("123456789.123456789", "[%s]")
 def test_numbers_are_written_with_the_value_that_was_read(number: str, form: str) -> None:
     text = form % number
-    written = orjson.dumps(loads_exactly(text))
-    assert json.loads(written, parse_float=Decimal) == json.loads(text, parse_float=Decimal)
+    output = orjson.dumps(loads_exactly(text))
+    assert json.loads(output, parse_float=Decimal) == json.loads(text, parse_float=Decimal)
 
 
 @pytest.mark.parametrize(

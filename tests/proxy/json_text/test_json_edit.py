@@ -106,11 +106,11 @@ def test_edit_of_a_text_parsed_in_slices_equals_reencoding(raw: bytes, changes: 
     assert outline is not None
     assert len(outline.key_spans) == len(list(walk_members(long)))
     for name in whole.keys() & {"model", "usage", "stream_options", "m"}:
-        found = find_member(long, parsed, name, outline)
-        told = find_member(long, whole, name)
-        assert (found is None) == (told is None)
-        if found is not None and told is not None:
-            assert long[found.start : found.end].rstrip() == long[told.start : told.end]
+        span = find_member(long, parsed, name, outline)
+        expected = find_member(long, whole, name)
+        assert (span is None) == (expected is None)
+        if span is not None and expected is not None:
+            assert long[span.start : span.end].rstrip() == long[expected.start : expected.end]
     edited = bytes(edit_members(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()}, outline))
     assert orjson.loads(edited) == whole | changes
     for key, member in walk_members(edited):

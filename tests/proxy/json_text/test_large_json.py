@@ -16,9 +16,9 @@ LONG = b"a picture, say" * (LONG_BYTES // 7)
 
 
 def read(raw: bytes) -> tuple[Any, Outline | None]:
-    found = large_json.parse_with_placeholders(raw)
-    assert found is not None
-    return found
+    result = large_json.parse_with_placeholders(raw)
+    assert result is not None
+    return result
 
 
 def loads(raw: bytes) -> Any:

@@ -15,22 +15,22 @@ RENAMED = b'"acme/fast"'
 WANTED = Wanted(frozenset(("usage", "type", "a")), "response", RENAMED)
 
 
-def scanned(raw: bytes, wanted: Wanted = WANTED, step: int = 1 << 20) -> tuple[bytes, list[Any]]:
-    found: list[Any] = []
-    scanner = MemberScanner(wanted, found.append)
+def scanned(raw: bytes, members: Wanted = WANTED, step: int = 1 << 20) -> tuple[bytes, list[Any]]:
+    values: list[Any] = []
+    scanner = MemberScanner(members, values.append)
     passed = b"".join(scanner.feed(raw[at : at + step]) for at in range(0, len(raw), step))
-    return passed + scanner.end(), found
+    return passed + scanner.end(), values
 
 
 def in_random_pieces(raw: bytes, rng: random.Random) -> tuple[bytes, list[Any]]:
-    found: list[Any] = []
-    scanner = MemberScanner(WANTED, found.append)
+    values: list[Any] = []
+    scanner = MemberScanner(WANTED, values.append)
     passed = b""
     while raw:
         size = rng.choice([1, 2, 3, 10, 100])
         passed += scanner.feed(raw[:size])
         raw = raw[size:]
-    return passed + scanner.end(), found
+    return passed + scanner.end(), values
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 16, 200, 2000])
@@ -40,9 +40,9 @@ def test_finds_what_a_parser_finds(piece_bytes: int, monkeypatch: pytest.MonkeyP
     for _ in range(200):
         inner = an_object(rng)
         raw = b'{"x":%b,"a":%b,"response": {"y":[%b], "usage" :%b }}' % (an_object(rng), inner, an_object(rng), inner)
-        passed, (found,) = in_random_pieces(raw, rng)
+        passed, (value,) = in_random_pieces(raw, rng)
         assert passed == raw
-        assert found == {"a": json.loads(inner), "response": {"usage": json.loads(inner)}}
+        assert value == {"a": json.loads(inner), "response": {"usage": json.loads(inner)}}
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 16, 200])
@@ -94,7 +94,7 @@ def test_nonsense_passes_unchanged(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "found"),
+    ("raw", "values"),
     [
         (b'{"usage":{"n":1}', [{"usage": {"n": 1}}]),
         (b'[{"usage":{"n":1}', [{"usage": {"n": 1}}]),
@@ -107,6 +107,6 @@ def test_nonsense_passes_unchanged(raw: bytes) -> None:
 )
 @pytest.mark.parametrize("step", [1, 1 << 20])
 def test_value_behind_which_a_text_is_cut_off_is_found_if_it_is_complete(
-    raw: bytes, found: list[Any], step: int
+    raw: bytes, values: list[Any], step: int
 ) -> None:
-    assert scanned(raw, step=step) == (raw, found)
+    assert scanned(raw, step=step) == (raw, values)

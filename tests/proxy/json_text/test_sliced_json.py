@@ -64,9 +64,9 @@ def test_parses_what_orjson_parses(seed: int, unsound: bool) -> None:
             return b'"%b"' % b"".join(inside)
 
         raw = b'{"model":%b,"input":[%b,{%b: 1.5, "b":%b}]}' % (string(), string(), string(), string())
-        wanted = or_refused(orjson.loads, raw)
-        assert or_refused(parsed_in_slices, raw) == wanted
-        refused += wanted == "refused"
+        expected = or_refused(orjson.loads, raw)
+        assert or_refused(parsed_in_slices, raw) == expected
+        refused += expected == "refused"
     assert 0 < refused < 150 if unsound else not refused
 
 
@@ -102,8 +102,8 @@ def test_placeholder_keeps_the_head_of_a_url(url: bytes) -> None:
     assert outline is not None
     assert len(parsed[0]) < 200
     head = orjson.loads(b'"%b"' % url.partition(b"%b")[0])
-    seen = parsed[0].startswith(head.partition(",")[0].partition("example")[0])
-    assert seen == (b"," in url or b"/" in url)
+    has_head = parsed[0].startswith(head.partition(",")[0].partition("example")[0])
+    assert has_head == (b"," in url or b"/" in url)
     assert parsed_in_slices(raw) == orjson.loads(raw)
 
 

@@ -70,15 +70,15 @@ def test_takes_what_orjson_takes(seed: int, long_bytes: int, monkeypatch: pytest
     monkeypatch.setattr(streamed_json, "PIECE_BYTES", 200)  # a short text has many cuts
     monkeypatch.setattr(streamed_json, "LONG_BYTES", long_bytes)
     rng = random.Random(seed)
-    taken = 0
+    valid_count = 0
     for number in range(1200):
         raw = value(rng)
         for _ in range(number % 3):
             raw = damaged(raw, rng)
-        wanted = orjson_takes(raw)
-        assert is_json(*cut(raw, rng)) == wanted, raw
-        taken += wanted
-    assert 400 < taken < 1000
+        expected = orjson_takes(raw)
+        assert is_json(*cut(raw, rng)) == expected, raw
+        valid_count += expected
+    assert 400 < valid_count < 1000
 
 
 LONG = b"x" * PIECE_BYTES
@@ -134,10 +134,10 @@ def test_endless_white_space_and_numbers_are_not_taken() -> None:
 def test_time_is_linear_whatever_is_sent(unit: bytes) -> None:
     def cpu_s(size: int) -> float:
         checked = StreamedJson()
-        started = thread_time()
+        start_s = thread_time()
         at_once(checked.feed(b"[" + unit * (size // len(unit))))
         checked.is_json()
-        return thread_time() - started
+        return thread_time() - start_s
 
     quick = min(cpu_s(200_000) for _ in range(3))
     assert min(cpu_s(1_600_000) for _ in range(3)) < 8 * 4 * quick + 0.01
@@ -147,5 +147,5 @@ def test_nothing_is_kept_of_what_was_validated() -> None:
     for unit in (b'"a",', b'{"a":[1,2]},', b'"%b",' % LONG):
         checked = StreamedJson()
         at_once(checked.feed(b"[" + unit * (20 * PIECE_BYTES // len(unit))))
-        held = len(checked._buffer) + len(checked._before_string or b"")
-        assert held < 2 * PIECE_BYTES + len(unit)
+        buffered_bytes = len(checked._buffer) + len(checked._before_string or b"")
+        assert buffered_bytes < 2 * PIECE_BYTES + len(unit)

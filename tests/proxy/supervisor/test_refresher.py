@@ -179,23 +179,23 @@ async def test_restored_database_with_the_same_epoch_starts_over_and_is_reported
     control: FakeControl, replica: MemoryReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A restored database has the same epoch and may have the same revision."""
-    told: list[int] = []
+    start_overs: list[int] = []
     control.nonce = "first"
     control.put("endpoint", "lost", {})
-    refresher = Refresher(replica, control, 1000, on_start_over=lambda: told.append(1))
+    refresher = Refresher(replica, control, 1000, on_start_over=lambda: start_overs.append(1))
     task = asyncio.create_task(refresher.run())
     await eventually(lambda: replica.confirmations == 1)
     assert replica.version == ReplicaVersion("epoch-1", 1, "first")
-    assert not told, "the first refresh of a new replica is not a start over"
+    assert not start_overs, "the first refresh of a new replica is not a start over"
     control.start_over("epoch-1")
     control.nonce = "second"
     control.put("endpoint", "kept", {})
     refresher.hint()
-    await eventually(lambda: bool(told))
+    await eventually(lambda: bool(start_overs))
     task.cancel()
     await asyncio.wait([task])
     assert set(replica.rows) == {("endpoint", "kept")}
-    assert told == [1]
+    assert start_overs == [1]
     assert "its database was restored or replaced" in caplog.text
 
 
@@ -346,9 +346,9 @@ async def test_failed_refresh_changes_nothing_and_is_retried(
         await eventually(lambda: replica.confirmations == 1)
         control.down = True
         control.put("endpoint", "f", {})
-        asked = len(control.requests)
+        request_count = len(control.requests)
         refresher.hint()
-        await eventually(lambda: len(control.requests) >= asked + 3)
+        await eventually(lambda: len(control.requests) >= request_count + 3)
         assert set(replica.rows) == {("endpoint", "e")}
         control.down = False
         await eventually(lambda: len(replica.rows) == 2)
@@ -368,11 +368,11 @@ async def test_control_that_starts_later_is_asked_often_until_it_answers(
         control.down = False
         await eventually(lambda: replica.confirmations == 1)
         control.down = True
-        asked = len(control.requests)
+        request_count = len(control.requests)
         refresher.hint()
-        await eventually(lambda: len(control.requests) == asked + 1)
+        await eventually(lambda: len(control.requests) == request_count + 1)
         await asyncio.sleep(0.2)
-        assert len(control.requests) == asked + 1, "once it has answered, retries back off"
+        assert len(control.requests) == request_count + 1, "once it has answered, retries back off"
 
 
 async def test_unwritable_replica_keeps_its_policy(control: FakeControl, replica: MemoryReplica) -> None:
@@ -409,11 +409,11 @@ async def test_slow_control_is_refreshed_from_less_often(control: FakeControl, r
         await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
         began = time.monotonic()
-        asked = asyncio.create_task(refresher.refresh_on_demand())
+        refresh = asyncio.create_task(refresher.refresh_on_demand())
         await eventually(lambda: len(control.requests) == 2)
         await asyncio.sleep(0.1)
         control.gate.set()
-        assert await asked
+        assert await refresh
         assert await refresher.refresh_on_demand()
         assert time.monotonic() - began >= 0.4
 
@@ -437,10 +437,10 @@ async def test_refresh_by_a_hint_serves_callers_that_wait_for_the_gap(
     monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 1000.0)
     async with running(replica, control) as refresher:
         assert await refresher.refresh_on_demand()
-        asked = asyncio.create_task(refresher.refresh_on_demand())
+        refresh = asyncio.create_task(refresher.refresh_on_demand())
         await asyncio.sleep(0)
         refresher.hint()
-        assert await asked
+        assert await refresh
 
 
 async def test_waits_served_by_hints_do_not_delay_the_next_one(
@@ -451,10 +451,10 @@ async def test_waits_served_by_hints_do_not_delay_the_next_one(
     async with running(replica, control) as refresher:
         assert await refresher.refresh_on_demand()
         for _ in range(20):
-            asked = asyncio.create_task(refresher.refresh_on_demand())
+            refresh = asyncio.create_task(refresher.refresh_on_demand())
             await asyncio.sleep(0)
             refresher.hint()
-            assert await asked
+            assert await refresh
         began = time.monotonic()
         assert await refresher.refresh_on_demand()
         assert time.monotonic() - began < 20, "one gap at most, not one for each hint"
@@ -469,11 +469,11 @@ async def test_unknown_keys_share_one_refresh_that_began_after_they_asked(
         refresher.hint()
         await eventually(lambda: len(control.requests) == 2)
         replica.confirmed_at_s = float("-inf")
-        asked = [asyncio.create_task(refresher.refresh_on_demand()) for _ in range(20)]
+        refreshes = [asyncio.create_task(refresher.refresh_on_demand()) for _ in range(20)]
         await asyncio.sleep(0)
         control.put("key", "minted-now", {})
         control.gate.set()
-        assert all(await asyncio.gather(*asked))
+        assert all(await asyncio.gather(*refreshes))
     assert ("key", "minted-now") in replica.rows
     assert len(control.requests) == 3
 
@@ -485,9 +485,9 @@ async def test_unreachable_control_is_not_asked_again_for_a_second(
         await eventually(lambda: replica.confirmations == 1)
         control.down = True
         assert not await _demanded_later(refresher, replica)
-        asked = len(control.requests)
+        request_count = len(control.requests)
         assert not any([await refresher.refresh_on_demand() for _ in range(50)])
-        assert len(control.requests) == asked
+        assert len(control.requests) == request_count
 
 
 async def test_cancelled_caller_does_not_end_the_refresh_of_the_others(
@@ -512,10 +512,10 @@ async def test_waiting_callers_are_answered_when_the_refresher_ends(
     control.gate = asyncio.Event()
     async with running(replica, control) as refresher:
         await eventually(lambda: control.requests)
-        asked = asyncio.create_task(refresher.refresh_on_demand())
+        refresh = asyncio.create_task(refresher.refresh_on_demand())
         control.gate.set()
         await eventually(lambda: len(control.requests) == 2)
-    assert await asked in (True, False)
+    assert await refresh in (True, False)
 
 
 async def _demanded_later(refresher: Refresher, replica: MemoryReplica) -> bool:

@@ -44,8 +44,8 @@ ON_GLIBC = pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, rea
 def run(script: str) -> list[int]:
     """The numbers that `script` prints in a new process."""
     argv = [sys.executable, "-c", script]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    return [int(word) for word in done.stdout.split()]
+    process = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    return [int(word) for word in process.stdout.split()]
 
 
 @ON_GLIBC

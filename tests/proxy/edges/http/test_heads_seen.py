@@ -69,10 +69,10 @@ class CountedHeads(HeadsSeen):
     asked = recalled = 0
 
     def recall(self, buffer: memoryview, nbytes: int) -> tuple[ParsedHead, bytes] | None:
-        found = super().recall(buffer, nbytes)
+        request = super().recall(buffer, nbytes)
         self.asked += 1
-        self.recalled += found is not None
-        return found
+        self.recalled += request is not None
+        return request
 
 
 def connect(handle: Handle, heads: HeadsSeen) -> tuple[Connection, SinkTransport]:
@@ -98,7 +98,7 @@ async def arrive(connection: Connection, read: bytes) -> None:
 
 async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], bytes]:
     """Return the requests of one connection that the pipeline gets, and the bytes that are written to it."""
-    seen: list[Any] = []
+    requests: list[Any] = []
 
     async def note(incoming: Incoming, outgoing: Outgoing) -> None:
         body = b""
@@ -110,7 +110,7 @@ async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], byt
         names = [name for name, _ in incoming.headers]
         values = [(incoming.header(name), list(incoming.header_values(name))) for name in (*names, "content-length")]
         head = (incoming.method, incoming.target, incoming.declared_bytes, repr(incoming.fault))
-        seen.append((head, list(incoming.headers), values, body))
+        requests.append((head, list(incoming.headers), values, body))
         outgoing.start(200, [], whole=b"ok")
 
     connection, transport = connect(note, heads)
@@ -119,7 +119,7 @@ async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], byt
             await arrive(connection, read)
     connection.connection_lost(None)
     await asyncio.sleep(0)
-    return seen, _DATE.sub(b"", transport.written)
+    return requests, _DATE.sub(b"", transport.written)
 
 
 def remembering(*requests: bytes) -> HeadsSeen:
@@ -132,11 +132,11 @@ def remembering(*requests: bytes) -> HeadsSeen:
 def test_connection_that_sends_only_known_heads_makes_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """A parser with its callbacks costs memory, which thousands of open streams would multiply."""
     heads = remembering(REQUEST)
-    made = list[object]()
-    monkeypatch.setattr(httptools, "HttpRequestParser", made.append)
-    seen, written = asyncio.run(meanings([REQUEST] * 2, heads))
-    assert len(seen) == 2 == written.count(b"200 OK")
-    assert not made
+    parsers = list[object]()
+    monkeypatch.setattr(httptools, "HttpRequestParser", parsers.append)
+    requests, output = asyncio.run(meanings([REQUEST] * 2, heads))
+    assert len(requests) == 2 == output.count(b"200 OK")
+    assert not parsers
 
 
 def agree(reads: list[bytes]) -> None:
@@ -265,7 +265,7 @@ def test_beginning_of_a_long_head_is_not_taken_for_a_head() -> None:
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
-    seen: list[tuple[bytes | None, bytes]] = []
+    bodies: list[tuple[bytes | None, bytes]] = []
 
     async def take(incoming: Incoming, outgoing: Outgoing) -> None:
         if reads:
@@ -274,7 +274,7 @@ def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
         else:
             body = incoming.whole
             incoming.whole = None
-        seen.append((body, await incoming.read()))
+        bodies.append((body, await incoming.read()))
         outgoing.start(200, [], whole=b"ok")
 
     async def serve(heads: HeadsSeen) -> None:
@@ -285,23 +285,23 @@ def test_recalled_body_is_handed_over_whole_and_once(reads: bool) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(serve(remembering(REQUEST)))
-    assert seen == [(b"hi", b""), (b"", b""), (b"x" * 5000, b"")]
+    assert bodies == [(b"hi", b""), (b"", b""), (b"x" * 5000, b"")]
 
 
 def begins(heads: HeadsSeen, read: bytes) -> tuple[bytes, int] | None:
     """Return the body's first bytes and declared size that are recalled of an incomplete request."""
     if is_known(heads, read):
         return None
-    begun = heads.recall_begun(memoryview(read))
-    return begun and begun[1:]
+    recalled = heads.recall_begun(memoryview(read))
+    return recalled and recalled[1:]
 
 
-@pytest.mark.parametrize("known", [[REQUEST], [HEAD, b"hi"], [HEAD + b"h", b"i"]])
-def test_head_is_recalled_when_its_body_is_still_to_come(known: list[bytes]) -> None:
+@pytest.mark.parametrize("requests", [[REQUEST], [HEAD, b"hi"], [HEAD + b"h", b"i"]])
+def test_head_is_recalled_when_its_body_is_still_to_come(requests: list[bytes]) -> None:
     heads = HeadsSeen()
     for _ in range(2):
         assert begins(heads, HEAD) is None
-        asyncio.run(meanings(known, heads))
+        asyncio.run(meanings(requests, heads))
     assert begins(heads, HEAD) == (b"", 2)
     assert begins(heads, with_length(b"300000", b"x" * 200_000)) == (b"x" * 200_000, 300_000)
     assert begins(heads, with_length(b"999999999")) == (b"hi", 999_999_999)
@@ -325,7 +325,7 @@ def test_only_plain_lengths_begin_a_known_request(length: bytes) -> None:
 @st.composite
 def changed_requests(draw: st.DrawFn) -> list[bytes]:
     """Requests like `REQUEST`, with bytes replaced, inserted and cut out, in reads of any length."""
-    sent = b""
+    stream = b""
     for _ in range(draw(st.integers(1, 3))):
         length = draw(st.sampled_from([0, 1, 2, 9, 10]))
         message = with_length(b"%d" % length, b"h" * length, draw(st.sampled_from([REQUEST, LAST])))
@@ -337,9 +337,9 @@ def changed_requests(draw: st.DrawFn) -> list[bytes]:
             message = (
                 message[:start] + draw(pieces | st.binary(max_size=3)) + message[start + draw(st.integers(0, 3)) :]
             )
-        sent += message
-    cuts = sorted(draw(st.lists(st.integers(0, len(sent)), max_size=3)) + [len(REQUEST)] * draw(st.integers(0, 1)))
-    return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+        stream += message
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=3)) + [len(REQUEST)] * draw(st.integers(0, 1)))
+    return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
 @given(changed_requests())
@@ -357,10 +357,10 @@ def test_changed_requests_mean_the_same(reads: list[bytes]) -> None:
 @example([HEAD + b"h", b"i" + HEAD, b"hi"])
 def test_cut_requests_mean_what_they_mean_whole(reads: list[bytes]) -> None:
     """Bytes behind the cut of a body are not parsed."""
-    seen, written = asyncio.run(meanings([b"".join(reads)], Forgetful()))
+    requests, output = asyncio.run(meanings([b"".join(reads)], Forgetful()))
     cut_seen, cut_written = asyncio.run(meanings(reads, Forgetful()))
-    assert cut_seen == seen
-    assert cut_written == written
+    assert cut_seen == requests
+    assert cut_written == output
 
 
 @given(st.lists(st.binary(max_size=80) | st.just(REQUEST), max_size=4))
@@ -374,13 +374,13 @@ def test_requests_ahead_of_their_turn_pause_reading() -> None:
 
     async def sent_ahead(heads: HeadsSeen) -> int:
         connection, transport = connect(hold, heads)
-        sent = 0
+        count = 0
         while not transport.paused:
             await arrive(connection, REQUEST)
-            sent += 1
+            count += 1
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        return sent
+        return count
 
     assert asyncio.run(asyncio.wait_for(sent_ahead(remembering(REQUEST)), PATIENCE_S)) == 1 + MAX_QUEUED
 
@@ -414,10 +414,10 @@ def test_recalled_bodies_are_no_longer_unread_once_answered(reads_body: bool) ->
         connection, _ = connect(answer, heads)
         for _ in range(3):
             await arrive(connection, REQUEST)
-        left = connection.unread_bytes
+        unread = connection.unread_bytes
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        return left
+        return unread
 
     assert asyncio.run(unread_bytes(remembering(REQUEST))) == 0
 
@@ -425,11 +425,11 @@ def test_recalled_bodies_are_no_longer_unread_once_answered(reads_body: bool) ->
 def test_heads_that_are_not_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads_seen, "KEPT_BYTES", 2 * 3 * 2200)
     heads = [REQUEST.replace(b"X-A: 1", b"X-A: %d" % number) for number in range(8)]
-    seen = remembering(*heads)
-    assert [is_known(seen, head) for head in (*heads[:3], *heads[6:])] == [False] * 3 + [True] * 2
+    memory = remembering(*heads)
+    assert [is_known(memory, head) for head in (*heads[:3], *heads[6:])] == [False] * 3 + [True] * 2
     for head in 3 * heads[:6]:
-        assert is_known(seen, heads[7]), "it is in use"
-        asyncio.run(meanings([head] * 2, seen))
+        assert is_known(memory, heads[7]), "it is in use"
+        asyncio.run(meanings([head] * 2, memory))
 
 
 def test_heads_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +458,7 @@ def test_heads_of_many_callers_on_one_connection_are_all_recalled() -> None:
 
 def test_heads_that_never_repeat_displace_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads_seen, "SEEN_ONCE", 8)
-    seen = remembering(REQUEST)
+    memory = remembering(REQUEST)
     for number in range(50):
-        asyncio.run(meanings([REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2))], seen))
-    assert is_known(seen, REQUEST)
+        asyncio.run(meanings([REQUEST.replace(b"X-A: 1", b"X-A: %d" % (number + 2))], memory))
+    assert is_known(memory, REQUEST)

@@ -99,9 +99,9 @@ async def test_connection_that_closes_while_it_waits_does_not_read_on() -> None:
     callers.send()
     for connection in callers.connections:
         connection.force_close()
-    waiting = [transport.paused for transport in callers.transports]
+    paused = [transport.paused for transport in callers.transports]
     for _ in range(2 * CALLERS):
         await asyncio.sleep(0)
-    assert any(waiting)
-    assert [transport.paused for transport in callers.transports] == waiting
+    assert any(paused)
+    assert [transport.paused for transport in callers.transports] == paused
     await callers.close()

@@ -82,8 +82,8 @@ def test_command_prints_lines_and_names_a_missing_directory(tmp_path: Path) -> N
         ["--data", str(tmp_path), "journal", "dump"],
         ["journal", "dump", "--journal-dir", f"{tmp_path}/journal"],
     ):
-        done = CliRunner().invoke(main, words)
-        assert done.output == '{"kept":"rejected","event":{"idempotency_key":"01JD","tokens":[1,2,0]}}\n'
+        result = CliRunner().invoke(main, words)
+        assert result.output == '{"kept":"rejected","event":{"idempotency_key":"01JD","tokens":[1,2,0]}}\n'
     missing = CliRunner().invoke(main, ["journal", "dump", "--journal-dir", f"{tmp_path}/none"])
     assert (missing.exit_code, "TOLLGATE_JOURNAL_DIR" in missing.output) == (1, True)
     assert os.listdir(tmp_path) == ["journal"]

@@ -53,8 +53,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def kinds(folder: Path) -> list[Kind]:
     """The kinds of the records on disk, without the ends of segments."""
     segments = sorted(folder.glob("*.journal"))
-    found = [kind for path in segments for kind, _, _ in frames(path.read_bytes())]
-    return [kind for kind in found if kind is not Kind.END]
+    record_kinds = [kind for path in segments for kind, _, _ in frames(path.read_bytes())]
+    return [kind for kind in record_kinds if kind is not Kind.END]
 
 
 def write_until_refused(journal: JournalWriter) -> int:
@@ -87,12 +87,12 @@ async def test_calls_go_on_in_the_next_segment_while_the_disk_stalls(
     disk.clear()
     write_calls(journal, 1)
     await eventually(lambda: journal._disk.is_slow)
-    taken = write_until_refused(journal)
-    assert taken > 20, "both segments were used"
+    call_count = write_until_refused(journal)
+    assert call_count > 20, "both segments were used"
     assert journal.troubles == ()
     disk.set()
     journal.stop()
-    assert kinds(folder / "w1") == CALL * (1 + taken)
+    assert kinds(folder / "w1") == CALL * (1 + call_count)
 
 
 async def test_disk_that_stalls_for_long_refuses_new_calls_until_it_answers(

@@ -107,9 +107,9 @@ async def test_control_is_checked_without_calls_and_at_once_on_request(tmp_path:
     shipper.start(tuple, silent)
     await eventually(lambda: ingest.asked[-1] == key(9))
     lose(ingest, 9)
-    asked = len(ingest.asked)
+    question_count = len(ingest.asked)
     await asyncio.sleep(0.05)
-    assert len(ingest.asked) == asked, "it was asked a moment ago"
+    assert len(ingest.asked) == question_count, "it was asked a moment ago"
     shipper.check_control()
     await eventually(lambda: key(9) in ingest.events)
     assert await shipper.drain(10)
@@ -153,19 +153,19 @@ async def test_rejected_event_is_neither_kept_nor_expected(tmp_path: Path) -> No
     ingest = FakeIngest()
     ingest.poison = key(9)
     await shipped_and_dead(tmp_path, ingest, *range(10))
-    kept = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
-    kept.open()
-    assert kept.last_key == key(8)
-    assert key(9) not in {orjson.loads(event)["idempotency_key"] for event in everything(kept)}
+    shipped = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
+    shipped.open()
+    assert shipped.last_key == key(8)
+    assert key(9) not in {orjson.loads(event)["idempotency_key"] for event in everything(shipped)}
 
 
-def everything(kept: ShippedEvents) -> list[bytes]:
+def everything(shipped: ShippedEvents) -> list[bytes]:
     """All that would be sent again."""
-    kept.begin_resend()
+    shipped.begin_resend()
     events: list[bytes] = []
-    while (batch := kept.next_to_resend()) is not None:
+    while (batch := shipped.next_to_resend()) is not None:
         events += batch.events
-        kept.resent(batch)
+        shipped.resent(batch)
     return events
 
 
@@ -178,16 +178,16 @@ def files(directory: Path) -> list[Path]:
 
 
 def opened(directory: Path, options: ShippedOptions = KEEPING) -> ShippedEvents:
-    kept = ShippedEvents(directory, options)
-    kept.open()
-    return kept
+    shipped = ShippedEvents(directory, options)
+    shipped.open()
+    return shipped
 
 
 def test_torn_file_keeps_its_complete_records(tmp_path: Path) -> None:
-    kept = opened(tmp_path)
+    shipped = opened(tmp_path)
     for number in range(5):
-        kept.keep([event(number)])
-    kept.close()
+        shipped.keep([event(number)])
+    shipped.close()
     (only,) = files(tmp_path)
     whole_size = only.stat().st_size
     for size in (whole_size - 1, whole_size - 40):
@@ -200,33 +200,33 @@ def test_torn_file_keeps_its_complete_records(tmp_path: Path) -> None:
 
 
 def test_files_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
-    kept = opened(tmp_path)
-    kept.keep([event(1)])
-    kept.close()
+    shipped = opened(tmp_path)
+    shipped.keep([event(1)])
+    shipped.close()
     os.utime(files(tmp_path)[0], (0, 0))
-    kept = opened(tmp_path)
+    shipped = opened(tmp_path)
     assert files(tmp_path) == []
-    assert (kept.last_key, kept.bytes) == (None, 0)
+    assert (shipped.last_key, shipped.bytes) == (None, 0)
 
 
 def test_oldest_files_are_deleted_above_the_size_bound(tmp_path: Path) -> None:
     options = ShippedOptions(file_bytes=1, max_bytes=3_000, keep_free_bytes=0)
-    kept = opened(tmp_path, options)
+    shipped = opened(tmp_path, options)
     for number in range(10):
-        kept.keep([event(number, os.urandom(400).hex())])
-    kept.close()
+        shipped.keep([event(number, os.urandom(400).hex())])
+    shipped.close()
     assert len(files(tmp_path)) == 10
-    kept = opened(tmp_path, options)
-    left = sum(path.stat().st_size for path in files(tmp_path))
-    assert 0 < left <= 3_000
-    assert kept.bytes == left
-    assert kept.last_key == key(9)
+    shipped = opened(tmp_path, options)
+    total = sum(path.stat().st_size for path in files(tmp_path))
+    assert 0 < total <= 3_000
+    assert shipped.bytes == total
+    assert shipped.last_key == key(9)
 
 
 def test_files_to_be_sent_again_are_not_deleted_by_age(tmp_path: Path) -> None:
-    kept = opened(tmp_path)
-    kept.keep([event(1)])
-    kept.begin_resend()
+    shipped = opened(tmp_path)
+    shipped.keep([event(1)])
+    shipped.begin_resend()
     os.utime(files(tmp_path)[0], (0, 0))
     again = opened(tmp_path)
     batch = again.next_to_resend()
@@ -235,9 +235,9 @@ def test_files_to_be_sent_again_are_not_deleted_by_age(tmp_path: Path) -> None:
 
 
 def test_full_disk_deletes_shipped_events_and_logs_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = opened(tmp_path)
-    kept.keep([event(1)])
-    kept.close()
+    shipped = opened(tmp_path)
+    shipped.keep([event(1)])
+    shipped.close()
     full = opened(tmp_path, ShippedOptions(keep_free_bytes=1 << 62))
     for number in range(2, 5):
         full.keep([event(number)])
@@ -250,9 +250,9 @@ def test_without_retention_nothing_is_kept_or_checked(tmp_path: Path) -> None:
     earlier = opened(tmp_path / DIRECTORY_NAME)
     earlier.keep([event(0)])
     earlier.close()
-    kept = opened(tmp_path / DIRECTORY_NAME, ShippedOptions(retention_s=0))
-    kept.keep([event(1)])
-    kept.make_room()
-    assert kept.last_key is None
-    assert kept.next_to_resend() is None
+    shipped = opened(tmp_path / DIRECTORY_NAME, ShippedOptions(retention_s=0))
+    shipped.keep([event(1)])
+    shipped.make_room()
+    assert shipped.last_key is None
+    assert shipped.next_to_resend() is None
     assert not (tmp_path / DIRECTORY_NAME).exists()

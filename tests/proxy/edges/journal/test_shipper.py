@@ -88,8 +88,8 @@ async def test_round_of_several_requests_continues_after_a_failure(tmp_path: Pat
     assert await shipper.drain(10)
     assert [size for size in sizes if size] == [20, 20, 20, 10, 20, 10]
     files = [tmp_path / DIRECTORY_NAME / name for name in names_in(tmp_path / DIRECTORY_NAME)]
-    kept = [event for file in files for record in records_in(file) for event in events_of(record)]
-    assert len(kept) == len(set(kept)) == 80
+    shipped = [event for file in files for record in records_in(file) for event in events_of(record)]
+    assert len(shipped) == len(set(shipped)) == 80
 
 
 async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def journal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of several segments, of a worker that was killed with calls open."""
     directory = tmp_path_factory.mktemp("written")
 
@@ -471,11 +471,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1))
 async def test_killed_at_any_byte_each_call_is_billed_once(
-    written: Path, tmp_path_factory: pytest.TempPathFactory, share: float
+    journal_folder: Path, tmp_path_factory: pytest.TempPathFactory, share: float
 ) -> None:
     """The directory contains any prefix of the written bytes."""
     directory = tmp_path_factory.mktemp("cut")
-    shutil.copytree(written, directory / "w1")
+    shutil.copytree(journal_folder, directory / "w1")
     cut_at(directory / "w1", share)
     opened, answered, closed = truth(directory / "w1")
     ingest = FakeIngest()
@@ -492,33 +492,33 @@ async def test_killed_at_any_byte_each_call_is_billed_once(
 
 def cut_at(directory: Path, share: float) -> None:
     paths = sorted(directory.glob("*.journal"))
-    used = [len(path.read_bytes().rstrip(b"\0")) for path in paths]
-    left = int(sum(used) * share)
-    for path, size in zip(paths, used, strict=True):
-        kept = min(left, size)
-        left -= kept
+    used_bytes = [len(path.read_bytes().rstrip(b"\0")) for path in paths]
+    budget = int(sum(used_bytes) * share)
+    for path, size in zip(paths, used_bytes, strict=True):
+        prefix_bytes = min(budget, size)
+        budget -= prefix_bytes
         data = path.read_bytes()
-        path.write_bytes(data[:kept] + bytes(len(data) - kept))
+        path.write_bytes(data[:prefix_bytes] + bytes(len(data) - prefix_bytes))
 
 
 def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
     """The event keys of the open, progress and close records."""
-    found: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    keys: dict[Kind, set[str]] = {kind: set() for kind in Kind}
     for path in sorted(directory.glob("*.journal")):
         for kind, payload, _ in frames(path.read_bytes()):
             if kind is not Kind.END:
-                found[kind].add(payload[payload.index(b"01JD") :][:26].decode())
-    return found[Kind.OPEN], found[Kind.PROGRESS], found[Kind.CLOSE]
+                keys[kind].add(payload[payload.index(b"01JD") :][:26].decode())
+    return keys[Kind.OPEN], keys[Kind.PROGRESS], keys[Kind.CLOSE]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
-    written: Path, tmp_path_factory: pytest.TempPathFactory, crashes: list[int]
+    journal_folder: Path, tmp_path_factory: pytest.TempPathFactory, crashes: list[int]
 ) -> None:
     """The shipper dies in the middle of its n-th step (a post or a replay); the next shipper continues."""
     directory = tmp_path_factory.mktemp("crash")
-    shutil.copytree(written, directory / "w1")
+    shutil.copytree(journal_folder, directory / "w1")
     ingest = FakeIngest()
     counters = FakeCounters()
     for acts in crashes:
@@ -536,12 +536,12 @@ async def test_cancelled_disk_work_is_awaited() -> None:
     """Otherwise a journal's file descriptor is closed while the thread reads from it."""
     at_work = threading.Event()
     go_on = threading.Event()
-    done: list[bool] = []
+    results: list[bool] = []
 
     def work() -> None:
         at_work.set()
         go_on.wait(10)
-        done.append(True)
+        results.append(True)
 
     working = asyncio.create_task(in_thread(work))
     await eventually(at_work.is_set)
@@ -551,7 +551,7 @@ async def test_cancelled_disk_work_is_awaited() -> None:
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await working
-    assert done
+    assert results
 
 
 class Fuse:

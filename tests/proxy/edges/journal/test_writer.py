@@ -38,9 +38,9 @@ from tests.proxy.edges.journal.journals import (
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[JournalWriter]:
-    made = JournalWriter(tmp_path, "w1", SMALL)
-    yield made
-    made.stop()
+    writer = JournalWriter(tmp_path, "w1", SMALL)
+    yield writer
+    writer.stop()
 
 
 def segments(directory: Path) -> list[bytes]:
@@ -97,10 +97,10 @@ def test_records_are_synced_off_the_event_loop(tmp_path: Path, monkeypatch: pyte
 
 def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: JournalWriter) -> None:
     write_calls(journal, *range(200))
-    found = segments(tmp_path)
-    assert len(found) > 3
-    assert {len(data) for data in found} == {SMALL.segment_bytes}
-    read = [list(frames(data)) for data in found]
+    contents = segments(tmp_path)
+    assert len(contents) > 3
+    assert {len(data) for data in contents} == {SMALL.segment_bytes}
+    read = [list(frames(data)) for data in contents]
     assert all(records[-1][0] is Kind.END for records in read[:-1] if records[0][0] is not Kind.END)
     closes = [kind for records in read for kind, _, _ in records if kind is Kind.CLOSE]
     assert len(closes) == 200
@@ -166,9 +166,9 @@ async def test_progress_never_uses_the_room_reserved_for_closes(
         journal.progress([progress_record(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)])
     for number in range(20):
         end_call(journal, number)
-    written = [kind for data in segments(tmp_path) for kind in kinds(data)]
-    assert written.count(Kind.CLOSE) == 20
-    assert 20 < written.count(Kind.PROGRESS) < 2000
+    record_kinds = [kind for data in segments(tmp_path) for kind in kinds(data)]
+    assert record_kinds.count(Kind.CLOSE) == 20
+    assert 20 < record_kinds.count(Kind.PROGRESS) < 2000
 
 
 def test_largest_close_fits_the_room_reserved_for_it() -> None:
@@ -241,12 +241,12 @@ def test_partly_written_record_is_not_damage(tmp_path: Path, monkeypatch: pytest
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=0))
     write_calls(journal, 1)
     real = os.pwrite
-    written: list[int] = []
+    write_sizes: list[int] = []
 
     def half(fd: int, data: bytes, offset: int) -> int:
-        if written:
+        if write_sizes:
             raise_disk_full()
-        written.append(real(fd, data[:20], offset))
+        write_sizes.append(real(fd, data[:20], offset))
         return 20
 
     monkeypatch.setattr(os, "pwrite", half)

@@ -24,9 +24,9 @@ OTHERS = range(1, 9)
 @pytest.fixture
 def journal(tmp_path: Path) -> JournalWriter:
     """A journal with one open call, so that others have somebody to share a write with."""
-    made = JournalWriter(tmp_path, "w1", SMALL)
-    assert start(made, FIRST).is_written
-    return made
+    writer = JournalWriter(tmp_path, "w1", SMALL)
+    assert start(writer, FIRST).is_written
+    return writer
 
 
 def kinds(directory: Path) -> list[Kind]:
@@ -42,14 +42,14 @@ def kinds(directory: Path) -> list[Kind]:
 def failing_after(count: int) -> Callable[..., int]:
     """A disk that takes `count` more bytes."""
     real = os.pwrite
-    left = [count]
+    room = [count]
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
-        if not left[0]:
+        if not room[0]:
             raise OSError(errno.EIO, "Input/output error")
-        written = real(fd, data[: left[0]], offset)
-        left[0] -= written
-        return written
+        length = real(fd, data[: room[0]], offset)
+        room[0] -= length
+        return length
 
     return pwrite
 
@@ -79,11 +79,11 @@ async def test_opens_and_closes_of_a_tick_are_one_write(
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    waiting = open_all(journal, *OTHERS)
-    assert len(waiting) == len(OTHERS)
+    futures = open_all(journal, *OTHERS)
+    assert len(futures) == len(OTHERS)
     assert not writes
-    assert not any(future.done() for future in waiting)
-    await asyncio.gather(*waiting)
+    assert not any(future.done() for future in futures)
+    await asyncio.gather(*futures)
     assert kinds(tmp_path) == [Kind.OPEN] * 8
     ends = close_all(journal, *OTHERS)
     assert len(writes) == 1
@@ -102,16 +102,16 @@ async def test_lone_call_is_written_at_once(tmp_path: Path, journal: JournalWrit
 
 
 async def test_records_that_must_not_wait_pass_those_that_do(tmp_path: Path, journal: JournalWriter) -> None:
-    waiting = open_all(journal, 1)
+    futures = open_all(journal, 1)
     begin_answer(journal, FIRST)
     assert kinds(tmp_path) == [Kind.PROGRESS]
-    await asyncio.gather(*waiting)
+    await asyncio.gather(*futures)
     assert kinds(tmp_path) == [Kind.PROGRESS, Kind.OPEN]
 
 
 async def test_cancelled_caller_disturbs_no_other_and_loses_no_close(tmp_path: Path, journal: JournalWriter) -> None:
-    gone, *others = open_all(journal, *OTHERS)
-    gone.cancel()
+    leaver, *others = open_all(journal, *OTHERS)
+    leaver.cancel()
     close_all(journal, OTHERS[0])
     assert await outcomes(others) == [None] * 7
     assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.CLOSE]
@@ -124,12 +124,12 @@ async def test_disk_that_takes_part_of_a_group_refuses_the_other_opens(
 ) -> None:
     """Bytes that the disk took stay where they are: the supervisor may have read them."""
     sizes = [len(call(number).record) for number in OTHERS]
-    taken = int(sum(sizes) * part)
-    whole = next(count for count in range(8, -1, -1) if sum(sizes[:count]) <= taken)
-    waiting = open_all(journal, *OTHERS)
+    written_bytes = int(sum(sizes) * part)
+    whole = next(count for count in range(8, -1, -1) if sum(sizes[:count]) <= written_bytes)
+    futures = open_all(journal, *OTHERS)
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", failing_after(taken))
-        assert await outcomes(waiting) == [None] * whole + [JournalUnavailableError] * (8 - whole)
+        broken.setattr(os, "pwrite", failing_after(written_bytes))
+        assert await outcomes(futures) == [None] * whole + [JournalUnavailableError] * (8 - whole)
     assert journal.pending == 1 + whole
     assert kinds(tmp_path) == [Kind.OPEN] * whole
     journal._retry_write_at = 0.0
@@ -145,21 +145,21 @@ async def test_call_whose_open_was_refused_has_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call may end before its open was refused, or after that."""
-    waiting = open_all(journal, 1, 2)
+    futures = open_all(journal, 1, 2)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
         assert finish(journal, 1) is None
-        assert await outcomes(waiting) == [JournalUnavailableError] * 2
+        assert await outcomes(futures) == [JournalUnavailableError] * 2
     assert finish(journal, 2) is None
     assert kinds(tmp_path) == []
     assert journal.pending == 1
 
 
 async def test_call_that_ends_before_its_open_is_written_has_both(tmp_path: Path, journal: JournalWriter) -> None:
-    waiting = open_all(journal, 1)
-    waiting += close_all(journal, 1)
+    futures = open_all(journal, 1)
+    futures += close_all(journal, 1)
     assert kinds(tmp_path) == [Kind.OPEN]
-    assert await outcomes(waiting) == [None, None]
+    assert await outcomes(futures) == [None, None]
     assert kinds(tmp_path) == [Kind.OPEN, Kind.CLOSE]
     assert journal.pending == 1
 
@@ -176,8 +176,8 @@ async def test_close_that_fails_with_its_group_is_written_alone(
         return real(fd, data, offset) if calls[0] > 1 else failing_after(0)(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", once)
-    waiting = [*close_all(journal, 1), *open_all(journal, 3), *close_all(journal, 2)]
-    assert await outcomes(waiting) == [None, JournalUnavailableError, None]
+    futures = [*close_all(journal, 1), *open_all(journal, 3), *close_all(journal, 2)]
+    assert await outcomes(futures) == [None, JournalUnavailableError, None]
     assert kinds(tmp_path) == [Kind.OPEN, Kind.OPEN, Kind.CLOSE, Kind.CLOSE]
 
 
@@ -214,12 +214,12 @@ async def test_call_is_refused_if_its_new_segment_cannot_be_begun(
     while journal._left >= 4 * len(call(number).record):  # enough for one more call
         await asyncio.gather(*open_all(journal, number), *close_all(journal, number))
         number += 1
-    waiting = open_all(journal, number)
+    futures = open_all(journal, number)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
         with pytest.raises(JournalUnavailableError, match="Input/output"):
             start(journal, number + 1, metadata={"m": "x" * journal._left})
-        assert await outcomes(waiting) == [JournalUnavailableError]
+        assert await outcomes(futures) == [JournalUnavailableError]
     assert journal.pending == 1
     journal._retry_write_at = 0.0
     again = range(number + 10, number + 20)
@@ -236,10 +236,10 @@ async def test_call_is_refused_if_its_new_segment_cannot_be_begun(
 
 
 async def test_stop_writes_what_waits(tmp_path: Path, journal: JournalWriter) -> None:
-    waiting = open_all(journal, 1)
+    futures = open_all(journal, 1)
     journal.stop()
     assert kinds(tmp_path) == [Kind.OPEN]
-    assert await outcomes(waiting) == [None]
+    assert await outcomes(futures) == [None]
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
@@ -249,12 +249,12 @@ async def test_disk_that_takes_part_of_the_progress_of_many_keeps_whole_records(
     """The records share a write. Bytes that the disk took stay: the supervisor may have read them."""
     await asyncio.gather(*open_all(journal, *OTHERS))
     records = [progress_record(key(number), Tokens(input=1, output=number), 1) for number in OTHERS]
-    taken = int(len(records[0]) * len(records) * part)
+    written_bytes = int(len(records[0]) * len(records) * part)
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", failing_after(taken))
+        broken.setattr(os, "pwrite", failing_after(written_bytes))
         journal.progress(records)
         journal.write_now()
-    whole = taken // len(records[0])
+    whole = written_bytes // len(records[0])
     assert kinds(tmp_path) == [Kind.OPEN] * 8 + [Kind.PROGRESS] * whole
     assert journal.troubles
     await asyncio.gather(*close_all(journal, *OTHERS))

@@ -35,12 +35,12 @@ class Supervisor:
 async def connected() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Event]]:
     ours, theirs = socket.socketpair()
     supervisor = Supervisor()
-    lost = asyncio.Event()
-    link = SupervisorLink(lost.set)
+    closed = asyncio.Event()
+    link = SupervisorLink(closed.set)
     await supervisor.channel.open(ours)
     await link.open(theirs)
     try:
-        yield supervisor, link, lost
+        yield supervisor, link, closed
     finally:
         link.close()
         supervisor.channel.close()
@@ -98,10 +98,10 @@ async def test_message_that_may_wait_leaves_with_the_next_one() -> None:
 
 async def test_simultaneous_confirms_share_one_question() -> None:
     async with connected() as (supervisor, link, _):
-        asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
+        confirms = [asyncio.create_task(link.confirm()) for _ in range(10)]
         await supervisor.until("confirm")
         supervisor.answer(True)
-        assert all(await asyncio.gather(*asked))
+        assert all(await asyncio.gather(*confirms))
         assert supervisor.received == [{"is": "confirm", "number": 1}]
         again = asyncio.create_task(link.confirm())
         await supervisor.until("confirm", 2)
@@ -112,10 +112,10 @@ async def test_simultaneous_confirms_share_one_question() -> None:
 async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     async with connected() as (supervisor, link, _):
-        asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
+        confirms = [asyncio.create_task(link.confirm()) for _ in range(10)]
         await supervisor.until("confirm")
         supervisor.answer(True)
-        assert sum(await asyncio.gather(*asked)) == 3
+        assert sum(await asyncio.gather(*confirms)) == 3
         again = asyncio.create_task(link.confirm())  # no confirm is waiting any more
         await supervisor.until("confirm", 2)
         supervisor.answer(True)
@@ -124,7 +124,7 @@ async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyP
 
 async def test_confirm_is_false_when_the_supervisor_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
-    async with connected() as (_, link, _lost):
+    async with connected() as (_, link, _closed):
         assert await link.confirm() is False
 
 
@@ -162,9 +162,9 @@ async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.M
     monkeypatch.setattr(module, "ASK_GAP_S", 0.2)
     async with connected() as (supervisor, link, _):
         began = time.monotonic()
-        asked = []
+        confirms = []
         for _ in range(50):
-            asked.append(asyncio.create_task(link.confirm()))
+            confirms.append(asyncio.create_task(link.confirm()))
             await asyncio.sleep(0.002)
         await supervisor.until("confirm", 2)
         passed_s = time.monotonic() - began
@@ -172,9 +172,9 @@ async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.M
         assert len(questions) <= 2 + passed_s / 0.2
         for number in (*questions, questions[-1] + 1):
             supervisor.channel.send({"is": "confirmed", "number": number, "ok": True})
-        for task in asked:
+        for task in confirms:
             task.cancel()
-        await asyncio.wait(asked)
+        await asyncio.wait(confirms)
 
 
 async def test_late_answer_does_not_confirm_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,8 +248,8 @@ async def test_damage_is_reported_once_and_not_for_every_request() -> None:
 
 
 async def test_each_end_notices_that_the_other_has_closed() -> None:
-    async with connected() as (supervisor, link, lost):
+    async with connected() as (supervisor, link, closed):
         supervisor.channel.close()
-        await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)
         link.serving()  # no receiver, and no error
         await asyncio.wait_for(supervisor.lost.wait(), PATIENCE_S)

@@ -96,9 +96,9 @@ class SentBatch:
         return [settlement.number for settlement in self.settlements]
 
 
-def sent_batch(sent: RedisCommand) -> SentBatch:
+def sent_batch(redis_command: RedisCommand) -> SentBatch:
     reader = hiredis.Reader()
-    reader.feed(sent.encoded)
+    reader.feed(redis_command.encoded)
     command, script, _, key, layout, values, *names, marker = reader.gets()
     figures = iter(struct.unpack(layout.decode().replace("I6", "6s").replace("I8", "Q"), values))
     lease_ms = int.from_bytes(next(figures), "little")

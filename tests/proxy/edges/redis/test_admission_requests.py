@@ -89,11 +89,11 @@ def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() ->
     plan = replace(PLAN, groups=("g", "root"), limits=(*PLAN.limits, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
-    taken = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
+    outcomes = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
     requests = LimitStatus(5, 2, 60_000)
     tokens = LimitStatus(1000, 900, 59_000)
-    assert taken.keys() == {Estimate(5), Estimate(90, 30)}
-    for estimate, one in taken.items():
+    assert outcomes.keys() == {Estimate(5), Estimate(90, 30)}
+    for estimate, one in outcomes.items():
         assert (one.requests, one.tokens, one.lines) == (requests, tokens, rate_limit_lines(requests, tokens))
         [returnable] = one.returnable
         [settled] = one.reservations
@@ -153,17 +153,17 @@ def test_answered_number_stays_while_a_take_is_lost() -> None:
     nodes = ScriptedNodes()
     takes = PendingTakes(nodes, SCRIPT, "worker", print)
     plan = compiled()
-    sent = [Take(plan, print) for _ in range(4)]
-    for take in sent[:2]:
+    pending = [Take(plan, print) for _ in range(4)]
+    for take in pending[:2]:
         takes.stamp(take, nodes.node)
-    takes.connection_lost(sent[0])
-    takes.answered(sent[1])
-    assert takes.stamp(sent[2], nodes.node) == pack_stamp(NO_DEADLINE_MS, 3, 0)
+    takes.connection_lost(pending[0])
+    takes.answered(pending[1])
+    assert takes.stamp(pending[2], nodes.node) == pack_stamp(NO_DEADLINE_MS, 3, 0)
     takes.redis_is_back()
     [revocation] = nodes.client.commands
     revocation.on_reply(revocation, [])
-    takes.answered(sent[2])
-    assert takes.stamp(sent[3], nodes.node) == pack_stamp(NO_DEADLINE_MS, 4, 3)
+    takes.answered(pending[2])
+    assert takes.stamp(pending[3], nodes.node) == pack_stamp(NO_DEADLINE_MS, 4, 3)
 
 
 def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
@@ -171,13 +171,13 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     nodes = ScriptedNodes()
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)
-    sent = [Take(compiled(), print) for _ in range(2)]
-    for take in sent:
+    pending = [Take(compiled(), print) for _ in range(2)]
+    for take in pending:
         take.estimates.append(Estimate(5))
         takes.stamp(take, nodes.node)
-    takes.connection_lost(sent[0])
+    takes.connection_lost(pending[0])
     takes.redis_is_back()
-    takes.connection_lost(sent[1])
+    takes.connection_lost(pending[1])
     [first] = nodes.client.commands
     first.on_reply(first, [1000, 1, 1])
     takes.redis_is_back()

@@ -29,9 +29,9 @@ def alone() -> LocalLimits:
 def test_replaced_plan_keeps_what_was_admitted(alone: LocalLimits) -> None:
     for _ in range(7):
         alone.record_admission(plan(), Estimate(1))
-    taken = [alone.take(plan(), Estimate(1)) for _ in range(4)]
-    assert [isinstance(one, Taken) for one in taken] == [True, True, True, False]
-    assert isinstance(taken[-1], LimitHit)
+    outcomes = [alone.take(plan(), Estimate(1)) for _ in range(4)]
+    assert [isinstance(one, Taken) for one in outcomes] == [True, True, True, False]
+    assert isinstance(outcomes[-1], LimitHit)
 
 
 def test_plan_with_changed_limits_keeps_what_was_admitted(alone: LocalLimits) -> None:
@@ -88,8 +88,8 @@ def test_tokens_are_bounded_by_twice_the_share_and_one_call() -> None:
     half = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS)
     plan_of_tokens = tokens_a_minute(2_000)
     dear = Estimate(10, 890)
-    taken = [half.take(plan_of_tokens, dear) for _ in range(6)]
-    assert [isinstance(one, Taken) for one in taken] == [True] * 3 + [False] * 3
+    outcomes = [half.take(plan_of_tokens, dear) for _ in range(6)]
+    assert [isinstance(one, Taken) for one in outcomes] == [True] * 3 + [False] * 3
 
 
 def test_settlement_returns_the_margin_of_a_call_that_was_admitted_here(alone: LocalLimits) -> None:

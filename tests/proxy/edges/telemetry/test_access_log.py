@@ -17,7 +17,7 @@ LABELS = frozenset(field.name for field in fields(CallLabels) if field.init)
 
 
 def record(**changes: Any) -> RequestReport:
-    given: dict[str, Any] = {
+    members: dict[str, Any] = {
         "ended_at_ms": 1_700_000_000_123,
         "request_id": "r-1",
         "method": "POST",
@@ -37,8 +37,8 @@ def record(**changes: Any) -> RequestReport:
         "upstream_s": 0.499,
         "first_byte_s": 0.2,
     } | changes
-    labels = CallLabels(**{name: given.pop(name) for name in LABELS & given.keys()})
-    return RequestReport(labels=labels, **given)
+    labels = CallLabels(**{name: members.pop(name) for name in LABELS & members.keys()})
+    return RequestReport(labels=labels, **members)
 
 
 def test_line_of_a_direct_call_names_the_model() -> None:
@@ -93,8 +93,8 @@ def test_calls_with_the_same_labels_have_lines_of_their_own() -> None:
     other = record(slug="acme/other")
     second = replace(first, status=429, cause="limited", tokens=None, first_byte_s=None, request_id="r-2")
     lines = [json.loads(line) for line in lines_of([first, second, other]).splitlines()]
-    told = [(line["request_id"], line["status"], line["slug"], line.get("cause")) for line in lines]
-    assert told == [
+    summaries = [(line["request_id"], line["status"], line["slug"], line.get("cause")) for line in lines]
+    assert summaries == [
         ("r-1", 200, "acme/chat", None),
         ("r-2", 429, "acme/chat", "limited"),
         ("r-1", 200, "acme/other", None),
@@ -119,40 +119,40 @@ def test_blocked_reader_loses_counted_lines_and_blocks_no_request() -> None:
     log.start()
     for _ in range(3000):  # more than a pipe and the queue hold; `write` would block here if it waited
         log.write([record()])
-    got: list[bytes] = []
+    output: list[bytes] = []
 
     def read_all() -> None:
         with os.fdopen(reading, "rb") as lines:
-            got.extend(lines)
+            output.extend(lines)
 
     reader = threading.Thread(target=read_all)
     reader.start()
     log.close()
     os.close(writing)
     reader.join()
-    lost = sum(json.loads(line).get("lines", 0) for line in got)
-    assert lost > 0
-    assert lost + sum(1 for line in got if b"r-1" in line) == 3000
+    lost_count = sum(json.loads(line).get("lines", 0) for line in output)
+    assert lost_count > 0
+    assert lost_count + sum(1 for line in output if b"r-1" in line) == 3000
 
 
 def test_lines_that_the_descriptor_refuses_are_counted_until_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[bytes] = []
+    writes: list[bytes] = []
 
     def refuse(fd: int, data: bytes) -> None:
-        if len(written) < 3:
-            written.append(b"")
+        if len(writes) < 3:
+            writes.append(b"")
             raise OSError
-        written.append(data)
+        writes.append(data)
 
     monkeypatch.setattr(access_log, "_write_all", refuse)
     log = AccessLogWriter(-1)
     for count in (2, 1, 3, 1):
         log.write([record()] * count)
         log._drain()
-    *lines, told = map(json.loads, written[-1].splitlines())
-    assert (len(lines), told["lines"]) == (1, 6)
+    *lines, report = map(json.loads, writes[-1].splitlines())
+    assert (len(lines), report["lines"]) == (1, 6)
     log._drain()
-    assert written[-1] == b""
+    assert writes[-1] == b""
 
 
 def test_closed_descriptor_raises_nothing() -> None:

@@ -134,7 +134,7 @@ async def test_other_paths_are_404() -> None:
 async def test_head_answers_gets_status_and_length_without_a_body() -> None:
     async with admin(redis=Finding(fault="Redis does not answer")) as client:
         for path in ("/healthz", "/readyz", "/metrics"):
-            got = await client.get(path)
+            get = await client.get(path)
             head = await client.head(path)
-            assert (head.status, await head.read()) == (got.status, b"")
-            assert head.headers["Content-Length"] == got.headers["Content-Length"]
+            assert (head.status, await head.read()) == (get.status, b"")
+            assert head.headers["Content-Length"] == get.headers["Content-Length"]

@@ -73,7 +73,7 @@ class Machine:
         return (await self.scrape()).get((f"tollgate_async_{name}", tuple(sorted(labels.items()))))
 
     async def deployments(self, name: str) -> set[str]:
-        return {dict(labels)["deployment_id"] for found, labels in await self.scrape() if found == name}
+        return {dict(labels)["deployment_id"] for series, labels in await self.scrape() if series == name}
 
 
 @pytest.fixture

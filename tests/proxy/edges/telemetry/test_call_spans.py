@@ -112,10 +112,10 @@ async def test_call_has_a_server_span_with_admission_and_upstream_below_it(rig: 
     assert admit.parent is not None
     assert upstream.parent is not None
     assert admit.parent.span_id == upstream.parent.span_id == server.get_span_context().span_id  # type: ignore[union-attr]
-    found = attributes(server)
-    assert found.pop("tollgate.ours_ms") > 0
-    assert found.pop("tollgate.first_byte_ms") > 0
-    assert found == {
+    values = attributes(server)
+    assert values.pop("tollgate.ours_ms") > 0
+    assert values.pop("tollgate.first_byte_ms") > 0
+    assert values == {
         "http.request.method": "POST",
         "http.route": "/v1/chat/completions",
         "url.path": "/v1/chat/completions",
@@ -178,9 +178,9 @@ async def test_callers_context_is_the_parent_and_the_upstream_gets_ours(rig: Tra
     upstream = rig.spans[CHAT]
     assert server.parent is not None
     assert (ids(server)[0], f"{server.parent.span_id:016x}") == (TRACE_ID, CALLERS_SPAN)
-    [sent] = rig.upstream.calls
-    assert sent.headers["traceparent"] == f"00-{TRACE_ID}-{ids(upstream)[1]}-01"
-    assert sent.headers["tracestate"] == "vendor=1,other=2"
+    [call] = rig.upstream.calls
+    assert call.headers["traceparent"] == f"00-{TRACE_ID}-{ids(upstream)[1]}-01"
+    assert call.headers["tracestate"] == "vendor=1,other=2"
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ async def test_invalid_context_begins_a_trace_and_is_not_passed_on(
     outgoing = await rig.serve(incoming)
     assert outgoing.status == 200
     assert rig.spans[SERVER].parent is None
-    [sent] = rig.upstream.calls
-    assert sent.headers["traceparent"].split("-")[1] == ids(rig.spans[CHAT])[0] != TRACE_ID
-    assert "tracestate" not in sent.headers
+    [call] = rig.upstream.calls
+    assert call.headers["traceparent"].split("-")[1] == ids(rig.spans[CHAT])[0] != TRACE_ID
+    assert "tracestate" not in call.headers
 
 
 async def test_an_unsampled_call_has_no_spans_but_passes_its_trace_on() -> None:
@@ -222,8 +222,8 @@ async def test_an_unsampled_call_has_no_spans_but_passes_its_trace_on() -> None:
     await rig.serve(incoming)
     assert not rig.spans
     assert rig.exemplars.take() == []
-    _, sent = rig.upstream.calls
-    _, trace_id, span_id, flags = sent.headers["traceparent"].split("-")
+    _, call = rig.upstream.calls
+    _, trace_id, span_id, flags = call.headers["traceparent"].split("-")
     assert (trace_id, flags) == (TRACE_ID, "00")
     logged: Any = rig.meters.calls[-1]
     assert (logged.trace_id, logged.span_id) == (TRACE_ID, span_id)

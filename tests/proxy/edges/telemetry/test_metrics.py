@@ -99,7 +99,7 @@ async def test_calls_counted_together_count_as_one_by_one() -> None:
         )
         for _ in range(500)
     ]
-    seen = []
+    sample_sets = []
     for together in (1, 64, 500):
         totals = MetricTotals(100, lambda: ())
         logged: list[RequestReport] = []
@@ -110,8 +110,8 @@ async def test_calls_counted_together_count_as_one_by_one() -> None:
                 metrics.flush()
         metrics.close()
         assert logged == calls
-        seen.append({key: round(figure, 6) for key, figure in samples(totals).items()})
-    assert seen[0] == seen[1] == seen[2]
+        sample_sets.append({key: round(figure, 6) for key, figure in samples(totals).items()})
+    assert sample_sets[0] == sample_sets[1] == sample_sets[2]
 
 
 async def test_every_metric_has_its_documented_name(totals: MetricTotals) -> None:
@@ -162,8 +162,8 @@ async def test_counting_and_sending_keep_each_container(totals: MetricTotals) ->
 
     def containers() -> dict[str, int]:
         histograms = [(name, one.counts) for name, one in vars(metrics)["_histograms"].items()]
-        kept = [(name, one) for name, one in vars(metrics).items() if isinstance(one, (list, dict))]
-        return {name: id(one) for name, one in histograms + kept}
+        attributes = [(name, one) for name, one in vars(metrics).items() if isinstance(one, (list, dict))]
+        return {name: id(one) for name, one in histograms + attributes}
 
     before = containers()
     metrics.finished(call())
@@ -211,15 +211,15 @@ async def test_entities_beyond_the_bound_count_as_other(totals: MetricTotals) ->
 def labels_of(totals: MetricTotals, label: str) -> list[str]:
     """One label of each series of calls."""
     name = "platform_model_api_inference_requests_total"
-    return [dict(labels)[label] for (found, labels) in samples(totals) if found == name]
+    return [dict(labels)[label] for (series, labels) in samples(totals) if series == name]
 
 
 def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """Return a worker's message after one call each of (workspace, entity, slug)."""
-    told = [[*where, 200, 1, 5, 0, 2] for where in calls]
+    call_counts = [[*where, 200, 1, 5, 0, 2] for where in calls]
     nothing: dict[str, Any] = {"decisions": [], "sheds": [], "unreported": {}, "async": {}}
     nothing |= {"decided_alone": 0, "overrun_tokens": 0, "clock_steps": []}
-    return {"calls": told, "histograms": {}, "gauges": {}} | nothing
+    return {"calls": call_counts, "histograms": {}, "gauges": {}} | nothing
 
 
 def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
@@ -255,8 +255,8 @@ async def test_direct_call_is_counted_under_its_models_id(totals: MetricTotals) 
 async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None:
     now_s = 1000.0
     totals = MetricTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
-    kept = [("ws", "acme", "org/kept"), ("ws", "acme", "org/idle")]
-    totals.add(0, counts(*kept, *(("ws", f"e{number}", f"org/deleted-{number}") for number in range(58))))
+    live_slugs = [("ws", "acme", "org/kept"), ("ws", "acme", "org/idle")]
+    totals.add(0, counts(*live_slugs, *(("ws", f"e{number}", f"org/deleted-{number}") for number in range(58))))
     looked: list[set[str]] = []
 
     class Policy:

@@ -57,8 +57,8 @@ class World:
 
     def count(self, *calls: tuple[str, str, int], workspace: str = "ws") -> None:
         """A worker's counts of one call for each (entity, slug, status)."""
-        told = [[workspace, *where, 1, 5, 1, 2] for where in calls]
-        self.reports.add({"calls": told, "first_bytes": []})
+        call_counts = [[workspace, *where, 1, 5, 1, 2] for where in calls]
+        self.reports.add({"calls": call_counts, "first_bytes": []})
 
     def calls(self) -> int:
         return sum(row.sums[0] for row in self.control.rows)
@@ -89,14 +89,14 @@ async def test_statuses_tokens_and_first_bytes_are_added_by_minute_and_slug(worl
     await world.reports.send()
     by_slug = {row.slug: row for row in world.control.rows}
     assert sorted(by_slug) == ["", "acme/chat", "mdl_1"]
-    found = by_slug["acme/chat"]
+    minute_report = by_slug["acme/chat"]
     calls = len(statuses)
     errors = 3
     refusals = 4
-    assert found.sums == (calls, errors, refusals, 60 * calls, 40 * calls, 7 * calls)
+    assert minute_report.sums == (calls, errors, refusals, 60 * calls, 40 * calls, 7 * calls)
     place = FIRST_BYTE_BOUNDS_MS.index(25)
-    assert found.first_bytes == tuple(2 * (number == place) for number in range(BUCKETS)), "of successes alone"
-    assert found.minute_ms == 10 * MINUTE_MS
+    assert minute_report.first_bytes == tuple(2 * (number == place) for number in range(BUCKETS)), "of successes alone"
+    assert minute_report.minute_ms == 10 * MINUTE_MS
     assert by_slug[""].sums[:3] == (1, 0, 1)
 
 

@@ -37,8 +37,8 @@ class Board:
 
     def deploy(self, *deployments: Deployment, **environments: str) -> None:
         """Model `m1` of workspace `w1`. By default `production` points to the first deployment."""
-        named = {one.id: one for one in deployments}
-        self.models["m1"] = ModelRow("m1", "w1", named, environments or {"production": deployments[0].id})
+        rows = {one.id: one for one in deployments}
+        self.models["m1"] = ModelRow("m1", "w1", rows, environments or {"production": deployments[0].id})
         self.switchboard.policy_changed(["m1"])
 
     def delete(self) -> None:
@@ -50,12 +50,12 @@ class Board:
     def ask(self, number: int, turn: str = "g1", **more: str) -> Said | None:
         """A call of worker 0 asks; what it is told at once."""
         where = Where(more.get("environment"), more.get("deployment"))
-        wanted = Wanted(more.get("workspace", "w1"), more.get("model", "m1"), where, turn)
-        return self._after(number, lambda id: self.switchboard.ask(id, wanted))
+        want = Wanted(more.get("workspace", "w1"), more.get("model", "m1"), where, turn)
+        return self._after(number, lambda id: self.switchboard.ask(id, want))
 
     def ask_again(self, number: int, *avoid: str, turn: str = "g1") -> Said | None:
-        wanted = Wanted("w1", "m1", Where(), turn)
-        return self._after(number, lambda id: self.switchboard.ask(id, wanted, frozenset(avoid)))
+        want = Wanted("w1", "m1", Where(), turn)
+        return self._after(number, lambda id: self.switchboard.ask(id, want, frozenset(avoid)))
 
     def unreachable(self, number: int) -> None:
         self.switchboard.unreachable((0, number))
@@ -73,8 +73,8 @@ class Board:
     def _after(self, number: int, act: object) -> Said | None:
         before = len(self.said)
         act((0, number))  # type: ignore[operator] # one of the two functions above
-        told = [said for id, said in self.said[before:] if id == (0, number)]
-        return told[-1] if told else None
+        messages = [message for id, message in self.said[before:] if id == (0, number)]
+        return messages[-1] if messages else None
 
     # Answers.
 
@@ -102,11 +102,11 @@ class Board:
 
     def last(self, number: int) -> Said:
         """Return the last message to this call."""
-        return [said for id, said in self.said if id == (0, number)][-1]
+        return [message for id, message in self.said if id == (0, number)][-1]
 
     def started(self, numbers: Sequence[int]) -> list[int]:
         """Return the calls that were assigned a replica, in the order of their assignment."""
-        return [id[1] for id, said in self.said if said[0] == "replica" and id[1] in numbers]
+        return [id[1] for id, message in self.said if message[0] == "replica" and id[1] in numbers]
 
     def figures(self, deployment_id: str = "d1") -> tuple[int, int, int]:
         """Return how many calls are in flight, queued and parked."""

@@ -18,8 +18,8 @@ def board() -> Board:
 
 
 def ask(board: Board, number: int, *avoid: str) -> Said:
-    wanted = Wanted("w1", "m1", Where(None, "d1"), "background", background=True)
-    board.switchboard.ask((0, number), wanted, frozenset(avoid))
+    want = Wanted("w1", "m1", Where(None, "d1"), "background", background=True)
+    board.switchboard.ask((0, number), want, frozenset(avoid))
     return board.last(number)
 
 

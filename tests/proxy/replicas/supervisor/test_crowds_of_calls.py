@@ -30,14 +30,14 @@ def test_calls_that_avoid_a_replica_are_not_looked_at_for_every_message(monkeypa
         board.ask(number)
     board.deploy(Deployment("d1", "ACTIVE", tuple(f"http://r{number}" for number in range(50))))
     met: dict[int, list[str]] = {}
-    assigned = [(number, said[1]) for (_, number), said in board.said if said[0] == "replica"]
+    assigned = [(number, message[1]) for (_, number), message in board.said if message[0] == "replica"]
     while assigned:
-        told = len(board.said)
+        before = len(board.said)
         for number, url in assigned:
             met.setdefault(number, []).append(url)
             board.unreachable(number)
             board.ask_again(number, *met[number])
-        assigned = [(number, said[1]) for (_, number), said in board.said[told:] if said[0] == "replica"]
+        assigned = [(number, message[1]) for (_, number), message in board.said[before:] if message[0] == "replica"]
     assert board.figures() == (0, 0, calls)
     assert looks["prospects"] < 4 * (calls + sum(map(len, met.values())))
     board.wait(1.0)
@@ -61,15 +61,15 @@ def test_crowd_is_moved_started_and_refused_in_slices(monkeypatch: pytest.Monkey
     board.deploy(ASLEEP, Deployment("d2", "SCALED_TO_ZERO"))
     for number in numbers:
         board.ask(number, turn=f"g{number % 3}")
-    told = len(board.said)
+    before = len(board.said)
     deployments, environments, what = CHANGES[change]
     board.deploy(*deployments, **environments)
-    assert len(board.said) - told <= 10, "the loop has others to serve"
+    assert len(board.said) - before <= 10, "the loop has others to serve"
     assert board.wakes_at is not None
     assert board.wakes_at <= board.now, "the rest follows at once"
     board.wait(0)
-    said = [(id[1], what[0]) for id, what in board.said[told:]]
-    assert sorted(said) == [(number, what) for number in numbers]
+    outcomes = [(id[1], what[0]) for id, what in board.said[before:]]
+    assert sorted(outcomes) == [(number, what) for number in numbers]
     if change == "moved":
         assert board.figures("d1") == (0, 0, 0)
         assert board.figures("d2") == (0, 0, 35)
@@ -92,14 +92,14 @@ def test_calls_that_leave_while_a_crowd_is_moved_are_not_moved(monkeypatch: pyte
 
 def test_only_changed_deployments_of_a_model_are_settled() -> None:
     """A model may have thousands."""
-    known = KnownDeployments()
+    deployments = KnownDeployments()
     one, two, changed = (Deployment(id, status, (), HealthCheck()) for id, status in DEPLOYMENTS)
     model = ModelRow("m1", "w1", {"d1": one, "d2": two}, {"production": "d1"})
-    assert len(known.follow("m1", model)) == 2
-    assert known.follow("m1", model) == []
+    assert len(deployments.follow("m1", model)) == 2
+    assert deployments.follow("m1", model) == []
     after = ModelRow("m1", "w1", {"d1": one, "d2": changed}, {"production": "d2"})
-    assert [deployment.policy for deployment in known.follow("m1", after)] == [changed]
-    assert len(known.follow("m1", None)) == 2, "all were deleted"
+    assert [deployment.policy for deployment in deployments.follow("m1", after)] == [changed]
+    assert len(deployments.follow("m1", None)) == 2, "all were deleted"
 
 
 DEPLOYMENTS = [("d1", "ACTIVE"), ("d2", "ACTIVE"), ("d2", "UNHEALTHY")]

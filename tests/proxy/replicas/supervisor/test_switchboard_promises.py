@@ -70,16 +70,16 @@ class SwitchboardMachine(RuleBasedStateMachine):
         call.deployment_id = policy.id
         self.count_overtaking(call)
 
-    def count_overtaking(self, started: Call) -> None:
+    def count_overtaking(self, call: Call) -> None:
         """Check that no other turn starts twice while a call waits: in a round each turn starts once per deployment."""
-        if started.wanted.background:
+        if call.wanted.background:
             return
-        for other in self.waiting_at(started.deployment_id):
-            if other.wanted.turn == started.wanted.turn:
+        for other in self.waiting_at(call.deployment_id):
+            if other.wanted.turn == call.wanted.turn:
                 other.overtaken.clear()
             elif other.what and not other.avoid:
-                other.overtaken[started.wanted.turn] += 1
-                assert other.overtaken[started.wanted.turn] <= 1, "a turn waits at most one round"
+                other.overtaken[call.wanted.turn] += 1
+                assert other.overtaken[call.wanted.turn] <= 1, "a turn waits at most one round"
 
     def waits(self, id: CallId, what: WaitsFor) -> None:
         call = self.calls[id]
@@ -111,8 +111,8 @@ class SwitchboardMachine(RuleBasedStateMachine):
 
     def waiting_at(self, deployment_id: str) -> list[Call]:
         """Return the calls that wait at the deployment, without background calls."""
-        waiting = (call for call in self.in_state(WAITING) if not call.wanted.background)
-        return [call for call in waiting if self.policy_of(call).id == deployment_id]
+        calls = (call for call in self.in_state(WAITING) if not call.wanted.background)
+        return [call for call in calls if self.policy_of(call).id == deployment_id]
 
     def running(self, deployment_id: str) -> Counter[str]:
         return Counter(
@@ -215,9 +215,9 @@ class SwitchboardMachine(RuleBasedStateMachine):
     @invariant()
     def figures_are_the_calls(self) -> None:
         for load in self.switchboard.loads():
-            waiting = [call.what for call in self.in_state(WAITING) if self.policy_of(call).id == load.deployment_id]
+            waits = [call.what for call in self.in_state(WAITING) if self.policy_of(call).id == load.deployment_id]
             assert load.in_flight == sum(self.running(load.deployment_id).values())
-            assert (load.queued, load.parked) == (waiting.count("turn"), waiting.count("replica"))
+            assert (load.queued, load.parked) == (waits.count("turn"), waits.count("replica"))
 
     @invariant()
     def nobody_waits_while_a_replica_has_room(self) -> None:
