@@ -20,7 +20,7 @@ REFUSED_BEFORE_DISPATCH = frozenset(
 )
 GATEWAY_BUGS = frozenset(("INTERNAL_GATEWAY_ERROR",))
 REDIS_MAY_LOSE_S = 2.0
-"""With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf), so a SIGKILL
+"""Redis with `appendfsync everysec` may postpone a write by two seconds while a sync is slow (redis.conf), so a SIGKILL
 loses at most that much."""
 RETURNED_WITHIN_S = 10.0
 """The reservation of a call that was refused because Redis was late is returned within this time, by its worker."""
@@ -118,14 +118,14 @@ class Requests:
         worker_deaths: Sequence[float] = (),
     ) -> "Requests":
         events = [event for event in map(Event.of, items) if event.entity == entity]
-        known = {event.request_id for event in events}
-        others = [call for call in records if call.entity == entity and call.request_id not in known]
+        request_ids = {event.request_id for event in events}
+        others = [call for call in records if call.entity == entity and call.request_id not in request_ids]
         uncertain = sum(not call.status or _may_be_unreturned(call, worker_deaths) for call in others)
         return cls(sum(event.tokens != NOTHING for event in events), len(events) + uncertain)
 
 
 def _may_be_unreturned(call: CallRecord, worker_deaths: Sequence[float]) -> bool:
-    """Whether the call was refused because Redis was late, and its worker may have died before the late reply."""
+    """Return whether Redis' late reply refused the call and its worker may have died before that reply."""
     refused = call.code == "LIMITS_UNAVAILABLE"
     return refused and any(-1 <= death_s - call.ended_at_s <= RETURNED_WITHIN_S for death_s in worker_deaths)
 
@@ -133,9 +133,9 @@ def _may_be_unreturned(call: CallRecord, worker_deaths: Sequence[float]) -> bool
 def tokens_redis_may_lose(
     items: Iterable[Mapping[str, Any]], records: Sequence[CallRecord], deaths: Sequence["Death"]
 ) -> int:
-    """How many tokens the counters may lack after Redis died: those settled too late to be on its disk."""
-    lost = {call.request_id for call in records if any(death.may_lose(call.ended_at_s) for death in deaths)}
-    return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost)
+    """Return the tokens that the counters may lack after Redis died: those settled too late to be on its disk."""
+    lost_ids = {call.request_id for call in records if any(death.may_lose(call.ended_at_s) for death in deaths)}
+    return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Death:
     disturbed_at_s: float
 
     def may_lose(self, ended_at_s: float) -> bool:
-        """Whether the settlement of a call that ended at `ended_at_s` may be lost."""
+        """Return whether the settlement of a call that ended at `ended_at_s` may be lost."""
         return self.disturbed_at_s - REDIS_MAY_LOSE_S <= ended_at_s <= self.at_s + 1
 
 

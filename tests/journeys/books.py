@@ -46,11 +46,11 @@ class Books:
         return await self._used("REQUEST", {entity: id for entity, id in self.groups.items() if entity != "root"})
 
     async def _used(self, type: str, groups: dict[str, str]) -> dict[str, int]:
-        used: dict[str, int] = {}
+        usage: dict[str, int] = {}
         for entity, group_id in groups.items():
             items = (await self.operator.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
-            (used[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
-        return used
+            (usage[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
+        return usage
 
 
 async def create_groups(operator: OperatorClient, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -85,33 +85,33 @@ class Comparison:
         due = usage_by_entity(items)
         due["root"] = sum(due.values())
         slack = tokens_redis_may_lose(items, records, deaths) if deaths else 0
-        used = await books.usage()
+        usage = await books.usage()
         counted = await books.requests()
         due_requests = {entity: Requests.of(entity, records, items, worker_deaths) for entity in counted}
         requests = _faults_of_requests(due_requests, counted, may_lack=bool(deaths))
         in_events = faults_of_events(records, items)
-        summary = f"{len(items)} events, {len(in_events)} faults in them; {_usage_text(due, used, slack)}"
-        return cls(in_events + _faults_of_usage(due, used, slack) + requests, summary)
+        summary = f"{len(items)} events, {len(in_events)} faults in them; {_usage_text(due, usage, slack)}"
+        return cls(in_events + _faults_of_usage(due, usage, slack) + requests, summary)
 
 
-def _faults_of_requests(due: dict[str, Requests], used: dict[str, int], *, may_lack: bool) -> list[str]:
+def _faults_of_requests(due: dict[str, Requests], usage: dict[str, int], *, may_lack: bool) -> list[str]:
     """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
     return [
         f"{entity} made {due[entity]} requests, its usage says {requests}"
-        for entity, requests in used.items()
+        for entity, requests in usage.items()
         if requests > due[entity].maximum or (requests < due[entity].minimum and not may_lack)
     ]
 
 
-def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
+def _faults_of_usage(due: dict[str, int], usage: dict[str, int], slack: int) -> list[str]:
     """Faults in the counted tokens. They never exceed the billed ones; they may lack only what Redis may have lost."""
     return [
         f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
-        for entity, tokens in used.items()
+        for entity, tokens in usage.items()
         if not due.get(entity, 0) - slack <= tokens <= due.get(entity, 0)
     ]
 
 
-def _usage_text(due: dict[str, int], used: dict[str, int], slack: int) -> str:
-    lacking = sum(due.get(entity, 0) - tokens for entity, tokens in used.items())
+def _usage_text(due: dict[str, int], usage: dict[str, int], slack: int) -> str:
+    lacking = sum(due.get(entity, 0) - tokens for entity, tokens in usage.items())
     return f"usage lacks {lacking} of {due['root']} tokens; Redis may have lost {slack}"

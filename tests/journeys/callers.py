@@ -17,7 +17,8 @@ from policy.billing import Tokens
 from tests.upstream.questions import Question, tokens_in
 
 TIMEOUT_S = 30.0
-BULKY, BULK = 0.3, 60_000
+BULKY = 0.3
+BULK = 60_000
 """The share of calls with large metadata, and its size in bytes. Metadata is journaled, so journals fill segments."""
 
 
@@ -41,7 +42,7 @@ class CallRecord:
 
 
 class ForeignAnswerError(aiohttp.ClientError):
-    """Not Tollgate but a balancer answered: it lost its connection to a proxy, or reached none."""
+    """A balancer answered in Tollgate's place: it lost its connection to a proxy, or reached none."""
 
 
 @dataclass(slots=True)
@@ -101,7 +102,8 @@ class Callers:
             body["stream"] = True
             if self.rng.random() < 0.5:
                 body["stream_options"] = {"include_usage": True}
-        received, broken_by = _AnswerSoFar(), ""
+        received = _AnswerSoFar()
+        broken_by = ""
         try:
             await self._ask(
                 {"Authorization": f"Bearer {self.keys[entity]}", "X-Request-Id": request_id}, body, received
@@ -140,19 +142,19 @@ class Callers:
 
 async def _read_stream(answer: aiohttp.ClientResponse, received: _AnswerSoFar) -> None:
     """Read a stream. It is complete if `[DONE]` and the end of the body came."""
-    done = False
+    is_complete = False
     async for line in answer.content:
         if not line.startswith(b"data: "):
             continue
         if line.strip() == b"data: [DONE]":
-            done = True
+            is_complete = True
             continue
         chunk = json.loads(line[len(b"data: ") :])
         for choice in chunk["choices"]:
             received.text += choice["delta"].get("content") or ""
         if chunk.get("usage"):
             received.tokens = _reported(chunk["usage"])
-    received.complete = done
+    received.complete = is_complete
     if received.complete and received.tokens is None:
         received.tokens = tokens_in(received.text)
 

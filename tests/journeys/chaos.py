@@ -34,9 +34,9 @@ CALLERS = 10
 WORKERS = 2
 DRAIN_S = 60.0
 PAUSE_S = 0.3, 2.5
-"""Between two disturbances, at least and at most."""
+"""Seconds between two disturbances, at least and at most."""
 SETTLEMENT_DELAY_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
-"""How long settlements may be delayed after each kind of disturbance, in seconds; one second if it is not listed."""
+"""Longest delay of settlements after each kind of disturbance, in seconds; one second if it is not listed."""
 HOLDBACK_S = 2.0
 SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)}
 LATE_REDIS = {"TOLLGATE_REDIS_TIMEOUT_S": "0.05"}
@@ -55,11 +55,11 @@ class Rig:
     books: Books
     upstream: ScriptedUpstream
     worker_deaths: list[float] = field(default_factory=list)
-    """When workers were killed: they return no reservation whose reply from Redis was late."""
+    """Times at which workers were killed: they return no reservation whose reply from Redis was late."""
 
     @property
     def has_own_redis(self) -> bool:
-        """Whether the product runs its Redis itself, which then dies with all of it."""
+        """True if the product runs its Redis itself, which then dies with all of it."""
         return not self.product.redis
 
     async def metrics(self) -> dict[str, float]:
@@ -73,7 +73,7 @@ class Rig:
         return values
 
     async def drained(self) -> bool:
-        """Whether control has all events, and no journal of a dead worker is left."""
+        """Return whether control has all events, and no journal of a dead worker is left."""
         try:
             pending = (await self.metrics())["tollgate_journal_pending_events"]
         except aiohttp.ClientError:
@@ -124,7 +124,7 @@ class FaultInjector:
     done: Counter[str] = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     disturbances: list[tuple[float, float]] = field(default_factory=list)
-    """When each disturbance that delayed settlements began and ended."""
+    """Begin and end of each disturbance that delayed settlements."""
 
     async def inject(self, seconds: float, kinds: Sequence[str]) -> None:
         ends_at = time.monotonic() + seconds
@@ -137,9 +137,9 @@ class FaultInjector:
             await getattr(self, "_" + kind.replace(" ", "_"))()
             self.disturbances.append((began, time.time() + SETTLEMENT_DELAY_S.get(kind, 1.0)))
 
-    def _kill_one(self, named: str) -> None:
+    def _kill_one(self, command_part: str) -> None:
         """Kill one process, if it runs. It may be dead and not restarted yet."""
-        send(self.rig.product.processes(named)[:1], signal.SIGKILL)
+        send(self.rig.product.processes(command_part)[:1], signal.SIGKILL)
 
     async def _worker(self) -> None:
         workers = self.rig.product.processes("proxy.worker")
@@ -167,8 +167,8 @@ class FaultInjector:
 
     async def _stall(self) -> None:
         """Pause a worker, the supervisor or control for a moment."""
-        named = self.rng.choice(("proxy.worker", "-m proxy --", "-m control --"))
-        with paused(self.rig.product.processes(named)[: self.rng.choice((1, 2))]):
+        command_part = self.rng.choice(("proxy.worker", "-m proxy --", "-m control --"))
+        with paused(self.rig.product.processes(command_part)[: self.rng.choice((1, 2))]):
             await asyncio.sleep(self.rng.choice((0.1, 0.5, 2.0)))
 
     async def _restart(self) -> None:
@@ -238,9 +238,9 @@ async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[s
 
     with contextlib.suppress(AssertionError):
         await rig.until(accounted, "events and settlements arrive")
-    found = await rig.until(compared, "events and usage are listed")
-    say(found.summary)
-    return list(found.faults)
+    comparison = await rig.until(compared, "events and usage are listed")
+    say(comparison.summary)
+    return list(comparison.faults)
 
 
 def summary(rig: Rig, injector: FaultInjector) -> str:

@@ -1,4 +1,4 @@
-"""What the chaos programs share: their command line, and how they pause and kill processes."""
+"""The command line of the chaos programs, and helpers that pause and kill processes."""
 
 import argparse
 import asyncio
@@ -55,10 +55,10 @@ def main(run: Run, description: str, *, name: str, counted: str) -> int:
     `name`: of the directory, which is kept if there are faults. `counted`: what it accounts for, one of them.
     """
     options = _options(description)
-    started = time.monotonic()
+    start_s = time.monotonic()
 
     def say(text: str) -> None:
-        print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
+        print(f"{time.monotonic() - start_s:7.1f} s  {text}", flush=True)
 
     say(f"seed {options.seed}")
     directory = Path(tempfile.mkdtemp(prefix=f"tollgate-{name}-"))

@@ -98,13 +98,16 @@ class Stage:
         return False
 
     async def all_parts_ready(self) -> bool:
-        """Whether all processes run and the product is ready. For a while after a kill this is False."""
+        """Return whether all processes run and the product is ready. For a while after a kill this is False."""
         try:
             async with self.session.get(self.product.admin + "/readyz") as answer:
                 ready = answer.status == 200
         except aiohttp.ClientConnectionError:
             return False
-        parts = [len(self.product.processes(named)) for named in ("proxy.worker", "-m control --", "redis-server")]
+        parts = [
+            len(self.product.processes(command_part))
+            for command_part in ("proxy.worker", "-m control --", "redis-server")
+        ]
         return ready and parts == [self.product.workers, 1, 1]
 
     async def control_is_back(self) -> None:
@@ -181,7 +184,8 @@ async def killable_stage(stage: Stage) -> AsyncIterator[Stage]:
     The next journey finds the product running, with the settings it began with. Start the product on the main thread:
     it dies with the thread that started it.
     """
-    product, environment = stage.product, dict(stage.product.environment)
+    product = stage.product
+    environment = dict(stage.product.environment)
     try:
         yield stage
     finally:

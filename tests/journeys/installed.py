@@ -21,16 +21,16 @@ SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
 
 def install(to: Path) -> Path:
     """Build the wheel, install it below `to`, and return the new environment's `bin`."""
-    made = to / "venv"
-    venv.create(made, with_pip=False, symlinks=True)
-    _pip("--python", made / "bin" / "python", "install", "--no-index", "--no-deps", build_wheel(to))
-    (site_packages,) = made.glob("lib/python*/site-packages")
+    folder = to / "venv"
+    venv.create(folder, with_pip=False, symlinks=True)
+    _pip("--python", folder / "bin" / "python", "install", "--no-index", "--no-deps", build_wheel(to))
+    (site_packages,) = folder.glob("lib/python*/site-packages")
     dependencies = to / "dependencies"
     dependencies.mkdir()
     for name in sorted(required_by("tollgate") - {"tollgate"}):
         _link(name, dependencies)
     (site_packages / "dependencies.pth").write_text(f"{dependencies}\n")
-    return made / "bin"
+    return folder / "bin"
 
 
 def build_wheel(to: Path) -> Path:
@@ -48,27 +48,27 @@ def build_wheel(to: Path) -> Path:
 
 def required_by(name: str) -> set[str]:
     """The names of the distribution and of everything that it requires on this machine."""
-    seen: set[tuple[str, str]] = set()
+    needs: set[tuple[str, str]] = set()
     front = {(name, "")}
     while front:
         one, extra = front.pop()
-        seen.add((one, extra))
+        needs.add((one, extra))
         for text in distribution(one).requires or ():
             need = Requirement(text)
             if need.marker is None or need.marker.evaluate({"extra": extra}):
-                front |= {(need.name, wanted) for wanted in ("", *need.extras)} - seen
-    return {canonicalize_name(name) for name, _ in seen}
+                front |= {(need.name, extra_name) for extra_name in ("", *need.extras)} - needs
+    return {canonicalize_name(name) for name, _ in needs}
 
 
 def _link(name: str, to: Path) -> None:
     """Link each top-level file or directory of a distribution into `to`. Several may share a namespace package."""
-    found = distribution(name)
-    for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+    installed = distribution(name)
+    for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
         if not (to / top).is_symlink():
-            (to / top).symlink_to(str(found.locate_file(top)))
+            (to / top).symlink_to(str(installed.locate_file(top)))
 
 
 def _pip(*arguments: str | Path) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -28,9 +28,9 @@ async def models(_: web.Request) -> web.Response:
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    if asked["model"] != MODEL:
-        error = {"message": f"no model {asked['model']}", "type": "NotFoundError", "param": "model", "code": 404}
+    body = await request.json()
+    if body["model"] != MODEL:
+        error = {"message": f"no model {body['model']}", "type": "NotFoundError", "param": "model", "code": 404}
         return web.json_response({"error": error}, status=404)
     answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await answer.prepare(request)
@@ -43,7 +43,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
 
 
 async def seen(request: web.Request) -> web.Response:
-    """What arrived: method, target and header fields."""
+    """Answer with what arrived: method, target and header fields."""
     fields = {name.lower(): value for name, value in request.headers.items()}
     return web.json_response({"method": request.method, "target": request.raw_path, "fields": fields})
 

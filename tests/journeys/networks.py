@@ -49,7 +49,7 @@ http {{
 
 
 class Network(contextlib.AsyncExitStack):
-    """Nothing lies between them. `folder`: for files of what does."""
+    """A network without a device between product and peers. `folder`: for files of devices."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class Network(contextlib.AsyncExitStack):
         return ""
 
     async def front(self, proxy_url: str) -> str:
-        """Where callers reach the proxy."""
+        """Return the URL at which callers reach the proxy."""
         return proxy_url
 
     async def upstream(self, url: str) -> str:
-        """Where the product reaches the upstream."""
+        """Return the URL at which the product reaches the upstream."""
         return url
 
 

@@ -110,7 +110,9 @@ class Product:
         line = ready_line(self.launch())
         assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.log_tail()}"
         urls = dict(word.split("=", 1) for word in line.split()[1:])
-        self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
+        self.proxy = urls["proxy"]
+        self.control = urls["control"]
+        self.admin = urls["admin"]
         return line
 
     def stop(self) -> int:
@@ -130,9 +132,9 @@ class Product:
 
     def command(self, *arguments: str) -> Any:
         """Run a `tollgate` command on this data directory. Return the printed JSON; several lines become a list."""
-        done = self.run(*arguments, "--data", str(self.data))
-        assert done.returncode == 0, done.stderr
-        values = [json.loads(line) for line in done.stdout.splitlines()]
+        result = self.run(*arguments, "--data", str(self.data))
+        assert result.returncode == 0, result.stderr
+        values = [json.loads(line) for line in result.stdout.splitlines()]
         return values[0] if len(values) == 1 else values
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -140,24 +142,24 @@ class Product:
             [*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
 
-    def processes(self, named: str = "") -> list[int]:
-        """The pids of all running processes of this `up` whose command line contains `named`."""
-        return [pid for pid, _ in self._processes(named)]
+    def processes(self, command_part: str = "") -> list[int]:
+        """The pids of all running processes of this `up` whose command line contains `command_part`."""
+        return [pid for pid, _ in self._processes(command_part)]
 
     def incarnations(self) -> list[str]:
-        """Those of the running workers, which name their journals."""
+        """List the incarnations of the running workers, which name their journals."""
         return [line.split()[-1] for _, line in self._processes("-m proxy.worker ")]
 
-    def _processes(self, named: str) -> list[tuple[int, str]]:
+    def _processes(self, command_part: str) -> list[tuple[int, str]]:
         lines = [(pid, _command_line(pid)) for pid in _pids() if _group(pid) == self.up.pid]
-        return [(pid, line) for pid, line in lines if named in line]
+        return [(pid, line) for pid, line in lines if command_part in line]
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
 
 def is_free(url: str) -> bool:
-    """Whether a new listener could bind the address of `url`."""
+    """Return whether a new listener could bind the address of `url`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -66,10 +66,10 @@ class Receiver:
         return [event for one in self.messages for event in one.events]
 
     def by_id(self) -> dict[str, list[ReceivedMessage]]:
-        found = defaultdict(list)
+        messages = defaultdict(list)
         for one in self.messages:
-            found[one.id].append(one)
-        return found
+            messages[one.id].append(one)
+        return messages
 
     async def start(self, ca: ThrowawayCa) -> None:
         app = web.Application(client_max_size=200_000_000)

@@ -17,7 +17,8 @@ def second_proxy(product: Product, data: Path, workers: int) -> Iterator[str]:
     environment = dict(entry.split("=", 1) for entry in _file(pid, "environ").decode().split("\0") if "=" in entry)
     for name in ("TOLLGATE_JOURNAL_DIR", "TOLLGATE_REPLICA_PATH"):
         environment.pop(name, None)
-    port, admin = str(own_port()), str(own_port())
+    port = str(own_port())
+    admin = str(own_port())
     words = ("proxy", "--data", str(data), "--proxy-port", port, "--admin-port", admin, "--workers", str(workers))
     log = data.parent / f"{data.name}.log"
     process = spawn(words, environment, log)
@@ -29,7 +30,7 @@ def second_proxy(product: Product, data: Path, workers: int) -> Iterator[str]:
 
 
 async def serves(session: aiohttp.ClientSession, url: str, key: str) -> bool:
-    """Whether the proxy at `url` listens and knows the key."""
+    """Return whether the proxy at `url` listens and knows the key."""
     try:
         async with session.get(url + "/v1/models", headers={"Authorization": f"Bearer {key}"}) as answer:
             return answer.status == 200

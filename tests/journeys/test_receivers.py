@@ -11,15 +11,16 @@ from tests.ports import is_held
 
 
 async def test_a_receiver_stops_once_its_peer_has_closed_too(tmp_path: Path) -> None:
-    ca, receiver = ThrowawayCa(tmp_path), Receiver("hook")
+    ca = ThrowawayCa(tmp_path)
+    receiver = Receiver("hook")
     await receiver.start(ca)
     peer = await asyncio.to_thread(_sent, ca, receiver)
     with peer:
-        stopping = asyncio.create_task(receiver.stop())
-        await asyncio.wait({stopping}, timeout=0.5)
-        assert not stopping.done()
+        stop = asyncio.create_task(receiver.stop())
+        await asyncio.wait({stop}, timeout=0.5)
+        assert not stop.done()
         assert is_held(receiver.port)
-    await stopping
+    await stop
     assert not is_held(receiver.port)
     assert [message.body for message in receiver.messages] == [b"{}"]
 

@@ -15,7 +15,8 @@ async def answer_as_dictated(exchange: Exchange) -> None:
     """The behaviour."""
     request = json.loads(await exchange.read_body())
     dictation = json.loads(request["user"])
-    model, usage = request["model"], dictation.get("usage")
+    model = request["model"]
+    usage = dictation.get("usage")
     if not request.get("stream"):
         choices = [
             {"index": 0, "message": {"content": dictation["text"] * dictation["times"]}, "finish_reason": "stop"}

@@ -17,7 +17,7 @@ class Gate:
     """A gate that behaviours wait at. It is open until a test closes it."""
 
     waiting: int = 0
-    """How many exchanges have arrived at the closed gate, in all."""
+    """Number of exchanges that have arrived at the closed gate, in all."""
     _open: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Received:
     body: bytes = b""
 
     def header(self, name: str) -> str | None:
-        return next((value for known, value in self.headers if known == name), None)
+        return next((value for field, value in self.headers if field == name), None)
 
     @property
     def path(self) -> str:

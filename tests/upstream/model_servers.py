@@ -28,14 +28,14 @@ class ModelServer:
     missing_model: tuple[int, Any]
     """Status and body for a model that it does not serve."""
 
-    def speaking(self, dialects: tuple[str, ...], sent: Behaviour | None = None) -> Behaviour:
-        """A release that speaks these dialects. `sent`: what it answers on their paths, in place of a text."""
+    def speaking(self, dialects: tuple[str, ...], behaviour: Behaviour | None = None) -> Behaviour:
+        """A release that speaks these dialects. `behaviour`: its answer on their paths, in place of a text."""
 
         async def behave(exchange: Exchange) -> None:
             path = exchange.received.path
             spoken = next((name for name in dialects if path.endswith(SUFFIXES[name])), None)
             if spoken is not None:
-                await (sent or ANSWERS[spoken])(exchange)
+                await (behaviour or ANSWERS[spoken])(exchange)
                 return
             status, body = self.missing_path
             label = "application/json" if body.startswith("{") else "text/plain"

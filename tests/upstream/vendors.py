@@ -62,8 +62,8 @@ def _status_of(exchange: Exchange) -> int:
 def _error_with_secrets(exchange: Exchange) -> dict[str, Any]:
     """An error that quotes the refused credential and the vendor's host."""
     received = exchange.received
-    sent = received.header("authorization") or received.header("x-api-key")
-    message = f"{received.header('host')} does not like {sent}"
+    credential = received.header("authorization") or received.header("x-api-key")
+    message = f"{received.header('host')} does not like {credential}"
     return {"type": "error", "error": {"type": "vendor_error", "message": message}}
 
 
@@ -74,9 +74,9 @@ async def _messages(exchange: Exchange, body: dict[str, Any]) -> None:
         usage = MESSAGES_USAGE | {"output_tokens": 10}
         await answer_json(200, message | stop | {"content": [{"type": "text", "text": TEXT}], "usage": usage})(exchange)
         return
-    begun = message | {"content": [], "stop_reason": None, "stop_sequence": None}
+    head = message | {"content": [], "stop_reason": None, "stop_sequence": None}
     events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": begun | {"usage": MESSAGES_USAGE | {"output_tokens": 1}}},
+        {"type": "message_start", "message": head | {"usage": MESSAGES_USAGE | {"output_tokens": 1}}},
         {"type": "ping"},
         *_text_block(),
         {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 10}},

@@ -32,13 +32,14 @@ from tests.waiting import eventually
 
 WORKERS = ASYNC_WORKERS = 2
 STOPPED_S = 8.0, 11.0
-"""How long an async worker stands still, at least and at most: it keeps its attempts, as their leases last longer."""
+"""Seconds that an async worker stands still, from least to most: it keeps its attempts, as their leases last longer."""
 LOST_S = 3.0
-"""How far back a crash of Redis may reach: a process must live so long after a write to repeat it."""
+"""Reach of a crash of Redis: a process must live that long after a write to repeat it."""
 SETTLE_S = 120.0
 PAUSE_S = 0.3, 2.0
-"""Between two disturbances, at least and at most."""
-KEPT_MS, GONE = 3_600_000, -2
+"""Seconds between two disturbances, at least and at most."""
+KEPT_MS = 3_600_000
+GONE = -2
 LANES = {"wide": 3, "narrow": 1, "parked": 0}
 """Deployments, with their numbers of replicas."""
 KINDS = (
@@ -80,7 +81,8 @@ class Results(Receiver):
         signed = False
         for secret in self.secrets:
             with contextlib.suppress(Exception):
-                body, signed = message.verified(secret), True
+                body = message.verified(secret)
+                signed = True
         self.told.append(Told(message.id, body if signed else await request.json(), accepted, signed))
         return web.Response(status=200 if accepted else 500)
 
@@ -97,15 +99,15 @@ class Rig:
     redis_log: RedisLog
 
     async def figures(self) -> Counter[str]:
-        """What all queues hold."""
-        found: Counter[str] = Counter()
+        """Return the sums of the requests in all queues."""
+        counts: Counter[str] = Counter()
         for lane in self.callers.lanes:
             status, answer = await self.callers.ask("GET", lane.path + "/async_queue_status")
             assert status == 200, (status, answer)
-            found["queued"] += answer["num_queued_requests"]
-            found["in progress"] += answer["num_in_progress_requests"]
-            found["by priority"] += sum(answer["priorities"].values())
-        return +found
+            counts["queued"] += answer["num_queued_requests"]
+            counts["in progress"] += answer["num_in_progress_requests"]
+            counts["by priority"] += sum(answer["priorities"].values())
+        return +counts
 
     async def serves(self) -> bool:
         await self.figures()
@@ -123,7 +125,8 @@ class Rig:
 async def running_rig(directory: Path, plan: Plan) -> AsyncIterator[Rig]:
     """Start everything; callers are idle."""
     results = Results("results")
-    results.told, results.rng = [], random.Random(plan.seed + 2)
+    results.told = []
+    results.rng = random.Random(plan.seed + 2)
     customer = await Customer.with_receivers(directory)
     await results.start(customer.ca)
     customer.receivers.append(results)
@@ -139,11 +142,11 @@ async def running_rig(directory: Path, plan: Plan) -> AsyncIterator[Rig]:
             for replica in replicas:
                 await asyncio.to_thread(replica.start)
             await asyncio.to_thread(product.start)
-            made = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
-            operator = OperatorClient(session, product, made["api_key"])
+            created = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
+            operator = OperatorClient(session, product, created["api_key"])
             results.secrets = (await operator.call("GET", "/v1/async/webhook_secret"))["secrets"]
             lanes = await _lanes(operator, replicas)
-            callers = AsyncCallers(session, product, made["api_key"], results.url, lanes, random.Random(plan.seed))
+            callers = AsyncCallers(session, product, created["api_key"], results.url, lanes, random.Random(plan.seed))
             yield Rig(product, operator, callers, replicas, results, redis_log)
         finally:
             watching.cancel()
@@ -154,13 +157,14 @@ async def running_rig(directory: Path, plan: Plan) -> AsyncIterator[Rig]:
 
 
 async def _lanes(operator: OperatorClient, replicas: Sequence[Replica]) -> list[Lane]:
-    lanes, left = [], list(replicas)
+    lanes = []
+    free_replicas = list(replicas)
     for name, count in LANES.items():
         model = (await operator.call("POST", "/v1/models", {"name": name}))["id"]
         path = f"/v1/models/{model}"
-        made = {"name": "d", "max_concurrency": 1 if name == "narrow" else 6}
-        deployment = (await operator.call("POST", f"{path}/deployments", made))["id"]
-        urls = [left.pop().url for _ in range(count)]
+        settings = {"name": "d", "max_concurrency": 1 if name == "narrow" else 6}
+        deployment = (await operator.call("POST", f"{path}/deployments", settings))["id"]
+        urls = [free_replicas.pop().url for _ in range(count)]
         await operator.call("PUT", f"{path}/deployments/{deployment}/replicas", {"replicas": urls})
         await operator.call("PUT", f"{path}/environments/production", {"deployment_id": deployment})
         lanes.append(Lane(name, f"/models/{model}/production"))
@@ -201,9 +205,9 @@ class FaultInjector:
         self.killed.append(time.time())
         send(pids, signal.SIGKILL)
 
-    def _some(self, named: str, most: int = 1) -> list[int]:
+    def _some(self, command_part: str, most: int = 1) -> list[int]:
         """Some of these processes. They may be dead and not restarted yet."""
-        pids = self.rig.product.processes(named)
+        pids = self.rig.product.processes(command_part)
         return self.rng.sample(pids, min(len(pids), most))
 
     async def _worker(self) -> None:
@@ -268,9 +272,9 @@ class FaultInjector:
     async def _worker_stopped(self) -> None:
         self._later(self._stopped_for("-m proxy.worker", self.rng.choice((0.2, 1.0, 3.0))))
 
-    async def _stopped_for(self, named: str, seconds: float) -> None:
+    async def _stopped_for(self, command_part: str, seconds: float) -> None:
         began = time.time()
-        with paused(self._some(named)):
+        with paused(self._some(command_part)):
             await asyncio.sleep(seconds)
         self.stopped.append((began, time.time() + 1))
 

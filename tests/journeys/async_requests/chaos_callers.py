@@ -70,8 +70,8 @@ class AsyncCallers:
         await asyncio.gather(*self._looking, return_exceptions=True)
         for request in self.requests:
             if request.accepted:
-                seen = len(request.seen)
-                while len(request.seen) == seen:
+                count = len(request.seen)
+                while len(request.seen) == count:
                     await self._look(request)
                     await asyncio.sleep(0.012)
 
@@ -103,12 +103,13 @@ class AsyncCallers:
         return status
 
     def _new(self, lane: str) -> tuple[Request, dict[str, Any]]:
-        rng, attempts = self.rng, self.rng.choice((1, 2, 3, 3, 4))
+        rng = self.rng
+        attempts = self.rng.choice((1, 2, 3, 3, 4))
         do = [rng.choice(BAD) for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 4)))]
         do.append(rng.choice(("ok", "ok", "ok", "ok", "text", rng.choice(FINAL_ANSWERS))))
         seconds = rng.choice((0.0, 0.0, 0.05, 0.5, 1.0, 3.0)) if lane == "wide" else rng.uniform(0.2, 0.6)
-        asked = {"n": len(self.requests), "do": do, "s": seconds, "bytes": rng.choice((0, 10, 1000, 700_000))}
-        body: dict[str, Any] = {"model_input": asked, "priority": rng.choice((0, 1, 2))}
+        model_input = {"n": len(self.requests), "do": do, "s": seconds, "bytes": rng.choice((0, 10, 1000, 700_000))}
+        body: dict[str, Any] = {"model_input": model_input, "priority": rng.choice((0, 1, 2))}
         body["max_time_in_queue_seconds"] = rng.choice((10, 300)) if lane == "wide" else rng.choice((10, 15))
         body["inference_retry_config"] = {
             "max_attempts": attempts,
@@ -118,7 +119,7 @@ class AsyncCallers:
         webhook = rng.random() < 0.6
         if webhook:
             body["webhook_endpoint"] = self.webhook
-        return Request(asked, attempts, webhook, time.time()), body
+        return Request(model_input, attempts, webhook, time.time()), body
 
     async def _cancel(self, request: Request, after_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -15,10 +15,11 @@ from typing import Any
 
 from tests.journeys.async_requests.chaos_replica import GOOD, answer_of
 
-QUEUED, IN_PROGRESS = "QUEUED", "IN_PROGRESS"
+QUEUED = "QUEUED"
+IN_PROGRESS = "IN_PROGRESS"
 FINAL = frozenset(("SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"))
 MISSING = "404"
-"""In place of a status: the request is not known."""
+"""Stands for a status: the request is not known."""
 RANK = {MISSING: -1, QUEUED: 0, IN_PROGRESS: 1} | dict.fromkeys(FINAL, 2)
 AT_ONCE_S = 0.5
 """Two replicas' notes of one hand-over may be this far apart."""
@@ -38,7 +39,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Request:
-    """What its caller asked, and what it was told."""
+    """A caller's request, and the answers to it."""
 
     asked: Mapping[str, Any]
     """The `model_input`."""
@@ -49,7 +50,7 @@ class Request:
     """The status of the answer to `async_predict`; 0 if none came."""
     id: str = ""
     canceled: bool | None = None
-    """What the cancel was answered; None without a cancel, or without its answer."""
+    """The answer to the cancel; None without a cancel, or without its answer."""
     seen: list[Seen] = field(default_factory=list)
 
     @property
@@ -97,7 +98,7 @@ class Evidence:
     lossy: Sequence[Span] = ()
     stopped: Sequence[Span] = ()
     killed: Sequence[float] = ()
-    """When a process that runs attempts was killed."""
+    """Times at which a process that runs attempts was killed."""
     replicas_killed: Sequence[float] = ()
 
 
@@ -106,20 +107,22 @@ def faults_of(evidence: Evidence) -> list[str]:
     attempts: dict[str, list[AttemptSeen]] = defaultdict(list)
     for one in sorted(evidence.attempts, key=lambda one: one.began):
         attempts[one.id].append(one)
-    told: dict[str, list[Told]] = defaultdict(list)
+    messages_of: dict[str, list[Told]] = defaultdict(list)
     for message in evidence.told:
-        told[message.id].append(message)
+        messages_of[message.id].append(message)
     faults = [
-        f"{request.id or request.n}: {fault} ({_story(request, attempts[request.id], told[request.id])})"
+        f"{request.id or request.n}: {fault} ({_story(request, attempts[request.id], messages_of[request.id])})"
         for request in evidence.requests
-        for fault in _of_request(request, attempts[request.id], told[request.id], evidence)
+        for fault in _of_request(request, attempts[request.id], messages_of[request.id], evidence)
     ]
     refused = {request.n for request in evidence.requests if 400 <= request.answered < 503}
     faults += [f"{one.id}: ran, though {one.n} was refused" for one in evidence.attempts if one.n in refused]
     return faults
 
 
-def _of_request(request: Request, attempts: list[AttemptSeen], told: list[Told], evidence: Evidence) -> Iterator[str]:
+def _of_request(
+    request: Request, attempts: list[AttemptSeen], messages: list[Told], evidence: Evidence
+) -> Iterator[str]:
     if not request.accepted:
         return
     yield from _of_statuses(request, evidence)
@@ -128,7 +131,7 @@ def _of_request(request: Request, attempts: list[AttemptSeen], told: list[Told],
         yield "accepted, and never ended"
         return
     yield from _of_end(request, attempts, evidence)
-    yield from _of_messages(request, attempts, told)
+    yield from _of_messages(request, attempts, messages)
 
 
 def _of_statuses(request: Request, evidence: Evidence) -> Iterator[str]:
@@ -156,13 +159,14 @@ def _of_attempts(request: Request, attempts: list[AttemptSeen], evidence: Eviden
             yield f"attempt {after.attempt} after {before.attempt}"
         if after.began < before.ended - AT_ONCE_S and not _touches(before.began, after.began, evidence.stopped):
             yield f"attempts {before.attempt} and {after.attempt} ran at once"
-    lost = any(_touches(one.began, one.began, evidence.lossy) for one in attempts)
-    if len(attempts) > request.max_attempts and not lost:
+    may_be_lost = any(_touches(one.began, one.began, evidence.lossy) for one in attempts)
+    if len(attempts) > request.max_attempts and not may_be_lost:
         yield f"{len(attempts)} attempts of {request.max_attempts}"
 
 
 def _of_end(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -> Iterator[str]:
-    codes, how = request.seen[-1].errors, [one.how for one in attempts]
+    codes = request.seen[-1].errors
+    how = [one.how for one in attempts]
     good = [word for word in how if word in GOOD]
     match request.final:
         case "SUCCEEDED":
@@ -189,7 +193,7 @@ def _of_end(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -
 def _of_failure(
     request: Request, codes: tuple[str, ...], attempts: list[AttemptSeen], evidence: Evidence
 ) -> Iterator[str]:
-    """Whether the code is one that the attempts explain."""
+    """Yield a fault if the attempts do not explain the code."""
     how = [one.how for one in attempts]
     if _may_have_died_unseen(request, attempts, evidence):
         how.append("died")
@@ -210,26 +214,26 @@ def _of_failure(
 
 
 def _may_have_died_unseen(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -> bool:
-    """Whether the last attempt may have been sent to a replica that was killed before it noted it."""
+    """Return whether the last attempt may have been sent to a replica that was killed before it noted it."""
     ended_at = next(one.at for one in request.seen if one.status in FINAL)
     killed = any(request.asked_at <= at <= ended_at for at in evidence.replicas_killed)
     return killed and request.max_attempts not in {one.attempt for one in attempts}
 
 
-def _of_messages(request: Request, attempts: list[AttemptSeen], told: list[Told]) -> Iterator[str]:
+def _of_messages(request: Request, attempts: list[AttemptSeen], messages: list[Told]) -> Iterator[str]:
     if not request.webhook or request.final == "CANCELED":
-        if told:
-            yield f"{len(told)} messages of a request that has none"
+        if messages:
+            yield f"{len(messages)} messages of a request that has none"
         return
-    if request.final != "WEBHOOK_FAILED" and not any(message.accepted for message in told):
+    if request.final != "WEBHOOK_FAILED" and not any(message.accepted for message in messages):
         yield "its webhook was not told"
-    if not all(message.signed for message in told):
+    if not all(message.signed for message in messages):
         yield "an unsigned message"
-    shown = [(message.body["data"], message.body["errors"], message.body["request_id"]) for message in told]
-    if any(one != shown[0] for one in shown):
+    contents = [(message.body["data"], message.body["errors"], message.body["request_id"]) for message in messages]
+    if any(one != contents[0] for one in contents):
         yield "its messages differ"
     good = [answer_of(dict(request.asked), one.attempt, one.how) for one in attempts if one.how in GOOD]
-    for data, errors, id in shown[:1]:
+    for data, errors, id in contents[:1]:
         codes = tuple(error["code"] for error in errors)
         if id != request.id or codes != request.seen[-1].errors:
             yield f"its message says {id}, {codes}; its status {request.seen[-1].errors}"
@@ -243,13 +247,14 @@ def _touches(began: float, ended: float, spans: Sequence[Span]) -> bool:
     return any(began <= last and first <= ended for first, last in spans)
 
 
-def _story(request: Request, attempts: list[AttemptSeen], told: list[Told]) -> str:
+def _story(request: Request, attempts: list[AttemptSeen], messages: list[Told]) -> str:
     statuses: list[str] = []
     for one in request.seen:
         if not statuses or statuses[-1].partition("@")[0] != one.status:
             statuses.append(f"{one.status}@{one.at % 1000:.2f}")
     ran = [f"{one.attempt}:{one.how}@{one.began % 1000:.2f}-{one.ended % 1000:.2f}" for one in attempts]
-    asked = {name: value for name, value in request.asked.items() if name != "n"}
+    model_input = {name: value for name, value in request.asked.items() if name != "n"}
     cancel = "" if request.canceled is None else f", cancel {request.canceled}"
     codes = request.seen[-1].errors if request.seen else ()
-    return f"{asked}, {request.max_attempts} attempts at most{cancel}; {statuses} {codes}; ran {ran}; told {len(told)}"
+    bound = f"{request.max_attempts} attempts at most"
+    return f"{model_input}, {bound}{cancel}; {statuses} {codes}; ran {ran}; told {len(messages)}"

@@ -1,4 +1,4 @@
-"""What chaos acts on besides the product's processes: replicas that are killed and started again, and Redis' log."""
+"""Processes besides the product's that chaos acts on: replicas that are killed and started again, and Redis' log."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Replica:
             assert self._process.stdout.readline() == "listening\n"
 
     def kill(self) -> None:
-        """Its attempts end now."""
+        """Kill the replica: its attempts end now."""
         if self._process is None:
             return
         self._process.kill()
@@ -49,22 +49,25 @@ class Replica:
 
     def attempts(self) -> list[AttemptSeen]:
         """All attempts that reached it."""
-        found: list[AttemptSeen] = []
+        all_attempts: list[AttemptSeen] = []
         running: dict[tuple[str, int], deque[AttemptSeen]] = {}
         for note in map(json.loads, self._log.read_text().splitlines()):
             if note["event"] == "died":
                 for one in (one for ones in running.values() for one in ones):
-                    one.ended, one.how = note["at"], "died"
+                    one.ended = note["at"]
+                    one.how = "died"
                 running.clear()
                 continue
             key = (note["id"], note["attempt"])
             if note["event"] == "begin":
-                found.append(AttemptSeen(*key, note["at"]))
-                running.setdefault(key, deque()).append(found[-1])
+                all_attempts.append(AttemptSeen(*key, note["at"]))
+                running.setdefault(key, deque()).append(all_attempts[-1])
             else:
                 one = running[key].popleft()
-                one.ended, one.how, one.n = note["at"], note["how"], note.get("n")
-        return found
+                one.ended = note["at"]
+                one.how = note["how"]
+                one.n = note.get("n")
+        return all_attempts
 
 
 class RedisLog:
@@ -86,7 +89,8 @@ class RedisLog:
     def cut(self, last_s: float) -> int:
         """Forget what was written in the last `last_s`, while Redis does not run. Returns how many bytes that is."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            path, since = self._path(), time.time() - last_s
+            path = self._path()
+            since = time.time() - last_s
             stat = path.stat()
             sizes = [size for at, *file, size in self._sizes if file == [path, stat.st_ino] and at <= since]
             if sizes and sizes[-1] < stat.st_size:

@@ -17,14 +17,14 @@ from aiohttp import web
 
 MOST_BYTES = 1 << 20
 GOOD = ("ok", "text")
-"""What makes a request succeed. All other words are statuses, "hang up" and "cut short"."""
+"""Words that make a request succeed. All other words are statuses, "hang up" and "cut short"."""
 
 
-def answer_of(asked: dict[str, Any], attempt: int, how: str) -> Any:
+def answer_of(model_input: dict[str, Any], attempt: int, how: str) -> Any:
     """The answer, as `data` of a webhook must show it."""
     if how == "text":
-        return f'request {asked["n"]}, attempt {attempt}: "çà" \\ {"t" * asked["bytes"]}'
-    return {"n": asked["n"], "attempt": attempt, "filling": "x" * asked["bytes"]}
+        return f'request {model_input["n"]}, attempt {attempt}: "çà" \\ {"t" * model_input["bytes"]}'
+    return {"n": model_input["n"], "attempt": attempt, "filling": "x" * model_input["bytes"]}
 
 
 class ChaosReplica:
@@ -32,34 +32,37 @@ class ChaosReplica:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def _note(self, event: str, call: web.Request, **more: Any) -> None:
-        id, attempt = call.headers["x-request-id"], int(call.headers["x-async-attempt"])
+        id = call.headers["x-request-id"]
+        attempt = int(call.headers["x-async-attempt"])
         line = {"event": event, "at": time.time(), "id": id, "attempt": attempt, **more}
         os.write(self._log, json.dumps(line).encode() + b"\n")
 
     async def predict(self, call: web.Request) -> web.StreamResponse:
         self._note("begin", call)
         try:
-            asked = json.loads(await call.read())
+            model_input = json.loads(await call.read())
             attempt = int(call.headers["x-async-attempt"])
-            how = asked["do"][min(attempt, len(asked["do"])) - 1]
-            await asyncio.sleep(asked["s"])
+            how = model_input["do"][min(attempt, len(model_input["do"])) - 1]
+            await asyncio.sleep(model_input["s"])
         except (asyncio.CancelledError, OSError):  # the caller has closed the connection
             self._note("end", call, how="left")
             raise
-        self._note("end", call, how=how, n=asked["n"])
-        return await self._answer(call, asked, attempt, how)
+        self._note("end", call, how=how, n=model_input["n"])
+        return await self._answer(call, model_input, attempt, how)
 
-    async def _answer(self, call: web.Request, asked: dict[str, Any], attempt: int, how: str) -> web.StreamResponse:
+    async def _answer(
+        self, call: web.Request, model_input: dict[str, Any], attempt: int, how: str
+    ) -> web.StreamResponse:
         if how == "ok":
-            return web.json_response(answer_of(asked, attempt, how))
+            return web.json_response(answer_of(model_input, attempt, how))
         if how == "text":
-            return web.Response(text=answer_of(asked, attempt, how))
+            return web.Response(text=answer_of(model_input, attempt, how))
         if how.isdigit():
-            return web.Response(status=int(how), text=f"no answer to {asked['n']}")
+            return web.Response(status=int(how), text=f"no answer to {model_input['n']}")
         if how == "cut short":
-            begun = web.StreamResponse(headers={"content-length": "1000", "content-type": "application/json"})
-            await begun.prepare(call)
-            await begun.write(b'{"n":')
+            response = web.StreamResponse(headers={"content-length": "1000", "content-type": "application/json"})
+            await response.prepare(call)
+            await response.write(b'{"n":')
         if call.transport is not None:
             call.transport.close()
         return web.Response()

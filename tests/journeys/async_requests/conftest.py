@@ -31,7 +31,8 @@ MakeScene = Callable[..., Awaitable[AsyncScene]]
 @pytest.fixture(scope="package")
 def async_product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncProduct]:
     directory = tmp_path_factory.mktemp("async")
-    ca, receiver = ThrowawayCa(directory), Receiver("results")
+    ca = ThrowawayCa(directory)
+    receiver = Receiver("results")
     product = Product(
         directory / "data",
         settings={
@@ -81,9 +82,9 @@ async def make_scene(
         secret = (await operator.call("GET", "/v1/async/webhook_secret"))["secrets"][0]
         model_id = (await operator.call("POST", "/v1/models", {"name": stage.name}))["id"]
         path = f"/v1/models/{model_id}"
-        made = await operator.call("POST", f"{path}/deployments", {"name": "first", **settings})
-        await operator.call("PUT", f"{path}/environments/production", {"deployment_id": made["id"]})
-        scene = AsyncScene(stage, model, receiver, model_id, made["id"], secret)
+        deployment = await operator.call("POST", f"{path}/deployments", {"name": "first", **settings})
+        await operator.call("PUT", f"{path}/environments/production", {"deployment_id": deployment["id"]})
+        scene = AsyncScene(stage, model, receiver, model_id, deployment["id"], secret)
         await scene.replicas(*([model.url] if replicas else []))
         await scene.stage.until(lambda: _known(scene), "the proxy knows the deployment")
         if replicas:  # a call waits until the proxy knows them

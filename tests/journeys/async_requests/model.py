@@ -23,7 +23,7 @@ class Seen:
     body: bytes
     path: str
     async_call: bool
-    """Whether it was an attempt of an asynchronous request, not a synchronous call."""
+    """True for an attempt of an asynchronous request, False for a synchronous call."""
 
 
 @dataclass
@@ -69,16 +69,16 @@ class ModelServer:
         finally:
             self.running -= 1
 
-    async def _act(self, request: web.Request, wanted: Any, attempt: int) -> web.StreamResponse:
-        wanted = wanted if isinstance(wanted, dict) else {}
-        await asyncio.sleep(wanted.get("sleep_s", 0))
-        if wanted.get("wait"):
+    async def _act(self, request: web.Request, behaviour: Any, attempt: int) -> web.StreamResponse:
+        behaviour = behaviour if isinstance(behaviour, dict) else {}
+        await asyncio.sleep(behaviour.get("sleep_s", 0))
+        if behaviour.get("wait"):
             await self._released.wait()
-        if "status" in wanted and attempt <= wanted.get("times", 1):
-            return web.json_response({"error": wanted.get("error", "as scripted")}, status=wanted["status"])
-        if wanted.get("close") and attempt <= wanted.get("times", 1):
+        if "status" in behaviour and attempt <= behaviour.get("times", 1):
+            return web.json_response({"error": behaviour.get("error", "as scripted")}, status=behaviour["status"])
+        if behaviour.get("close") and attempt <= behaviour.get("times", 1):
             assert request.transport is not None
             request.transport.abort()
-        if "text" in wanted:
-            return web.Response(body=b"\xc3\xa4" * (wanted["text"] // 2), content_type="text/plain")
-        return web.json_response(wanted.get("answer", {"ok": True}))
+        if "text" in behaviour:
+            return web.Response(body=b"\xc3\xa4" * (behaviour["text"] // 2), content_type="text/plain")
+        return web.json_response(behaviour.get("answer", {"ok": True}))

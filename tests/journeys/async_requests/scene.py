@@ -37,9 +37,9 @@ class AsyncScene:
         url = self.stage.product.proxy + path
         while True:
             async with self.stage.session.request(method, url, json=body, headers=headers, **more) as answer:
-                status, told = answer.status, await answer.json()
-            if told.get("error_code") != "RATE_LIMITED":
-                return status, told
+                content = await answer.json()
+            if content.get("error_code") != "RATE_LIMITED":
+                return answer.status, content
             await asyncio.sleep(float(answer.headers["retry-after"]))
 
     async def submit(self, input: Any, *, hook: bool = False, where: str = "production", **more: Any) -> str:
@@ -92,7 +92,7 @@ class AsyncScene:
         return answer
 
     async def fill(self, count: int) -> list[str]:
-        """Have as many requests running as the deployment's bound allows: they wait until the model's `release`."""
+        """Submit as many requests as the deployment's bound allows; they run until the model's `release`."""
         ids = [await self.submit({"wait": True}) for _ in range(count)]
         await self.until_running(count)
         return ids

@@ -44,9 +44,9 @@ DATA = {"n": 1, "attempt": 1, "filling": ""}
 
 
 def request(*statuses: str, errors: tuple[str, ...] = (), **changes: Any) -> Request:
-    seen = [Seen(100.0 + at, status, errors) for at, status in enumerate(statuses or ("QUEUED", "SUCCEEDED"))]
-    known: dict[str, Any] = {"answered": 201, "id": "a", "seen": seen, "max_attempts": 2, "webhook": False}
-    return Request(ASKED, **(known | changes))
+    looks = [Seen(100.0 + at, status, errors) for at, status in enumerate(statuses or ("QUEUED", "SUCCEEDED"))]
+    defaults: dict[str, Any] = {"answered": 201, "id": "a", "seen": looks, "max_attempts": 2, "webhook": False}
+    return Request(ASKED, **(defaults | changes))
 
 
 def attempt(number: int = 1, began: float = 100.0, how: str = "ok", ended: float | None = None) -> AttemptSeen:
@@ -59,9 +59,9 @@ def told(data: Any = DATA, errors: tuple[str, ...] = (), accepted: bool = True, 
 
 
 def faults(
-    asked: Request, attempts: tuple[AttemptSeen, ...], messages: tuple[Told, ...] = (), **more: Any
+    request_case: Request, attempts: tuple[AttemptSeen, ...], messages: tuple[Told, ...] = (), **more: Any
 ) -> list[str]:
-    return faults_of(Evidence([asked], attempts, messages, **more))
+    return faults_of(Evidence([request_case], attempts, messages, **more))
 
 
 AGAIN = (attempt(1, how="500"), attempt(2, 101.0))
@@ -70,7 +70,7 @@ REDIS_DIED = {"lossy": [(99.0, 103.0)]}
 
 
 @pytest.mark.parametrize(
-    ("asked", "attempts", "messages", "more"),
+    ("request_case", "attempts", "messages", "more"),
     [
         (request(), (attempt(),), (), {}),
         (request("QUEUED", "IN_PROGRESS", "IN_PROGRESS", "SUCCEEDED"), AGAIN, (), {}),
@@ -87,12 +87,12 @@ REDIS_DIED = {"lossy": [(99.0, 103.0)]}
         (request("QUEUED", answered=429), (), (), {}),
     ],
 )
-def test_correct_run_has_no_fault(asked: Request, attempts: Any, messages: Any, more: dict[str, Any]) -> None:
-    assert faults(asked, attempts, messages, **more) == []
+def test_correct_run_has_no_fault(request_case: Request, attempts: Any, messages: Any, more: dict[str, Any]) -> None:
+    assert faults(request_case, attempts, messages, **more) == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "attempts", "messages", "fault"),
+    ("request_case", "attempts", "messages", "fault"),
     [
         (request("QUEUED", "IN_PROGRESS"), (attempt(),), (), "never ended"),
         (request("QUEUED", "404", "SUCCEEDED"), (attempt(),), (), "not known later"),
@@ -123,8 +123,8 @@ def test_correct_run_has_no_fault(asked: Request, attempts: Any, messages: Any, 
         (request(answered=429), (attempt(),), (), "ran, though 1 was refused"),
     ],
 )
-def test_each_kind_of_fault_is_found(asked: Request, attempts: Any, messages: Any, fault: str) -> None:
-    assert any(fault in one for one in faults(asked, attempts, messages))
+def test_each_kind_of_fault_is_found(request_case: Request, attempts: Any, messages: Any, fault: str) -> None:
+    assert any(fault in one for one in faults(request_case, attempts, messages))
 
 
 @pytest.mark.parametrize(

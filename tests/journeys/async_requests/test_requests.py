@@ -43,9 +43,9 @@ async def test_replica_gets_the_input_as_it_was_written_and_is_told_the_attempt(
 
     await scene.until_ended(id)
 
-    (seen,) = scene.model.seen
-    assert seen.body == b'{"b":1.10,  "a":"\\u00e4", "sleep_s":0}'
-    assert (seen.path, seen.request_id, seen.attempt) == ("/predict", id, 1)
+    (call,) = scene.model.seen
+    assert call.body == b'{"b":1.10,  "a":"\\u00e4", "sleep_s":0}'
+    assert (call.path, call.request_id, call.attempt) == ("/predict", id, 1)
 
 
 async def test_every_form_of_the_path_takes_requests(scene: AsyncScene) -> None:
@@ -88,7 +88,7 @@ async def test_failures_of_the_model_are_tried_again_with_backoff(scene: AsyncSc
 async def test_requests_start_by_priority_and_then_by_age(make_scene: MakeScene) -> None:
     scene = await make_scene(max_concurrency=1)
     (first,) = await scene.fill(1)
-    waiting = [(await scene.submit({}, priority=priority), priority) for priority in (2, 1, 0, 2, 1, 0)]
+    submitted = [(await scene.submit({}, priority=priority), priority) for priority in (2, 1, 0, 2, 1, 0)]
     figures = await scene.figures()
 
     scene.model.release()
@@ -96,8 +96,8 @@ async def test_requests_start_by_priority_and_then_by_age(make_scene: MakeScene)
 
     assert (figures["num_queued_requests"], figures["num_in_progress_requests"]) == (6, 1)
     assert figures["priorities"] == {"0": 2, "1": 2, "2": 2}
-    order = [seen.request_id for seen in scene.model.seen]
-    assert order == [first, *(id for wanted in (0, 1, 2) for id, priority in waiting if priority == wanted)]
+    order = [call.request_id for call in scene.model.seen]
+    assert order == [first, *(id for urgency in (0, 1, 2) for id, priority in submitted if priority == urgency)]
     assert scene.model.most_at_once == 1
     after = await scene.figures()
     assert (after["num_queued_requests"], after["num_in_progress_requests"]) == (0, 0)
@@ -118,8 +118,8 @@ async def test_synchronous_calls_go_before_queued_requests(make_scene: MakeScene
 
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 3
     await scene.ended()
-    assert [seen.async_call for seen in scene.model.seen] == [True] + [False] * 3 + [True] * 3
-    assert [seen.request_id for seen in scene.model.seen[4:]] == queued
+    assert [call.async_call for call in scene.model.seen] == [True] + [False] * 3 + [True] * 3
+    assert [call.request_id for call in scene.model.seen[4:]] == queued
 
 
 async def test_cancel_takes_what_is_queued_and_leaves_what_runs(make_scene: MakeScene) -> None:
@@ -127,13 +127,14 @@ async def test_cancel_takes_what_is_queued_and_leaves_what_runs(make_scene: Make
     (running,) = await scene.fill(1)
     queued = await scene.submit({}, hook=True)
 
-    canceled, kept = await scene.cancel(queued), await scene.cancel(running)
+    canceled = await scene.cancel(queued)
+    refusal = await scene.cancel(running)
     again = await scene.cancel(queued)
     scene.model.release()
     await scene.until_status(running, "SUCCEEDED")
 
     assert (canceled["request_id"], canceled["canceled"]) == (queued, True)
-    assert (kept["canceled"], again["canceled"]) == (False, False)
+    assert (refusal["canceled"], again["canceled"]) == (False, False)
     state = await scene.state(queued)
     assert (state["status"], state["webhook_status"], state["errors"]) == ("CANCELED", "CANCELED", [])
     assert scene.model.attempts(queued) == []
@@ -184,7 +185,7 @@ async def test_body_above_the_workspaces_bound_is_refused_with_both_sizes(scene:
 
 
 @pytest.mark.parametrize(
-    ("body", "named"),
+    ("body", "field"),
     [
         ({}, "model_input"),
         ({"model_input": 1, "priority": 3}, "priority"),
@@ -197,11 +198,11 @@ async def test_body_above_the_workspaces_bound_is_refused_with_both_sizes(scene:
         ({"model_input": 1, "webhook": "https://a.example.com"}, "webhook"),
     ],
 )
-async def test_bad_field_is_named(scene: AsyncScene, body: Any, named: str) -> None:
+async def test_bad_field_is_named(scene: AsyncScene, body: Any, field: str) -> None:
     status, answer = await scene.ask("POST", f"{scene.path}/production/async_predict", body)
 
     assert status == 400, answer
-    assert named in answer["error"]
+    assert field in answer["error"]
     assert list(answer) == ["error", "error_code"]
 
 
@@ -211,7 +212,7 @@ async def test_other_tenants_neither_see_nor_cancel_a_request(scene: AsyncScene)
     id = await scene.submit({"sleep_s": 0.5})
     key = other["api_key"]
 
-    asked = [
+    answers = [
         await scene.ask("GET", f"/async_request/{id}", key=key),
         await scene.ask("DELETE", f"/async_request/{id}", key=key),
         await scene.ask("GET", f"{scene.path}/async_request/{id}", key=key),
@@ -220,7 +221,7 @@ async def test_other_tenants_neither_see_nor_cancel_a_request(scene: AsyncScene)
         await scene.ask("GET", "/async_request/areq_00000000000000000000000000"),
     ]
 
-    assert [status for status, _ in asked] == [404] * 6
+    assert [status for status, _ in answers] == [404] * 6
     federated = await scene.stage.operator.key(await scene.stage.operator.group(name, [{"slug": scene.stage.slug}]))
     assert (await scene.ask("GET", f"/async_request/{id}", key=federated))[0] == 403
     assert (await scene.until_ended(id))["status"] == "SUCCEEDED"
@@ -228,7 +229,8 @@ async def test_other_tenants_neither_see_nor_cancel_a_request(scene: AsyncScene)
 
 async def test_console_reads_queues_and_cancels_through_control(make_scene: MakeScene) -> None:
     scene = await make_scene(max_concurrency=1)
-    stage, control = scene.stage, scene.stage.product.control
+    stage = scene.stage
+    control = scene.stage.product.control
     own = {"Origin": control}
     async with stage.session.post(
         control + "/console/session", json={"api_key": stage.operator.api_key}, headers=own
@@ -237,8 +239,8 @@ async def test_console_reads_queues_and_cancels_through_control(make_scene: Make
         own["Cookie"] = answer.headers["Set-Cookie"].partition(";")[0]
 
     async def call(method: str, path: str, **more: Any) -> tuple[int, Any]:
-        asked = {"method": method, "path": path, **more}
-        async with stage.session.post(control + "/console/call", json=asked, headers=own) as answer:
+        body = {"method": method, "path": path, **more}
+        async with stage.session.post(control + "/console/call", json=body, headers=own) as answer:
             assert answer.status == 200, await answer.text()
             head = orjson.loads(await answer.content.readline())
             return head["status"], orjson.loads(await answer.content.read())

@@ -24,7 +24,8 @@ async def test_parked_request_wakes_its_deployment_and_keeps_others_out(make_sce
 
     refused, answer = await scene.ask("POST", f"{scene.path}/production/async_predict", {"model_input": 1})
     await scene.stage.until(lambda: _woken(hook), "the hook is called")
-    state, figures = await scene.state(id), await scene.figures()
+    state = await scene.state(id)
+    figures = await scene.figures()
     await scene.replicas(scene.model.url)
     (message,) = await scene.until_received(id)
 
@@ -44,10 +45,11 @@ async def test_request_that_found_no_replica_expires(make_scene: MakeScene) -> N
     scene = await make_scene(replicas=False)
     with_hook = await make_scene(replicas=False)
     id = await scene.submit({}, max_time_in_queue_seconds=10)
-    told = await with_hook.submit({}, hook=True, max_time_in_queue_seconds=10)
+    hook_id = await with_hook.submit({}, hook=True, max_time_in_queue_seconds=10)
 
-    state, state_told = await scene.until_ended(id), await with_hook.until_ended(told)
-    (message,) = await with_hook.until_received(told)
+    state = await scene.until_ended(id)
+    state_told = await with_hook.until_ended(hook_id)
+    (message,) = await with_hook.until_received(hook_id)
 
     assert state["status"] == state_told["status"] == "EXPIRED"
     assert [error["code"] for error in state["errors"]] == ["MODEL_NOT_READY"]

@@ -1,4 +1,4 @@
-"""From calls to a billing file, and the books compared: `tollgate events forward` and `tollgate events reconcile`."""
+"""Calls reach a billing file, and the books agree: `tollgate events forward` and `tollgate events reconcile`."""
 
 import csv
 import json
@@ -19,7 +19,8 @@ def run(stage: Stage, *words: str) -> subprocess.CompletedProcess[str]:
 
 async def test_calls_reach_the_file_once_and_the_books_agree(stage: Stage, tmp_path: Path) -> None:
     key = await stage.key_without_limits()
-    output, invoice = tmp_path / "events.jsonl", tmp_path / "invoice.csv"
+    output = tmp_path / "events.jsonl"
+    invoice = tmp_path / "invoice.csv"
     forward = (
         "forward",
         "--to",
@@ -35,8 +36,8 @@ async def test_calls_reach_the_file_once_and_the_books_agree(stage: Stage, tmp_p
         for _ in range(calls):
             await stage.ask(key)
         events = await stage.events_of(stage.name, calls if calls == 3 else 8)
-        done = run(stage, *forward, "--output", str(output))
-        assert done.returncode == 0, done.stderr
+        result = run(stage, *forward, "--output", str(output))
+        assert result.returncode == 0, result.stderr
     forwarded = [json.loads(line) for line in output.read_text().splitlines()]
     assert [event for event in forwarded if event["externalEntityId"] == stage.name] == events
     end = datetime.fromisoformat(forwarded[-1]["timestamp"]) + timedelta(milliseconds=1)

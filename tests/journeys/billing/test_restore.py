@@ -43,7 +43,7 @@ def restore(copy: Path, database: Path) -> None:
 
 
 class RestoreScenario:
-    """What happens before and after a backup. `answered`: answered calls by key prefix; each is one event."""
+    """Changes and calls before and after a backup. `answered`: answered calls by key prefix; each is one event."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -51,10 +51,12 @@ class RestoreScenario:
         self.answered: Counter[str] = Counter()
 
     async def back_up_between_changes(self, save: Callable[[], None]) -> None:
-        stage, operator = self.stage, self.stage.operator
+        stage = self.stage
+        operator = self.stage.operator
         await operator.endpoint(stage.slug, await operator.model(stage.name, stage.upstream.url))
         self.group = await operator.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
-        self.kept, self.revoked = await operator.key(self.group), await operator.key(self.group)
+        self.kept = await operator.key(self.group)
+        self.revoked = await operator.key(self.group)
         await self.call(self.kept, 2)
         await self.call(self.revoked, 1)
         await operator.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
@@ -103,14 +105,15 @@ class RestoreScenario:
 async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, tmp_path: Path) -> None:
     product = killable_stage.product
     database = product.data / "control.db"
-    scenario, copy = RestoreScenario(killable_stage), tmp_path / "backup.db"
+    scenario = RestoreScenario(killable_stage)
+    copy = tmp_path / "backup.db"
     await scenario.back_up_between_changes(lambda: back_up(database, copy))
     assert product.stop() == 0, product.log_tail()
     restore(copy, database)
     product.start()
     await scenario.assert_backup_applies_and_no_event_is_lost()
-    used = await killable_stage.operator.call("GET", f"/v1/gateway/groups/{scenario.group}/usage")
-    assert used["items"][0]["current_usage"] == scenario.answered.total(), (
+    usage = await killable_stage.operator.call("GET", f"/v1/gateway/groups/{scenario.group}/usage")
+    assert usage["items"][0]["current_usage"] == scenario.answered.total(), (
         "the counters were not restored, and nothing is counted twice"
     )
     await eventually(lambda: "its database was restored or replaced" in product.log.read_text(), product.log_tail)
@@ -233,7 +236,8 @@ async def test_running_proxy_reloads_all_policy_after_a_restore(
     database = running.data / "control.db"
     for written_since in rounds:
         separate_planes.name = f"written-{written_since}"
-        scenario, copy = RestoreScenario(separate_planes), tmp_path / f"backup-{written_since}.db"
+        scenario = RestoreScenario(separate_planes)
+        copy = tmp_path / f"backup-{written_since}.db"
         await scenario.back_up_between_changes(partial(back_up, database, copy))
         running.stop("control")
         restore(copy, database)
@@ -264,8 +268,8 @@ async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_a
     with one_database() as (server, url):
         await server.create_database("tollgate")
         with planes(tmp_path, url) as running:
-            made = running.run("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
-            api_key = json.loads(made.stdout)["api_key"]
+            created = running.run("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
+            api_key = json.loads(created.stdout)["api_key"]
             scenario = RestoreScenario(await stage_on(running, api_key, session, upstream))
             await scenario.back_up_between_changes(
                 lambda: postgres_tool(server, "pg_dump", "--format=custom", f"--file={dump}", "tollgate")

@@ -22,7 +22,8 @@ from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import Question, answer_question
 from tests.waiting import eventually
 
-TIGHT, NEVER_REACHED = 1_000_000, 1_000_000_000
+TIGHT = 1_000_000
+NEVER_REACHED = 1_000_000_000
 BYTES_PER_TOKEN = 4
 
 
@@ -44,7 +45,7 @@ class SettlementScenario:
     root: str
     accounts: Sequence[Account]
     calls: int = 0
-    """How many calls each account has made."""
+    """Number of calls that each account has made."""
 
     def request(self, account: Account, ending: str, tokens: Tokens, **more: Any) -> Any:
         self.calls += account is self.accounts[0]
@@ -77,13 +78,13 @@ class SettlementScenario:
             async with self.request(account, "waits", Tokens(input=9, output=9, cached_input=0)):
                 raise AssertionError("answered")
 
-        waiting = [asyncio.create_task(wait(account)) for account in self.accounts]
+        calls = [asyncio.create_task(wait(account)) for account in self.accounts]
         await self.stage.until(
-            lambda: self._waiting_at_the_gate(waiting_before + len(waiting)), "the upstream has the calls"
+            lambda: self._waiting_at_the_gate(waiting_before + len(calls)), "the upstream has the calls"
         )
-        for task in waiting:
+        for task in calls:
             task.cancel()
-        await asyncio.wait(waiting)
+        await asyncio.wait(calls)
 
     @contextlib.asynccontextmanager
     async def partly_read_streams(self) -> AsyncIterator[list[aiohttp.ClientResponse]]:
@@ -104,13 +105,13 @@ class SettlementScenario:
 
     async def check(self) -> dict[str, list[Event]]:
         """Check events, usage and reservations once everything is settled. Return the events by account."""
-        found = {account.entity: await self._check(account) for account in self.accounts}
-        due = sum(event.tokens.total for events in found.values() for event in events)
+        events_of = {account.entity: await self._check(account) for account in self.accounts}
+        due = sum(event.tokens.total for events in events_of.values() for event in events)
         await self.stage.until(lambda: self._has_used(self.root, {"TOKEN": due}), f"the parent has used {due}")
         for account in self.accounts:
-            due = sum(event.tokens.total for event in found[account.entity])
+            due = sum(event.tokens.total for event in events_of[account.entity])
             assert await self._used_and_reserved(account) == due, f"something stays reserved by {account.entity}"
-        return found
+        return events_of
 
     async def _check(self, account: Account) -> list[Event]:
         events = [Event.of(item) for item in await self.stage.events_of(account.entity, self.calls)]

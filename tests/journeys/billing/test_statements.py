@@ -1,4 +1,4 @@
-"""From calls to the bill: prices set from a file, then report and statements, equal to the events to the last digit."""
+"""Calls reach the bill: prices from a file, then report and statements, equal to the events to the last digit."""
 
 import csv
 import io
@@ -36,9 +36,11 @@ async def upstream() -> AsyncIterator[ScriptedUpstream]:
 def run(stage: Stage, *words: str) -> str:
     access = {"TOLLGATE_URL": stage.product.control, "TOLLGATE_API_KEY": stage.operator.api_key}
     environment = stage.product.environment | access
-    done = subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(
+        [*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -46,9 +48,9 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def added_up(events: list[Any]) -> dict[str, int]:
-    used = [event["tokens"] for event in events]
+    token_counts = [event["tokens"] for event in events]
     names = {"input_tokens": "inputTokens", "cached_input_tokens": "cachedInputTokens", "output_tokens": "outputTokens"}
-    return {"calls": len(events), **{name: sum(one[key] for one in used) for name, key in names.items()}}
+    return {"calls": len(events), **{name: sum(one[key] for one in token_counts) for name, key in names.items()}}
 
 
 def cost_of(sums: dict[str, int]) -> Decimal:
@@ -58,7 +60,8 @@ def cost_of(sums: dict[str, int]) -> Decimal:
 
 
 async def test_calls_reach_the_statement_to_the_last_token_and_cent(stage: Stage, tmp_path: Path) -> None:
-    month, prices = stage.began[:7], tmp_path / "prices.csv"
+    month = stage.began[:7]
+    prices = tmp_path / "prices.csv"
     header = "slug,valid_from,currency,input_per_million,cached_input_per_million,output_per_million,per_call"
     prices.write_text(f"{header}\n{stage.slug},{month}-01,EUR,{INPUT},{CACHED},{OUTPUT},{PER_CALL}\n")
     run(stage, "prices", "set", "--file", str(prices))
@@ -74,8 +77,8 @@ async def test_calls_reach_the_statement_to_the_last_token_and_cent(stage: Stage
     assert (reported["currency"], Decimal(reported["cost"]), reported["unpriced_calls"]) == ("EUR", cost, "0")
     statement = ("usage", "statement", "--month", month, "--draft")
     run(stage, *statement, "--all", "--output", str(tmp_path / "all"))
-    [named] = [row for row in rows((tmp_path / "all/index.csv").read_text()) if row["entity"] == stage.name]
-    line, total = rows((tmp_path / "all" / named["file"]).read_text())
+    [index_row] = [row for row in rows((tmp_path / "all/index.csv").read_text()) if row["entity"] == stage.name]
+    line, total = rows((tmp_path / "all" / index_row["file"]).read_text())
     assert int(line["uncached_input_tokens"]) + int(line["cached_input_tokens"]) == sums["input_tokens"]
     assert (int(line["calls"]), int(line["output_tokens"])) == (sums["calls"], sums["output_tokens"])
     assert (Decimal(line["amount"]), line["status"], total["slug"]) == (cost, "draft", "TOTAL")
@@ -84,4 +87,4 @@ async def test_calls_reach_the_statement_to_the_last_token_and_cent(stage: Stage
     page = (tmp_path / "page.html").read_text()
     assert f"Total: EUR {total['amount']}" in page
     assert f"exactly {line['amount']}" in page
-    assert (named["total"], named["calls"]) == (total["amount"], str(sums["calls"]))
+    assert (index_row["total"], index_row["calls"]) == (total["amount"], str(sums["calls"]))

@@ -14,8 +14,10 @@ from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.dictation import answer_as_dictated
 
-LEAST, MOST = 0.6, 1.7
-SENTENCE, IN_SENTENCE = "The quick brown fox jumps over the lazy dog. ", 10
+LEAST = 0.6
+MOST = 1.7
+SENTENCE = "The quick brown fox jumps over the lazy dog. "
+IN_SENTENCE = 10
 """A sentence, and how many tokens `o200k_base` counts in it."""
 
 
@@ -139,7 +141,8 @@ async def test_invalid_usage_figure_is_replaced_by_the_estimate(
 async def test_stream_of_a_killed_worker_is_billed_by_its_last_progress(
     killable_stage: Stage, dictating_upstream: ScriptedUpstream
 ) -> None:
-    stage, sentences = killable_stage, 200
+    stage = killable_stage
+    sentences = 200
     _, key = await key_for(stage, dictating_upstream)
     dictation = {"text": SENTENCE, "times": sentences, "stop": True}
     async with post_call(stage, key, dictation, stream=True) as answer:

@@ -64,16 +64,17 @@ class WebhookScenario:
 
         The calls take some time: events that are ready together go out in one message.
         """
-        before, made = len(receiver.messages), 0
+        before = len(receiver.messages)
+        call_count = 0
 
         async def look() -> bool:
-            nonlocal made
+            nonlocal call_count
             await self.call(5)
-            made += 5
-            return made >= 40 and len(receiver.messages) > before + 1
+            call_count += 5
+            return call_count >= 40 and len(receiver.messages) > before + 1
 
         await eventually(look, lambda: "no message is in flight", every_s=0.2)
-        return made
+        return call_count
 
     async def until_all_delivered(self, webhook: Any) -> list[Any]:
         """The deliveries, once control has noted that the receiver accepted each."""
@@ -179,7 +180,8 @@ async def test_dead_receiver_delays_no_other_and_can_be_redelivered_later(
     settings = {"TOLLGATE_WEBHOOK_RETRY_FOR_S": str(RETRY_FOR_S)}
     async with webhook_scenario(tmp_path, upstream, ("hangs", "fails", "works"), **settings) as scenario:
         hangs, fails, working = scenario.customer.receivers
-        hangs.status, fails.status = None, 500
+        hangs.status = None
+        fails.status = 500
         dead = [await scenario.webhook(one) for one in (hangs, fails)]
         await scenario.webhook(working)
         await scenario.call()
@@ -236,11 +238,12 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
 async def test_every_event_is_delivered_when_control_is_killed(
     tmp_path: Path, upstream: ScriptedUpstream, database: dict[str, str]
 ) -> None:
-    """At most four messages are in flight at a kill. Those may arrive twice, with the same id and bytes.
+    """A kill leaves at most four messages in flight. Those may arrive twice, with the same id and bytes.
 
     A message answered after its timeout may also arrive twice; the delivery's log records each such attempt.
     """
-    kills, most_in_flight = 3, 4
+    kills = 3
+    most_in_flight = 4
     async with webhook_scenario(tmp_path, upstream, ("hook",), **database) as scenario:
         (receiver,) = scenario.customer.receivers
         receiver.response_delay_s = 0.3

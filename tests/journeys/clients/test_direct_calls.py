@@ -79,7 +79,7 @@ class Direct:
         return str((await self.stage.operator.call("PUT", path, {"replicas": urls}))["status"])
 
     async def is_parked(self) -> bool:
-        """Whether a call waits, so that the proxy knows that there is no replica."""
+        """Return whether a call waits, which shows that the proxy knows no replica."""
         try:
             await self.http.post(f"{self.base}/production/predict", timeout=0.5)
         except httpx.ReadTimeout:
@@ -120,12 +120,12 @@ async def test_stock_sdk_uses_the_models_own_api(direct: Direct) -> None:
     base_url = f"{direct.base}/production/sync/v1"
     async with openai.AsyncOpenAI(base_url=base_url, api_key=direct.key, max_retries=0, timeout=30) as client:
         assert [model.id async for model in client.models.list()] == [MODEL]
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
-        stream = await client.chat.completions.create(model=MODEL, **asked)
+        members: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        stream = await client.chat.completions.create(model=MODEL, **members)
         text = [chunk.choices[0].delta.content async for chunk in stream]
         assert "".join(text) == "Hello there"
         with pytest.raises(openai.NotFoundError, match="no model other"):
-            await client.chat.completions.create(model="other", **asked)
+            await client.chat.completions.create(model="other", **members)
 
 
 async def test_files_keep_validators_ranges_and_lengths(direct: Direct) -> None:
@@ -143,20 +143,21 @@ async def test_files_keep_validators_ranges_and_lengths(direct: Direct) -> None:
 
 async def test_models_own_host_reaches_it_and_nothing_else(direct: Direct) -> None:
     host = f"model-{direct.model.lower().replace('_', '-')}.{SUFFIX}"
-    proxy, headers = direct.stage.product.proxy, {"host": host}
+    proxy = direct.stage.product.proxy
+    headers = {"host": host}
     answer = await direct.http.patch(f"{proxy}/production/sync/seen/a%2Fb?c=%20", content=b"x", headers=headers)
-    seen = answer.json()
-    assert (seen["method"], seen["target"]) == ("PATCH", "/seen/a%2Fb?c=%20")
-    assert not {"authorization", "x-api-key", "cookie"} & set(seen["fields"])
-    assert host not in seen["fields"]["host"]
+    received = answer.json()
+    assert (received["method"], received["target"]) == ("PATCH", "/seen/a%2Fb?c=%20")
+    assert not {"authorization", "x-api-key", "cookie"} & set(received["fields"])
+    assert host not in received["fields"]["host"]
     for path in ("/v1/models", f"/models/{direct.model}/production/sync/v1/models"):
         assert (await direct.http.get(proxy + path, headers=headers)).status_code == 404
 
 
 async def test_only_the_models_own_workspace_finds_it(direct: Direct, session: aiohttp.ClientSession) -> None:
     stage = direct.stage
-    made = stage.product.command("workspace", "create", stage.name, "--prefix", stage.name)
-    stranger = OperatorClient(session, stage.product, made["api_key"])
+    created = stage.product.command("workspace", "create", stage.name, "--prefix", stage.name)
+    stranger = OperatorClient(session, stage.product, created["api_key"])
     theirs = await stranger.model("m", "http://127.0.0.1:1")
     url = f"{direct.base}/production/predict"
     for key, status in ((stranger.api_key, 404), (direct.key, 200), (await stage.key_without_limits(), 403)):
@@ -175,7 +176,8 @@ async def test_call_of_a_sleeping_deployment_waits_for_a_replica(direct: Direct,
 
 
 async def test_wake_asks_the_hook_once_and_a_call_goes_on_when_it_is_answered(direct: Direct, replica: str) -> None:
-    stage, upstream = direct.stage, direct.stage.upstream
+    stage = direct.stage
+    upstream = direct.stage.upstream
     upstream.default = answer(200)
     path = f"/v1/models/{direct.model}/deployments/{direct.deployment}"
     await stage.operator.call("PATCH", path, {"wake_url": f"{upstream.url}/wake/secret"})
@@ -187,8 +189,8 @@ async def test_wake_asks_the_hook_once_and_a_call_goes_on_when_it_is_answered(di
         return bool(upstream.received)
 
     await stage.until(is_asked, "the hook is asked")
-    asked = upstream.received[0].json
-    assert (asked["model_id"], asked["deployment_id"], asked["reason"]) == (direct.model, direct.deployment, "wake")
+    body = upstream.received[0].json
+    assert (body["model_id"], body["deployment_id"], body["reason"]) == (direct.model, direct.deployment, "wake")
     await stage.until(direct.is_parked, "calls are parked")
     parked = asyncio.ensure_future(direct.http.post(f"{direct.base}/production/predict", content=b"1"))
     assert await direct.is_parked()
@@ -199,13 +201,14 @@ async def test_wake_asks_the_hook_once_and_a_call_goes_on_when_it_is_answered(di
 
 
 async def test_call_is_in_the_deployments_log_without_content(direct: Direct) -> None:
-    url, named = f"{direct.base}/production/sync/seen/x?secret=1", {"x-request-id": "logged-1"}
-    assert (await direct.http.put(url, content=b"private", headers=named)).status_code == 200
+    url = f"{direct.base}/production/sync/seen/x?secret=1"
+    fields = {"x-request-id": "logged-1"}
+    assert (await direct.http.put(url, content=b"private", headers=fields)).status_code == 200
     path = f"/v1/models/{direct.model}/deployments/{direct.deployment}/logs"
 
     async def lines() -> list[Any]:
-        found: list[Any] = (await direct.stage.operator.call("POST", path, {"request_id": "logged-1"}))["logs"]
-        return found
+        entries: list[Any] = (await direct.stage.operator.call("POST", path, {"request_id": "logged-1"}))["logs"]
+        return entries
 
     [line] = await direct.stage.until(lines, "the call's line")
     assert line["message"].startswith(f"PUT /models/{direct.model}/production/sync/seen/x 200 in ")
@@ -222,10 +225,10 @@ async def test_direct_calls_are_counted_by_model_and_leave_no_event(direct: Dire
     async def counted() -> bool:
         async with direct.stage.session.get(direct.stage.product.admin + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
-        found = [
+        samples = [
             line for line in lines if "inference_requests_total{" in line and all(label in line for label in labels)
         ]
-        return [float(line.split()[-1]) for line in found] == [3.0]
+        return [float(line.split()[-1]) for line in samples] == [3.0]
 
     await direct.stage.until(counted, "three requests in the metrics")
     await asyncio.sleep(1.5)  # longer than the holdback

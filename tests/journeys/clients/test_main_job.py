@@ -10,9 +10,9 @@ async def test_unstreamed_call_is_answered_metered_and_billed(stage: Stage) -> N
     assert answer.model == stage.slug
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (20, 10)
 
-    (asked,) = stage.upstream.received
-    assert asked.json["model"] == "upstream-name"
-    assert key.encode() not in asked.head + asked.body, "the caller's key went upstream"
+    (received,) = stage.upstream.received
+    assert received.json["model"] == "upstream-name"
+    assert key.encode() not in received.head + received.body, "the caller's key went upstream"
 
     (event,) = await stage.events_of(stage.name, 1)
     assert event["type"] == "API_BILLING_USAGE"

@@ -57,9 +57,9 @@ async def post(stage: Stage, key: str, until: asyncio.Event) -> int:
 
 async def discard(exchange: Exchange) -> None:
     """Read a request of known length without keeping it, and answer it."""
-    left = int(exchange.received.header("content-length") or 0)
-    while left:
-        left -= len(await exchange.reader.read(min(left, 1 << 20)))
+    remaining = int(exchange.received.header("content-length") or 0)
+    while remaining:
+        remaining -= len(await exchange.reader.read(min(remaining, 1 << 20)))
     body = json.dumps(media.BODIES["/audio/transcriptions"]).encode()
     await exchange.send(head(200, {"content-type": "application/json", "content-length": str(len(body))}) + body)
 

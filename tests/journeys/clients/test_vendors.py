@@ -198,7 +198,7 @@ async def test_each_answer_is_billed_by_the_vendors_usage(scenario: VendorScenar
 
 
 async def test_logs_and_metrics_contain_no_credential_and_no_vendor_host(scenario: VendorScenario) -> None:
-    """Must be the module's last test: by now every vendor has answered and failed."""
+    """Keep this the module's last test: by now every vendor has answered and failed."""
     product = scenario.stage.product
     async with scenario.stage.session.get(product.admin + "/metrics") as answer:
         metrics = await answer.text()

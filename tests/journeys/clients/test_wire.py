@@ -1,4 +1,4 @@
-"""What stock clients do on the wire: keep-alive, pipelining, large bodies, calls that wait for a replica."""
+"""Stock clients on the wire: keep-alive, pipelining, large bodies, calls that wait for a replica."""
 
 import asyncio
 import http.client
@@ -36,7 +36,9 @@ async def connected(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 def ask_twice(stage: Stage, key: str) -> tuple[list[int], set[Any]]:
     """Make two calls with the standard library's client. Return their statuses and their local addresses."""
-    at, statuses, sockets = urlsplit(stage.product.proxy), [], set()
+    at = urlsplit(stage.product.proxy)
+    statuses = []
+    sockets = set()
     connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=30)
     for stream in (False, True):
         body = json.dumps({"model": stage.slug, "messages": MESSAGES, "stream": stream})
@@ -97,7 +99,8 @@ async def test_413_names_the_bodys_size_and_the_limit(stage: Stage) -> None:
 
     async with connected(stage) as (reader, writer):
         writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
-        piece, answered = b"f4240\r\n" + b" " * 1_000_000 + b"\r\n", asyncio.ensure_future(reader.readuntil(b"}"))
+        piece = b"f4240\r\n" + b" " * 1_000_000 + b"\r\n"
+        answered = asyncio.ensure_future(reader.readuntil(b"}"))
         try:
             for _ in range(2 * MAX_BYTES // 1_000_000):
                 if answered.done():
@@ -122,8 +125,8 @@ async def test_parked_call_is_answered_once_a_replica_is_running(stage: Stage) -
     key = await stage.operator.key(await stage.operator.group(stage.name, [{"slug": stage.slug}]))
     parked = asyncio.ensure_future(stage.ask(key))
     leaves = asyncio.ensure_future(stage.ask(key, metadata={"who": "leaves"}))
-    done, _ = await asyncio.wait([parked, leaves], timeout=1.0)
-    assert not done, "held, not answered 503"
+    ended_tasks, _ = await asyncio.wait([parked, leaves], timeout=1.0)
+    assert not ended_tasks, "held, not answered 503"
     gone_before = hang_ups(stage)
     leaves.cancel()
     await stage.until(lambda: hung_up_since(stage, gone_before), "the log says that a caller left")
@@ -135,7 +138,7 @@ async def test_parked_call_is_answered_once_a_replica_is_running(stage: Stage) -
 
 
 def hang_ups(stage: Stage) -> int:
-    """How often the log says that a caller has left."""
+    """Count the log lines that say that a caller has left."""
     whole = stage.product.log.read_text().rpartition("\n")[0]  # the product may be writing the last line
     lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
     statuses = [line["status"] for line in lines if line["message"] == "Client closed connection"]
@@ -148,17 +151,21 @@ async def hung_up_since(stage: Stage, before: int) -> bool:
 
 
 async def test_pages_of_named_origins_may_call(killable_stage: Stage) -> None:
-    stage, page = killable_stage, "https://app.example.com"
+    stage = killable_stage
+    page = "https://app.example.com"
     stage.product.stop()
     stage.product.environment["TOLLGATE_CORS_ORIGINS"] = page
     stage.product.start()
     key = await stage.key_without_limits()
     url = f"{stage.product.proxy}/v1/chat/completions"
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
-    async with stage.session.options(url, headers={"Origin": page} | asked) as answer:
+    preflight = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,x-stainless-os",
+    }
+    async with stage.session.options(url, headers={"Origin": page} | preflight) as answer:
         assert (answer.status, await answer.read()) == (204, b"")
         assert answer.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
-    async with stage.session.options(url, headers={"Origin": "https://other.example"} | asked) as answer:
+    async with stage.session.options(url, headers={"Origin": "https://other.example"} | preflight) as answer:
         assert (answer.status, answer.headers.get("access-control-allow-origin")) == (401, None)
     headers = {"Origin": page, "Authorization": f"Bearer {key}"}
     async with stage.session.post(url, json={"model": stage.slug, "messages": MESSAGES}, headers=headers) as answer:

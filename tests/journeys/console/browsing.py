@@ -26,7 +26,8 @@ from playwright.async_api import (
 CHROMIUM = "/usr/bin/chromium"
 MISSING = f"no {CHROMIUM} (Debian: apt-get install chromium)"
 COOKIE = "tollgate_console"
-WIDE, NARROW = 1440, 400
+WIDE = 1440
+NARROW = 400
 _HEIGHT = 900
 _ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -43,7 +44,7 @@ addEventListener("securitypolicyviolation", (event) =>
 
 @dataclass
 class Faults:
-    """What went wrong in a context: errors on its console, failed scripts, calls of other hosts, answers of 5xx."""
+    """The faults of a context: errors on its console, failed scripts, calls of other hosts, answers of 5xx."""
 
     origin: str
     seen: list[str] = field(default_factory=list)
@@ -107,7 +108,7 @@ async def watched_context(
 
 
 async def call(page: Page, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """What a script of the page gets: status, and JSON or text."""
+    """Call the API by a script of the page; return the status, and JSON or text."""
     script = """async ([method, path, body]) => {
         const json = {"Content-Type": "application/json"};
         const more = body === null ? {} : {body: JSON.stringify(body), headers: json};
@@ -115,8 +116,8 @@ async def call(page: Page, method: str, path: str, body: Any = None) -> tuple[in
         const text = await answer.text();
         try { return [answer.status, JSON.parse(text)]; } catch { return [answer.status, text]; }
     }"""
-    status, found = await page.evaluate(script, [method, path, body])
-    return int(status), found
+    status, content = await page.evaluate(script, [method, path, body])
+    return int(status), content
 
 
 async def asked(page: Page, path: str) -> int:
@@ -141,7 +142,7 @@ async def opened(page: Page, path: str) -> None:
 
 
 async def until_dialog_is_gone(page: Page) -> None:
-    """What a dialog showed is in the page a moment longer than a user sees it: it is removed once it has closed."""
+    """Wait until the page holds no dialog: it is removed a moment after the user sees it close."""
     await expect(page.locator("dialog")).to_have_count(0)
 
 
@@ -149,12 +150,12 @@ async def assert_accessible(page: Page, besides: Sequence[str] = ()) -> None:
     """Axe finds nothing serious or critical. `besides`: the ids of its rules that may be broken here."""
     violations = (await Axe().run(page)).response["violations"]
     grave = [one for one in violations if one["impact"] in ("serious", "critical") and one["id"] not in besides]
-    told = [f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']]}" for one in grave]
-    assert not told, "\n".join(told)
+    problems = [f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']]}" for one in grave]
+    assert not problems, "\n".join(problems)
 
 
 async def assert_fits(page: Page, width: int = NARROW) -> None:
-    """At this width nobody has to scroll sideways to see the whole page."""
+    """Check that nobody has to scroll sideways to see the whole page at this width."""
     await page.set_viewport_size({"width": width, "height": _HEIGHT})
     needed = await page.evaluate("() => document.documentElement.scrollWidth")
     if needed > width:

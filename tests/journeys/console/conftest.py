@@ -28,9 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The running product, with its own Redis, trainer and async worker."""
-    with started_place(tmp_path_factory.mktemp("console")) as found:
-        yield found
-        assert found.product.stop() == 0, found.product.log_tail()
+    with started_place(tmp_path_factory.mktemp("console")) as running_place:
+        yield running_place
+        assert running_place.product.stop() == 0, running_place.product.log_tail()
 
 
 @pytest.fixture(scope="package")
@@ -53,9 +53,9 @@ async def upstream() -> AsyncIterator[ScriptedUpstream]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def scene(place: Place) -> AsyncIterator[Scene]:
-    """What a busy workspace shows. Journeys that change it add to it, or take a workspace of their own."""
-    async with furnish(place) as found:
-        yield found
+    """A busy workspace. Journeys that change it add to it, or take a workspace of their own."""
+    async with furnish(place) as busy_scene:
+        yield busy_scene
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -81,7 +81,7 @@ def context(watched: tuple[BrowserContext, Faults]) -> BrowserContext:
 
 @pytest.fixture
 def faults(watched: tuple[BrowserContext, Faults]) -> Faults:
-    """What the pages of the context did wrong; at the end there must be none that was not expected."""
+    """Faults of the context's pages; at the end there must be none that was not expected."""
     return watched[1]
 
 

@@ -1,4 +1,4 @@
-"""What a busy workspace has: groups in a tree, slugs, keys, calls that end in each way, webhooks, a platform model,
+"""A busy workspace: groups in a tree, slugs, keys, calls that end in each way, webhooks, a platform model,
 asynchronous requests, a training job. Journeys of the console and `make console-shots` look at it.
 """
 
@@ -138,27 +138,27 @@ async def _slugs(stage: Stage) -> None:
 
 async def _groups(operator: OperatorClient) -> dict[str, str]:
     requests = ("REQUEST", "MINUTE", 600), ("TOKEN", "DAY", 2_000_000)
-    found = {"acme": await operator.group("acme", [one for slug in SLUGS for one in models(slug, *requests)])}
+    ids = {"acme": await operator.group("acme", [one for slug in SLUGS for one in models(slug, *requests)])}
     cascading = {"limit_enforcement": "CASCADING"}
-    found["support"] = await operator.group(
-        "support", models(SLUGS[0], ("REQUEST", "MINUTE", 120)), parent_group_id=found["acme"]
+    ids["support"] = await operator.group(
+        "support", models(SLUGS[0], ("REQUEST", "MINUTE", 120)), parent_group_id=ids["acme"]
     )
-    found["research"] = await operator.group(
+    ids["research"] = await operator.group(
         "research",
         [*models(SLUGS[0], ("REQUEST", "DAY", 5000)), *models(SLUGS[1], ("REQUEST", "MINUTE", 60))],
-        parent_group_id=found["acme"],
+        parent_group_id=ids["acme"],
     )
-    found["night-shift"] = await operator.group(
-        "night-shift", models(SLUGS[0], ("REQUEST", "MINUTE", 3)), parent_group_id=found["support"]
+    ids["night-shift"] = await operator.group(
+        "night-shift", models(SLUGS[0], ("REQUEST", "MINUTE", 3)), parent_group_id=ids["support"]
     )
-    found["partner"] = await operator.group("partner", models(SLUGS[2], ("TOKEN", "MINUTE", 50_000)), **cascading)
-    return found
+    ids["partner"] = await operator.group("partner", models(SLUGS[2], ("TOKEN", "MINUTE", 50_000)), **cascading)
+    return ids
 
 
 async def _workspace_keys(operator: OperatorClient) -> dict[str, str]:
     kinds = ("WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS")
-    made = [await operator.call("POST", "/v1/api_keys", {"type": kind, "name": kind.lower()}) for kind in kinds]
-    return {one["type"]: one["api_key"] for one in made}
+    created = [await operator.call("POST", "/v1/api_keys", {"type": kind, "name": kind.lower()}) for kind in kinds]
+    return {one["type"]: one["api_key"] for one in created}
 
 
 async def _webhook(operator: OperatorClient, receiver: Receiver) -> str:
@@ -194,17 +194,18 @@ async def _asynchronous(scene: Scene, model: ModelServer, receiver: Receiver) ->
     bounded = {"name": "blue", "max_concurrency": 2}
     deployment = (await operator.call("POST", f"/v1/models/{id}/deployments", bounded))["id"]
     await operator.call("PUT", f"/v1/models/{id}/environments/production", {"deployment_id": deployment})
-    found = AsyncScene(scene.stage, model, receiver, id, deployment, secret)
-    await found.replicas(model.url)
-    scene.model_id, scene.asynchronous = id, found
+    async_scene = AsyncScene(scene.stage, model, receiver, id, deployment, secret)
+    await async_scene.replicas(model.url)
+    scene.model_id = id
+    scene.asynchronous = async_scene
 
     async def serves() -> bool:
-        return (await found.ask("POST", f"{found.path}/production/predict", {}))[0] == 200
+        return (await async_scene.ask("POST", f"{async_scene.path}/production/predict", {}))[0] == 200
 
     await scene.stage.until(serves, "the model serves")
     for input in ({"answer": {"text": "hello"}}, {"answer": {"text": "world"}}, {"status": 400}):
-        await found.until_ended(await found.submit(input, hook="answer" in input))
-    await found.submit({"wait": True})
+        await async_scene.until_ended(await async_scene.submit(input, hook="answer" in input))
+    await async_scene.submit({"wait": True})
 
 
 async def _training(scene: Scene) -> None:
@@ -219,10 +220,11 @@ async def _training(scene: Scene) -> None:
 
 async def _changes(scene: Scene) -> None:
     """Changes for the audit trail: of a group, a key that is revoked, a secret."""
-    operator, id = scene.stage.operator, scene.groups["support"]
+    operator = scene.stage.operator
+    id = scene.groups["support"]
     await operator.call("PATCH", f"/v1/gateway/groups/{id}", {"models": models(SLUGS[0], ("REQUEST", "MINUTE", 90))})
-    made = await operator.call("POST", f"/v1/gateway/groups/{id}/api_keys", {"name": "old laptop"})
-    await operator.call("DELETE", f"/v1/gateway/groups/{id}/api_keys/{made['prefix']}")
+    created = await operator.call("POST", f"/v1/gateway/groups/{id}/api_keys", {"name": "old laptop"})
+    await operator.call("DELETE", f"/v1/gateway/groups/{id}/api_keys/{created['prefix']}")
     await operator.call("POST", "/v1/secrets", {"name": "vendor", "value": "sk-upstream"})
 
 

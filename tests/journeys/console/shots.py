@@ -38,7 +38,8 @@ async def shoot(page: Page, path: str, name: str) -> None:
 
 async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
     """Picture every page in every form. Return what went wrong on the pages."""
-    origin, faults = scene.stage.product.control, list[str]()
+    origin = scene.stage.product.control
+    faults = list[str]()
     async with running_browser() as browser:
         for width in (NARROW, WIDE):
             for scheme in SCHEMES:
@@ -48,16 +49,18 @@ async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
                     keys = {"workspace": scene.api_key, "customer": scene.keys["support"]}
                     logged_in: dict[str, tuple[Page, Faults]] = {}
                     for role, key in keys.items():
-                        context, seen = await stack.enter_async_context(watched_context(browser, origin, width, scheme))
+                        context, watch = await stack.enter_async_context(
+                            watched_context(browser, origin, width, scheme)
+                        )
                         page = await context.new_page()
                         if role == "workspace" and "login" in pages:
                             await shoot(page, "/console/overview", f"login-{form}")
-                        logged_in[role] = await signed_in(page, key), seen
+                        logged_in[role] = await signed_in(page, key), watch
                     for name in pages:
                         if name != "login":
                             page, _ = logged_in["customer" if name == "usage" else "workspace"]
                             await shoot(page, f"/console/{name}", f"{name}-{form}")
-                    faults += [f"{form}: {fault}" for _, seen in logged_in.values() for fault in seen.seen]
+                    faults += [f"{form}: {fault}" for _, watch in logged_in.values() for fault in watch.seen]
     return faults
 
 

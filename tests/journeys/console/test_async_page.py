@@ -17,7 +17,7 @@ async def test_an_operator_follows_requests_and_cancels_one(page: Page, scene: S
     await asynchronous.until_status(failed, "FAILED")
     running = await asynchronous.submit({"wait": True})  # the scene has one running, and two are the most
     await asynchronous.until_status(running, "IN_PROGRESS")
-    waiting = await asynchronous.submit({"wait": True}, priority=2)
+    waiting_id = await asynchronous.submit({"wait": True}, priority=2)
 
     await signed_in(page, scene.api_key, "/console/async")
     row = page.get_by_role("row", name="transcriber")
@@ -27,13 +27,13 @@ async def test_an_operator_follows_requests_and_cancels_one(page: Page, scene: S
     await row.get_by_role("link", name="transcriber", exact=True).click()
     await expect(page.get_by_role("row", name="blue")).to_contain_text("of priority 2")
 
-    await page.get_by_label("Request", exact=True).fill(waiting)
+    await page.get_by_label("Request", exact=True).fill(waiting_id)
     await page.get_by_role("button", name="Look up").click()
     await expect(page.get_by_text("QUEUED", exact=True)).to_be_visible()
     await page.get_by_role("button", name="Cancel the request").click()
     await page.get_by_role("dialog").get_by_role("button", name="Cancel the request").click()
     await expect(page.get_by_text("CANCELED", exact=True).first).to_be_visible()
-    assert (await asynchronous.state(waiting))["status"] == "CANCELED"
+    assert (await asynchronous.state(waiting_id))["status"] == "CANCELED"
 
     await opened(page, f"/console/async?request={failed}&id={scene.model_id}")
     await expect(page.get_by_text("MODEL_PREDICT_ERROR")).to_be_visible()
@@ -57,8 +57,8 @@ async def test_the_signing_secret_is_shown_on_demand_and_rotated(page: Page, sce
     assert before[0] not in await page.content()
     await page.get_by_role("button", name="Rotate").click()
     await page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
-    shown = page.get_by_label("The secret", exact=True)
-    await expect(shown).to_have_text(re.compile("whsec_"))
+    secret_field = page.get_by_label("The secret", exact=True)
+    await expect(secret_field).to_have_text(re.compile("whsec_"))
     after = (await scene.stage.operator.call("GET", "/v1/async/webhook_secret"))["secrets"]
-    assert (await shown.text_content(), after[1]) == (after[0], before[0])
+    assert (await secret_field.text_content(), after[1]) == (after[0], before[0])
     await expect(page.get_by_label("The secret before")).to_have_text(before[0])

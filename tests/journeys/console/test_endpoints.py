@@ -26,8 +26,8 @@ async def test_endpoint_is_created_after_a_test_call_that_leaves_nothing(page: P
     await page.get_by_role("button", name="Create the endpoint").click()
     await page.wait_for_url("**/console/endpoints?id=*")
     await expect(page.get_by_role("heading", name=stage.slug)).to_be_visible()
-    made = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
-    assert stage.slug in [endpoint["slug"] for endpoint in made["items"]]
+    endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    assert stage.slug in [endpoint["slug"] for endpoint in endpoints["items"]]
 
 
 async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: Page, stage: Stage) -> None:
@@ -91,9 +91,9 @@ async def test_form_of_a_target_has_the_fields_of_its_provider_and_no_other(page
     for name, provider in PROVIDERS.items():
         await page.get_by_label("Leads to").select_option(name)
         for field, labels in LABELS.items():
-            shown = field in provider.required | provider.optional
+            is_shown = field in provider.required | provider.optional
             for label in labels:
-                await expect(page.get_by_label(label, exact=True)).to_have_count(int(shown))
+                await expect(page.get_by_label(label, exact=True)).to_have_count(int(is_shown))
 
 
 async def test_target_in_the_vendors_cloud_is_saved_with_its_project_and_location(page: Page, stage: Stage) -> None:
@@ -137,7 +137,7 @@ async def _endpoint(stage: Stage) -> dict[str, Any]:
 
 
 async def _left(stage: Stage) -> list[str]:
-    """What tests of targets left."""
+    """Return the names of what tests of targets left behind."""
     endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
     groups = await stage.operator.call("GET", "/v1/gateway/groups", limit=1000)
     names = [one["slug"] for one in endpoints["items"]] + [

@@ -34,9 +34,9 @@ async def test_cascading_conflict_is_explained_before_a_child_is_created(page: P
     await page.get_by_role("button", name="Create the group").click()
     await page.wait_for_url("**/console/groups?id=*")
     await expect(page.get_by_role("table", name=f"Limits of {stage.slug}")).to_contain_text("0 of 50")
-    found = await _group(stage, f"{stage.name}{HOSTILE}")
-    assert found["models"] == models(stage.slug, ("REQUEST", "MINUTE", 50))
-    assert found["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": top}
+    group = await _group(stage, f"{stage.name}{HOSTILE}")
+    assert group["models"] == models(stage.slug, ("REQUEST", "MINUTE", 50))
+    assert group["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": top}
 
 
 async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
@@ -55,8 +55,8 @@ async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage
     await expect(row).to_contain_text(f"keep it: {stage.name}-own.")
     await page.get_by_role("button", name="Save").click()
     await page.wait_for_url(f"**/console/groups?id={top}")
-    found = await _group(stage, stage.name)
-    assert (found["metadata"]["name"], found["models"]) == (
+    group = await _group(stage, stage.name)
+    assert (group["metadata"]["name"], group["models"]) == (
         "A name",
         models(stage.slug, ("REQUEST", "MINUTE", 30), day),
     )
@@ -134,10 +134,10 @@ async def test_usage_is_handed_out_as_a_link_and_as_html_that_embeds_it(page: Pa
 
 
 async def _groups(stage: Stage, entity: str) -> list[dict[str, Any]]:
-    found = await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=entity)
-    return list(found["items"])
+    answer = await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=entity)
+    return list(answer["items"])
 
 
 async def _group(stage: Stage, entity: str) -> dict[str, Any]:
-    (found,) = await _groups(stage, entity)
-    return found
+    (group,) = await _groups(stage, entity)
+    return group

@@ -77,16 +77,17 @@ class Hostile:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def hostile(place: Place) -> Any:
-    made = place.product.command("workspace", "create", "<img src=x onerror=window.ran=60>", "--prefix", "hostile")
+    created = place.product.command("workspace", "create", "<img src=x onerror=window.ran=60>", "--prefix", "hostile")
     async with aiohttp.ClientSession() as session, ScriptedUpstream() as upstream:
         stage = stage_of(place.workspace, session, upstream, "hostile")
-        found = Hostile(place, OperatorClient(session, place.product, made["api_key"]), session)
-        await _fill(found, upstream.url, stage.until)
-        yield found
+        hostile = Hostile(place, OperatorClient(session, place.product, created["api_key"]), session)
+        await _fill(hostile, upstream.url, stage.until)
+        yield hostile
 
 
 async def _fill(hostile: Hostile, upstream: str, until: Callable[..., Awaitable[Any]]) -> None:
-    operator, slug = hostile.operator, "hostile/chat"
+    operator = hostile.operator
+    slug = "hostile/chat"
     model = await operator.model(TEXTS[0], upstream)
     await operator.endpoint(slug, model)
     groups = await hostile.put(
@@ -139,7 +140,7 @@ async def _fill(hostile: Hostile, upstream: str, until: Callable[..., Awaitable[
 
 
 async def _called(hostile: Hostile, slug: str) -> bool:
-    """Whether calls with hostile metadata and request ids succeed."""
+    """Return whether calls with hostile metadata and request ids succeed."""
     for text, id in zip(TEXTS[:8], REQUEST_IDS * 2, strict=True):
         body = {"model": slug, "messages": [{"role": "user", "content": text}], "metadata": {text: text}}
         headers = {"authorization": f"Bearer {hostile.key}", "x-request-id": id}
@@ -159,7 +160,9 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
 
     page.on("dialog", dismiss)
     await signed_in(page, hostile.operator.api_key)
-    ids, wrong, shown = hostile.ids, [], {}
+    ids = hostile.ids
+    wrong = []
+    text_of = {}
     for path in (
         *(name for name in PAGES if name not in ("playground", "usage")),
         *("playground?slug=%22%3E%3Cimg%20src=x%20onerror=window.ran=70%3E", f"groups?id={ids['group']}"),
@@ -170,39 +173,41 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
     ):
         await opened(page, f"/console/{path}")
         await page.wait_for_load_state("networkidle")
-        seen = await page.evaluate(_LOOK)
-        shown[path] = seen.pop("text")
-        wrong += _wrong(path, seen)
+        page_content = await page.evaluate(_LOOK)
+        text_of[path] = page_content.pop("text")
+        wrong += _wrong(path, page_content)
     assert wrong == []
     assert dialogs == []
     for name in ("groups", "models", "async"):
         kind = {"async": "models"}.get(name, name)  # its page shows 20 models, one of them none of these
-        missing = [text for text in hostile.taken[kind][:19] if text not in shown[name]]
+        missing = [text for text in hostile.taken[kind][:19] if text not in text_of[name]]
         assert missing == [], f"{name} does not show them as they are"
 
 
-def _wrong(path: str, seen: dict[str, Any]) -> list[str]:
-    told = []
-    if seen["ran"] is not None:
-        told.append(f"{path}: {seen['ran']} ran")
-    if set(seen["names"]) - _ELEMENTS:
-        told.append(f"{path}: has {set(seen['names']) - _ELEMENTS}")
-    told += [f"{path}: has a handler {name}" for name in seen["handlers"]]
-    told += [f"{path}: leads to {url}" for url in seen["targets"]]
-    told += [f"{path}: runs {src}" for src in seen["scripts"] if src != "/console/assets/main.mjs"]
-    told += [f"{path}: styled by {href}" for href in seen["styles"] if href != "/console/assets/console.css"]
-    told += [f"{path}: shows {src}" for src in seen["images"] if src != "/console/assets/icon.svg"]
-    return told
+def _wrong(path: str, page_content: dict[str, Any]) -> list[str]:
+    problems = []
+    if page_content["ran"] is not None:
+        problems.append(f"{path}: {page_content['ran']} ran")
+    if set(page_content["names"]) - _ELEMENTS:
+        problems.append(f"{path}: has {set(page_content['names']) - _ELEMENTS}")
+    problems += [f"{path}: has a handler {name}" for name in page_content["handlers"]]
+    problems += [f"{path}: leads to {url}" for url in page_content["targets"]]
+    problems += [f"{path}: runs {src}" for src in page_content["scripts"] if src != "/console/assets/main.mjs"]
+    problems += [
+        f"{path}: styled by {href}" for href in page_content["styles"] if href != "/console/assets/console.css"
+    ]
+    problems += [f"{path}: shows {src}" for src in page_content["images"] if src != "/console/assets/icon.svg"]
+    return problems
 
 
 async def test_a_hostile_group_sees_its_own_name(page: Page, hostile: Hostile) -> None:
     await signed_in(page, hostile.key, "/console/usage")
     await page.get_by_role("heading", name=f"Usage of {TEXTS[3]}").wait_for()
-    made = await hostile.operator.call("POST", f"/v1/gateway/groups/{hostile.ids['group']}/usage_links", {})
-    await opened(page, made["url"])
+    created = await hostile.operator.call("POST", f"/v1/gateway/groups/{hostile.ids['group']}/usage_links", {})
+    await opened(page, created["url"])
     await page.get_by_role("heading", name=f"Usage of {TEXTS[3]}").wait_for()
-    seen = await page.evaluate(_LOOK)
-    assert _wrong("embedded", seen) == []
+    page_content = await page.evaluate(_LOOK)
+    assert _wrong("embedded", page_content) == []
 
 
 async def test_links_take_no_scripts(page: Page, hostile: Hostile) -> None:

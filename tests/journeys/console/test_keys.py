@@ -31,8 +31,8 @@ async def test_key_of_a_group_is_shown_once_works_and_is_revoked(page: Page, sta
     await row.get_by_role("button", name="Revoke").click()
     await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     await expect(row).to_have_count(0)
-    kept = await stage.operator.call("GET", f"/v1/gateway/groups/{group}/api_keys")
-    assert kept["items"] == []
+    keys = await stage.operator.call("GET", f"/v1/gateway/groups/{group}/api_keys")
+    assert keys["items"] == []
 
     async def is_refused() -> bool:
         try:
@@ -52,8 +52,8 @@ async def test_workspace_key_is_minted_with_its_type_and_found_by_its_group(page
     await page.get_by_label("It may").select_option("WORKSPACE_EXPORT_METRICS")
     await page.get_by_role("button", name="Mint a key").click()
     await page.get_by_role("button", name="I have stored it").click()
-    made = await stage.operator.call("GET", "/v1/api_keys", limit=1000)
-    assert [key["type"] for key in made["items"] if key["name"] == stage.name] == ["WORKSPACE_EXPORT_METRICS"]
+    keys = await stage.operator.call("GET", "/v1/api_keys", limit=1000)
+    assert [key["type"] for key in keys["items"] if key["name"] == stage.name] == ["WORKSPACE_EXPORT_METRICS"]
     await expect(page.get_by_role("row", name=stage.name)).to_contain_text("Read metrics")
     await assert_fits(page)
 

@@ -7,7 +7,8 @@ from tests.journeys.console.scene import Scene
 
 
 async def test_a_model_is_set_up_operated_and_deleted(page: Page, scene: Scene) -> None:
-    operator, dialog = scene.stage.operator, page.get_by_role("dialog")
+    operator = scene.stage.operator
+    dialog = page.get_by_role("dialog")
     await signed_in(page, scene.api_key, "/console/models")
     await page.get_by_role("button", name="Create a model").click()
     await dialog.get_by_label("Name").fill("<b>tiny</b>")

@@ -29,8 +29,8 @@ async def test_overview_shows_calls_as_they_happen_and_one_slug_alone(page: Page
     await row.get_by_role("link", name=stage.slug).click()
     calls = page.locator(".figure").filter(has=page.get_by_text("Calls", exact=True))
     await expect(calls).to_contain_text("4")
-    shown = await stage.operator.call("GET", "/v1/gateway/traffic", period="hour", slug=stage.slug)
-    assert [(item["calls"], item["refusals"]) for item in shown["items"]] == [(4, 1)]
+    traffic = await stage.operator.call("GET", "/v1/gateway/traffic", period="hour", slug=stage.slug)
+    assert [(item["calls"], item["refusals"]) for item in traffic["items"]] == [(4, 1)]
     await assert_fits(page)
 
 

@@ -69,7 +69,7 @@ async def test_a_call_shows_its_stream_limits_and_billing_event(page: Page, stag
 
 
 async def _called(page: Page) -> bool:
-    """Whether the call succeeds: just after the key and the slug were made, the proxy may not know them."""
+    """Call, and return whether it succeeds: just after the key and the slug were made, the proxy may not know them."""
     await page.get_by_role("button", name="Call", exact=True).click()
     await expect(page.get_by_role("button", name="Call", exact=True)).to_be_enabled()
     return await _status(page).text_content() == "200"
@@ -91,9 +91,11 @@ async def test_a_pasted_key_is_kept_nowhere_and_a_call_can_be_stopped(page: Page
     stage.upstream.gate.open()
     (event,) = await stage.events_of(stage.name, 1)
     assert event["tokens"]["outputTokens"] > 0
-    kept = await page.evaluate("() => JSON.stringify([localStorage, sessionStorage, location.href, history.state])")
+    browser_state = await page.evaluate(
+        "() => JSON.stringify([localStorage, sessionStorage, location.href, history.state])"
+    )
     secret = key.split(".")[1]
-    assert secret not in kept
+    assert secret not in browser_state
     assert secret not in await page.evaluate("() => document.body.innerText")
     assert secret not in await page.content()
 
@@ -117,7 +119,7 @@ async def test_the_call_as_code_sends_the_same_body_whatever_the_prompt(page: Pa
     await page.get_by_label("Prompt", exact=True).fill(_HOSTILE)
     # A browser gives lines of a text area one kind of end.
     prompt = await page.get_by_label("Prompt", exact=True).input_value()
-    wanted = {
+    expected = {
         "messages": [{"role": "user", "content": prompt}],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -127,18 +129,18 @@ async def test_the_call_as_code_sends_the_same_body_whatever_the_prompt(page: Pa
     bash = shutil.which("bash") or "bash"
     for words in ([bash, "-n", "-c", curl], [bash, "-c", curl], [sys.executable, "-c", python]):
         stage.upstream.received.clear()
-        done = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             subprocess.run, words, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         if "-n" not in words:
-            assert "Hello" in done.stdout
-            (sent,) = stage.upstream.received
-            assert sent.json | {"model": ""} == wanted | {"model": ""}
+            assert "Hello" in result.stdout
+            (received,) = stage.upstream.received
+            assert received.json | {"model": ""} == expected | {"model": ""}
     assert key not in curl + python + typescript
     await page.goto("about:blank")
-    asked = json.loads(await page.evaluate(_RUN_TYPESCRIPT, typescript))
-    assert asked == wanted | {"model": stage.slug}
+    body = json.loads(await page.evaluate(_RUN_TYPESCRIPT, typescript))
+    assert body == expected | {"model": stage.slug}
 
 
 async def _answers(stage: Stage, key: str) -> bool:
@@ -168,8 +170,8 @@ async def test_numbers_of_a_json_body_arrive_as_they_are_written(page: Page, sta
 
 async def test_an_invoke_key_calls_a_model_directly_and_sees_no_more(page: Page, stage: Stage) -> None:
     model = await stage.operator.model(stage.name, stage.upstream.url)
-    made = await stage.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_INVOKE", "name": "invoke"})
-    await signed_in(page, made["api_key"], f"/console/playground?model={model}")
+    created = await stage.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_INVOKE", "name": "invoke"})
+    await signed_in(page, created["api_key"], f"/console/playground?model={model}")
     await expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Playground"])
     await stage.until(lambda: _called(page), "the proxy knows the model")
     assert stage.upstream.received[-1].path == "/predict"

@@ -20,7 +20,8 @@ async def stranger() -> AsyncIterator[str]:
     async def page(_request: web.Request) -> web.Response:
         return web.Response(text="<!doctype html><html lang=en><title>Elsewhere</title>", content_type="text/html")
 
-    app, port = web.Application(), own_port()
+    app = web.Application()
+    port = own_port()
     app.router.add_get("/", page)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
@@ -87,19 +88,19 @@ async def test_a_logout_ends_the_session_for_a_kept_cookie_too(
     page: Page, context: BrowserContext, stage: Stage
 ) -> None:
     await signed_in(page, stage.operator.api_key)
-    kept = (await context.cookies())[0]
+    cookie = (await context.cookies())[0]
     assert (await call(page, "DELETE", "/console/session"))[0] == 204
     assert await context.cookies() == []
-    await context.add_cookies([{"name": COOKIE, "value": kept["value"], "url": page.url}])
+    await context.add_cookies([{"name": COOKIE, "value": cookie["value"], "url": page.url}])
     assert await asked(page, "/console/session") == 401
     assert await asked(page, "/v1/gateway/groups") == 401
 
 
 async def test_a_revoked_key_ends_its_sessions(page: Page, stage: Stage) -> None:
-    made = await stage.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})
-    await signed_in(page, made["api_key"])
+    created = await stage.operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})
+    await signed_in(page, created["api_key"])
     assert await asked(page, "/console/session") == 200
-    await stage.operator.call("DELETE", f"/v1/api_keys/{made['prefix']}")
+    await stage.operator.call("DELETE", f"/v1/api_keys/{created['prefix']}")
     assert await asked(page, "/console/session") == 401
     assert await asked(page, "/v1/gateway/groups") == 401
 
@@ -159,8 +160,8 @@ async def test_the_same_write_of_a_page_at_another_port_of_this_host_is_refused(
             await other.evaluate(form, f"{stage.product.control}/v1/gateway/groups")
         answer = await navigation.value
         assert answer is not None
-        sent = await answer.request.all_headers()
-    assert f"{COOKIE}=" in sent["cookie"]
+        headers = await answer.request.all_headers()
+    assert f"{COOKIE}=" in headers["cookie"]
     assert (answer.status, (await answer.json())["code"]) == (403, "FOREIGN_ORIGIN")
     faults.expect("another host")
 

@@ -27,9 +27,10 @@ async def test_a_job_shows_its_loss_its_log_and_the_files_of_its_checkpoints(pag
 
 async def test_a_job_is_recreated_entered_stopped_and_deleted(page: Page, scene: Scene) -> None:
     assert scene.job is not None
-    operator, dialog = scene.stage.operator, page.get_by_role("dialog")
-    found = await operator.call("POST", "/v1/training_jobs/search", {"statuses": ["TRAINING_JOB_RUNNING"]})
-    running = found["training_jobs"][0]
+    operator = scene.stage.operator
+    dialog = page.get_by_role("dialog")
+    answer = await operator.call("POST", "/v1/training_jobs/search", {"statuses": ["TRAINING_JOB_RUNNING"]})
+    running = answer["training_jobs"][0]
     await signed_in(page, scene.api_key, "/console/training?status=RUNNING")
     await page.get_by_role("link", name=running["id"]).first.click()
     await page.get_by_role("button", name="Recreate").click()

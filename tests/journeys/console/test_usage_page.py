@@ -65,21 +65,21 @@ async def portal(port: int, address: str) -> AsyncIterator[str]:
 async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, faults: Faults, scene: Scene) -> None:
     path = f"/v1/gateway/groups/{scene.groups['partner']}/usage_links"
     port = own_port()
-    made = await scene.stage.operator.call("POST", path, {"frame_origins": [f"http://localhost:{port}"]})
+    created = await scene.stage.operator.call("POST", path, {"frame_origins": [f"http://localhost:{port}"]})
     page = await context.new_page()
     await page.set_viewport_size({"width": 320, "height": 700})
-    await opened(page, made["url"])
+    await opened(page, created["url"])
     await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of partner")
     await expect(page.get_by_role("region", name="Usage by slug in 31 days")).to_contain_text(SLUGS[2])
     assert await page.locator("header, nav, a").count() == 0
     await assert_accessible(page)
     await assert_fits(page, 320)
-    async with portal(port, made["url"]) as named:
+    async with portal(port, created["url"]) as portal_url:
         framing = await context.new_page()
-        await framing.goto(named)
+        await framing.goto(portal_url)
         heading = framing.frame_locator("iframe").get_by_role("heading", level=1)
         await expect(heading).to_have_text("Usage of partner")
-    async with portal(own_port(), made["url"]) as stranger:  # not of the link's origins
+    async with portal(own_port(), created["url"]) as stranger:  # not of the link's origins
         other = await context.new_page()
         await other.goto(stranger)
         (framed,) = other.frames[1:]

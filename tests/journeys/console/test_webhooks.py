@@ -22,16 +22,16 @@ async def test_a_created_webhook_shows_its_secret_once_and_can_be_changed_and_de
     await page.get_by_role("link", name="Open the webhook").click()
     await expect(page.get_by_role("heading", name="/second")).to_be_visible()
     await expect(page.locator("body")).not_to_contain_text("whsec_")
-    (made,) = [one for one in (await operator.call("GET", WEBHOOKS))["items"] if one["url"].endswith("/second")]
-    assert made["description"] == "<img src=x onerror=alert(1)>"
+    (webhook,) = [one for one in (await operator.call("GET", WEBHOOKS))["items"] if one["url"].endswith("/second")]
+    assert webhook["description"] == "<img src=x onerror=alert(1)>"
     await page.get_by_role("button", name="Turn off").click()
     await page.get_by_role("dialog").get_by_role("button", name="Turn off").click()
     await expect(page.get_by_role("button", name="Turn on")).to_be_visible()
-    assert (await operator.call("GET", f"{WEBHOOKS}/{made['id']}"))["enabled"] is False
+    assert (await operator.call("GET", f"{WEBHOOKS}/{webhook['id']}"))["enabled"] is False
     await page.get_by_role("button", name="Delete").click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await page.wait_for_url("**/console/webhooks")
-    assert (await operator.ask("GET", f"{WEBHOOKS}/{made['id']}"))[0] == 404
+    assert (await operator.ask("GET", f"{WEBHOOKS}/{webhook['id']}"))[0] == 404
 
 
 async def test_a_message_that_failed_is_sent_again(page: Page, scene: Scene) -> None:

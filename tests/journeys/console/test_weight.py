@@ -1,4 +1,4 @@
-"""What every page costs to load, and that a phone shows all of it."""
+"""Every page's cost to load is bounded, and a phone shows all of the page."""
 
 import asyncio
 

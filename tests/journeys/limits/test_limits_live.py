@@ -25,7 +25,8 @@ from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 
 DAY_S = 86_400
-REQUESTS, TOKENS = ("REQUEST", "MINUTE"), ("TOKEN", "MINUTE")
+REQUESTS = ("REQUEST", "MINUTE")
+TOKENS = ("TOKEN", "MINUTE")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Answer:
 
     def wait_s(self, of: "Answer", window_s: float) -> set[int]:
         """The correct waits, in whole seconds, for a window that began with the answer `of`."""
-        longest, shortest = window_s - (self.sent_s - of.received_s), window_s - (self.received_s - of.sent_s)
+        longest = window_s - (self.sent_s - of.received_s)
+        shortest = window_s - (self.received_s - of.sent_s)
         return set(range(math.ceil(shortest), math.ceil(longest) + 1))
 
 
@@ -81,8 +83,8 @@ async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, in
         """Each check is a call that counts."""
         nonlocal in_a_row
         headers = {name.lower(): value for name, value in (await ask(stage, key)).headers.items()}
-        shown = {name: value for name, value in headers.items() if name.startswith("x-ratelimit-limit-")}
-        in_a_row = in_a_row + 1 if shown == expected else 0
+        limits = {name: value for name, value in headers.items() if name.startswith("x-ratelimit-limit-")}
+        in_a_row = in_a_row + 1 if limits == expected else 0
         return in_a_row == 8
 
     await stage.until(shown_to_all, f"eight answers in a row show {expected}")
@@ -98,9 +100,9 @@ async def test_changed_limits_apply_to_the_current_window(stage_with_endpoint: S
         "lowered below the usage: refused until enough calls have left the window"
     )
     await change(stage, key, group, (*REQUESTS, 80))
-    used = 80 - int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
-    assert 20 < used < 80, "what was admitted before still counts"
-    assert await statuses(stage, key, 80) == [200] * (80 - used) + [429] * used
+    used_count = 80 - int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
+    assert 20 < used_count < 80, "what was admitted before still counts"
+    assert await statuses(stage, key, 80) == [200] * (80 - used_count) + [429] * used_count
     await change(stage, key, group)
     assert await statuses(stage, key, 10) == [200] * 10, "removed: no limit applies"
     await change(stage, key, group, (*REQUESTS, 80))
@@ -116,8 +118,8 @@ async def test_added_limit_applies_to_later_calls(stage_with_endpoint: Stage) ->
     key = await stage.operator.key(child)
     assert await statuses(stage, key, 10) == [200] * 10
     await change(stage, key, parent, (*REQUESTS, 30))
-    left = int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
-    assert await statuses(stage, key, 40) == [200] * left + [429] * (40 - left)
+    remaining = int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
+    assert await statuses(stage, key, 40) == [200] * remaining + [429] * (40 - remaining)
 
 
 async def test_retry_after_is_exact_to_the_second(stage_with_endpoint: Stage) -> None:
@@ -174,7 +176,7 @@ async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterato
 async def test_daily_limit_resets_at_midnight_by_redis_clock(
     tmp_path: Path, question_upstream: ScriptedUpstream
 ) -> None:
-    """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
+    """Step the clock of Redis alone: it is a minute before midnight there, whatever the proxy's clock says."""
     clock = SteppedClock(tmp_path)
     async with own_product(tmp_path, clock.of_redis_alone(REDIS_BINARIES[0])) as stage:
         await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
@@ -185,9 +187,9 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(
         midnight_s = (now_s + clock.offset_s) // DAY_S * DAY_S + DAY_S - clock.offset_s
         assert await statuses(stage, key, 3) == [200, 200, 429]
         refused = await ask(stage, key)
-        left = range(math.ceil(midnight_s - refused.received_s), math.ceil(midnight_s - refused.sent_s) + 1)
-        assert int(refused.headers["retry-after"]) in left
-        assert seconds(refused.headers["x-ratelimit-reset-requests"]) in left
+        wait_range = range(math.ceil(midnight_s - refused.received_s), math.ceil(midnight_s - refused.sent_s) + 1)
+        assert int(refused.headers["retry-after"]) in wait_range
+        assert seconds(refused.headers["x-ratelimit-reset-requests"]) in wait_range
         before = await usage(stage, group)
         await stage.until(lambda: used(stage, group, {"REQUEST": 2, "TOKEN": 30}), "settled before midnight")
         clock.step(math.ceil(midnight_s - time.time()))
@@ -220,8 +222,8 @@ async def test_second_on_a_wrong_redis_clock_freezes_no_limit_and_is_told(
             degraded = (await answer.json())["degraded"]
         assert [text.partition(": ")[0] for text in degraded] == ["redis_clock"]
         assert "stepped back by 3600" in degraded[0]
-        done = await asyncio.to_thread(stage.product.run, "doctor", "--data", str(stage.product.data))
-        assert "redis_clock: Redis: its clock stepped back by 3600" in " ".join(done.stdout.split())
+        result = await asyncio.to_thread(stage.product.run, "doctor", "--data", str(stage.product.data))
+        assert "redis_clock: Redis: its clock stepped back by 3600" in " ".join(result.stdout.split())
         await stage.until(lambda: logs(stage, "Degraded: redis_clock"), "it is logged")
         clock.step(61)
         assert await allowed(stage, key, 5) == 3
@@ -253,7 +255,7 @@ async def test_machine_set_back_by_an_hour_freezes_no_limit(
 
 
 async def allowed(stage: Stage, key: str, calls: int) -> int:
-    """How many of the calls pass, made when workers, which may refuse by themselves for up to a second, ask again."""
+    """Count the calls that pass once workers ask Redis again; for up to a second they may refuse by themselves."""
     await asyncio.sleep(1.01)
     return (await statuses(stage, key, calls)).count(200)
 
@@ -263,7 +265,7 @@ async def logs(stage: Stage, text: str) -> bool:
 
 
 async def jumps(stage: Stage) -> int:
-    """How many steps of Redis' clock the machine has counted."""
+    """Return the number of steps of Redis' clock that the machine has counted."""
     async with stage.session.get(stage.product.admin + "/metrics") as answer:
         lines = (await answer.text()).splitlines()
     return int(float(next(line.split()[1] for line in lines if line.startswith("tollgate_redis_clock_jumps_total"))))

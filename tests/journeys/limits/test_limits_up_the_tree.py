@@ -59,7 +59,8 @@ async def test_refusal_has_limit_and_retry_time_and_names_no_other_group(stage: 
     assert await outcomes(stage, key, key) == [200, 200]
     with pytest.raises(openai.RateLimitError) as refused:
         await stage.ask(key)
-    headers, body = refused.value.response.headers, refused.value.response.json()
+    headers = refused.value.response.headers
+    body = refused.value.response.json()
     assert body["error_code"] == "RATE_LIMITED"
     for word in ("REQUEST", "MINUTE", "2", stage.slug):
         assert word in body["error"]

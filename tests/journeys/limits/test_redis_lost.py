@@ -29,11 +29,11 @@ TIMEOUT_S = 0.25
 """A busy machine delays replies by less, and the pauses here are longer."""
 CALLERS = 8
 AWAY_S = 4.0
-"""Longer than every deadline of the proxy for Redis."""
+"""Seconds without Redis: more than every deadline of the proxy for it."""
 HANGS_S = 5.0
 """A call that takes longer hangs, however busy the machine is."""
 SHARES_KNOWN_S = 4.0
-"""Within this time after a start, workers know their shares."""
+"""Seconds after a start within which workers know their shares."""
 NEVER_REACHED = 1_000_000_000
 
 
@@ -240,10 +240,10 @@ async def test_call_waits_for_a_late_redis_up_to_its_timeout(closed: Stage) -> N
     stage = closed
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED))
     with redis_paused(stage):
-        waiting = asyncio.create_task(load.call())
+        call = asyncio.create_task(load.call())
         await asyncio.sleep(TIMEOUT_S / 2)
-        assert not waiting.done()
-    assert (await waiting).status == 200
+        assert not call.done()
+    assert (await call).status == 200
 
 
 async def _three_answered(load: Load) -> bool:
@@ -262,9 +262,9 @@ async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
     load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", NEVER_REACHED))
     for _ in range(2):
         with redis_paused(stage):
-            waiting = asyncio.gather(*(load.call() for _ in range(callers)))
+            calls = asyncio.gather(*(load.call() for _ in range(callers)))
             await asyncio.sleep(stopped_s)
-        await waiting
+        await calls
     assert load.since(0)[503, "LIMITS_UNAVAILABLE"] > 0, "Redis was never late"
 
     async def all_served() -> bool:
@@ -280,7 +280,7 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
     stage = local
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED), ("TOKEN", "MINUTE", NEVER_REACHED))
     tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", NEVER_REACHED))
-    used = len(tight.results)
+    used_count = len(tight.results)
     workers = stage.product.processes("proxy.worker")
     await asyncio.sleep(SHARES_KNOWN_S)
     async with load.running():
@@ -288,8 +288,8 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
             lost_s = time.monotonic()
             await asyncio.gather(*(tight.call() for _ in range(80)))
             admitted = tight.since(lost_s)[200, ""]
-            assert used + admitted <= 21, "more than the threshold, all shares together"
-            assert admitted >= 21 - 2 * used, "less than the shares that were left"
+            assert used_count + admitted <= 21, "more than the threshold, all shares together"
+            assert admitted >= 21 - 2 * used_count, "less than the shares that were left"
             assert set(tight.since(lost_s)) == {(200, ""), (429, "RATE_LIMITED")}
             await asyncio.sleep(AWAY_S)
             assert await readyz_is(stage, 200), "workers decide by their shares, so the machine is ready"

@@ -87,7 +87,8 @@ async def customers(stage: Stage) -> tuple[dict[str, str], list[str]]:
     """Keys by entity of groups with a limit per minute, and where in Redis their counters are."""
     await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
     limits = models(stage.slug, ("REQUEST", "MINUTE", PER_MINUTE), ("TOKEN", "DAY", 10**6))
-    keys, counters = {}, []
+    keys = {}
+    counters = []
     for number in range(GROUPS):
         entity = f"{stage.name}-{number}"
         group = await stage.operator.group(entity, limits)
@@ -97,7 +98,7 @@ async def customers(stage: Stage) -> tuple[dict[str, str], list[str]]:
 
 
 async def call(stage: Stage, key: str) -> int:
-    """On a connection of its own, so that the kernel spreads calls over the workers."""
+    """Call on a connection of its own, so that the kernel spreads calls over the workers."""
     body = {"model": stage.slug, "messages": QUESTION}
     headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
     async with stage.session.post(stage.product.proxy + "/v1/chat/completions", json=body, headers=headers) as answer:
@@ -128,15 +129,17 @@ async def assert_billed_once(stage: Stage, statuses: Statuses) -> None:
 
 
 async def used_tokens(stage: Stage, entities: dict[str, str]) -> dict[str, int]:
-    """Of the running day, by entity."""
+    """Return the tokens of the running day, by entity."""
     groups = (await stage.operator.call("GET", "/v1/gateway/groups", limit=100))["items"]
-    used = {}
+    tokens = {}
     for group in groups:
         entity = group["metadata"]["external_entity_id"]
         if entity in entities:
             items = (await stage.operator.call("GET", f"/v1/gateway/groups/{group['id']}/usage"))["items"]
-            used[entity] = next(one["current_usage"] for one in items if (one["type"], one["unit"]) == ("TOKEN", "DAY"))
-    return used
+            tokens[entity] = next(
+                one["current_usage"] for one in items if (one["type"], one["unit"]) == ("TOKEN", "DAY")
+            )
+    return tokens
 
 
 @pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)

@@ -90,8 +90,11 @@ class Crowd:
     """Callers of one key, all at once, who go to all machines in turn. Each call has a connection of its own."""
 
     def __init__(self, stage: Stage, session: aiohttp.ClientSession, key: str, machines: list[str]) -> None:
-        self._stage, self._session, self._key = stage, session, key
-        self._machines, self._turns = machines, cycle(machines)
+        self._stage = stage
+        self._session = session
+        self._key = key
+        self._machines = machines
+        self._turns = cycle(machines)
         self.refused = 0
 
     async def until_served(self) -> None:
@@ -103,7 +106,8 @@ class Crowd:
         await self._stage.until(are_ready, "all machines serve the key")
 
     async def call(self, path: str, body: dict[str, Any]) -> int:
-        url, options = next(self._turns) + path, dict[str, Any](json={"model": self._stage.slug, **body})
+        url = next(self._turns) + path
+        options = dict[str, Any](json={"model": self._stage.slug, **body})
         if path.endswith("/edits"):
             form = aiohttp.FormData({"n": str(body["n"]), "model": self._stage.slug, "prompt": "cat"})
             form.add_field("image", b"png", filename="a.png")
@@ -117,11 +121,12 @@ class Crowd:
     async def all_at_once(self, path: str, body: dict[str, Any], upstream: ScriptedUpstream) -> list[int]:
         """Make the calls; let none end before each of them is refused or held by the upstream."""
         upstream.gate.close()
-        waiting, self.refused = upstream.gate.waiting, 0
+        arrivals_before = upstream.gate.waiting
+        self.refused = 0
         calls = [asyncio.create_task(self.call(path, body)) for _ in range(CALLERS)]
 
         async def are_decided() -> bool:
-            return upstream.gate.waiting - waiting + self.refused >= CALLERS
+            return upstream.gate.waiting - arrivals_before + self.refused >= CALLERS
 
         await self._stage.until(are_decided, "every call was refused or is on its way")
         upstream.gate.open()

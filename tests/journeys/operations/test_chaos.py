@@ -62,14 +62,14 @@ async def test_every_call_is_billed_correctly_in_a_long_run_on_postgresql(tmp_pa
 
 
 def call_record(**changes: Any) -> CallRecord:
-    known: dict[str, Any] = {"status": 200, "tokens": COST, "partial": True, "streamed": True} | changes
-    return CallRecord("r-1", "even", COST, ended_at_s=100.0, **known)
+    defaults: dict[str, Any] = {"status": 200, "tokens": COST, "partial": True, "streamed": True} | changes
+    return CallRecord("r-1", "even", COST, ended_at_s=100.0, **defaults)
 
 
 def event(**changes: Any) -> dict[str, Any]:
     tokens = {"inputTokens": COST.input, "outputTokens": COST.output, "cachedInputTokens": COST.cached_input}
-    known = {"idempotencyKey": "01J", "requestId": "r-1", "externalEntityId": "even", "timestamp": "2026-01-01"}
-    return known | {"tokens": tokens} | changes
+    defaults = {"idempotencyKey": "01J", "requestId": "r-1", "externalEntityId": "even", "timestamp": "2026-01-01"}
+    return defaults | {"tokens": tokens} | changes
 
 
 def empty_event() -> dict[str, Any]:

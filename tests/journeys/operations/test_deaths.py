@@ -17,7 +17,8 @@ async def test_killed_worker_is_replaced_and_no_event_is_lost_or_duplicated(kill
     stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
-    answered, workers = 1, stage.product.processes("proxy.worker")
+    answered = 1
+    workers = stage.product.processes("proxy.worker")
     assert len(workers) == 2
     kill(workers[0])
     while stage.product.processes("proxy.worker") == [workers[1]] or answered < 10:
@@ -165,8 +166,8 @@ async def test_sigint_to_the_process_group_stops_in_order(killable_stage: Stage)
         stage.upstream.gate.open()
         assert [chunk async for chunk in chunks]
     assert await asyncio.to_thread(stage.product.ended, 30) == 0
-    said = [line for line in stage.product.log.read_text()[logged:].splitlines() if "stopping " in line]
-    assert [line.split()[-1] for line in said] == ["proxy", "control", "redis"]
+    lines = [line for line in stage.product.log.read_text()[logged:].splitlines() if "stopping " in line]
+    assert [line.split()[-1] for line in lines] == ["proxy", "control", "redis"]
 
 
 async def test_sigterm_to_the_process_group_loses_no_event(killable_stage: Stage) -> None:

@@ -18,7 +18,8 @@ from tests.waiting import eventually
 
 CALLS = 24
 OUTPUT_TOKENS = 10
-JOURNAL, SOCKETS = "pwrite64", "write,writev,sendto,sendmsg"
+JOURNAL = "pwrite64"
+SOCKETS = "write,writev,sendto,sendmsg"
 MOMENTS = [(JOURNAL, 1), (JOURNAL, 3), (SOCKETS, 12), (SOCKETS, 40)]
 STRACE = shutil.which("strace")
 STRACE_ENDS_S = 10
@@ -31,8 +32,8 @@ def killed_at(pid: int, calls: str, number: int) -> Iterator[None]:
     argv = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={calls}", "-e", inject, "-p", str(pid)]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
-        said = tracer.stderr.readline()
-        assert "attached" in said, f"strace cannot trace a process of this user: {said}"
+        line = tracer.stderr.readline()
+        assert "attached" in line, f"strace cannot trace a process of this user: {line}"
         try:
             yield
         finally:
@@ -62,7 +63,8 @@ async def asked_until_a_worker_dies(stage: Stage, key: str, calls: str, number: 
 
     Calls that share their ticks make few system calls, so more are made until one dies.
     """
-    workers, answered = stage.product.processes("proxy.worker"), set[str]()
+    workers = stage.product.processes("proxy.worker")
+    answered = set[str]()
 
     async def ask_and_look() -> bool:
         answered.update(await asyncio.gather(*(asked(stage, key) for _ in range(CALLS))))
@@ -82,15 +84,15 @@ async def test_worker_killed_within_a_tick_bills_each_call_that_left_once(killab
     for calls, number in MOMENTS:
         answered |= await asked_until_a_worker_dies(stage, key, calls, number)
     answered.discard("")
-    sent = {dict(received.headers)["x-request-id"] for received in stage.upstream.received}
-    assert answered <= sent
+    request_ids = {dict(received.headers)["x-request-id"] for received in stage.upstream.received}
+    assert answered <= request_ids
 
     async def all_listed() -> bool:  # not by their number: a call that died before it left is listed, too
-        return sent <= {event["requestId"] for event in await stage.events_of(stage.name, len(sent))}
+        return request_ids <= {event["requestId"] for event in await stage.events_of(stage.name, len(request_ids))}
 
     await eventually(all_listed, "each request that left is listed; else it left before its open record was written")
     await asyncio.sleep(1.5)  # longer than the holdback: a duplicate event would be listed by now
-    all_events = await stage.events_of(stage.name, len(sent))
+    all_events = await stage.events_of(stage.name, len(request_ids))
     events = {event["requestId"]: event for event in all_events}
     listed = Counter(event["requestId"] for event in all_events)
     assert set(listed.values()) == {1}

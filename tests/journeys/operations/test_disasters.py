@@ -85,7 +85,7 @@ class SmallDisk:
 
     @staticmethod
     def possible() -> bool:
-        """Whether the tests may mount: only root may, and not in most containers."""
+        """Return whether the tests may mount: only root may, and not in most containers."""
         if os.geteuid() != 0 or shutil.which("mount") is None:
             return False
         probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tollgate", "/mnt"]
@@ -185,7 +185,7 @@ async def _refused(rig: Rig) -> list[CallRecord]:
 
 @pytest.mark.soak
 async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> None:
-    """After a power failure the last record of each journal is torn. All others count."""
+    """A power failure tears the last record of each journal. All others count."""
     async with running_rig(tmp_path, 1) as rig:
         with locked_database(rig):
             await assert_all_answered(rig, 40)

@@ -24,17 +24,17 @@ def environment() -> dict[str, str]:
 def test_wheel_contains_the_product_and_no_tests(tollgate: Path, tmp_path: Path) -> None:
     look = "import control, proxy, policy; print(control.__file__); import openai"
     command = [str(tollgate.parent / "python"), "-I", "-c", look]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith(str(tollgate.parents[1]))
-    assert "No module named 'openai'" in done.stderr
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.stdout.startswith(str(tollgate.parents[1]))
+    assert "No module named 'openai'" in result.stderr
 
 
 def test_demo_succeeds_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 21 steps held" in done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "all 21 steps held" in result.stdout
 
 
 @pytest.mark.soak

@@ -32,7 +32,8 @@ class LaunchedModel:
         self.key = self.model_id = self.path = ""
 
     async def register(self, **settings: Any) -> None:
-        operator, name = self._stage.operator, self._stage.name
+        operator = self._stage.operator
+        name = self._stage.name
         self.model_id = (await operator.call("POST", "/v1/models", {"name": name}))["id"]
         deployments = f"/v1/models/{self.model_id}/deployments"
         deployment = (await operator.call("POST", deployments, {"name": "d"} | settings))["id"]
@@ -101,8 +102,8 @@ class LaunchedModel:
 
     async def until_status(self, status: str) -> Any:
         async def look() -> Any:
-            found = await self.deployment()
-            return found if found["status"] == status else None
+            deployment = await self.deployment()
+            return deployment if deployment["status"] == status else None
 
         return await self._stage.until(look, f"the deployment is {status}\n{self.said()}")
 

@@ -23,10 +23,10 @@ class Operator:
     async def run(
         self, *words: str, stdin: str = "", settings: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        started = await self.start(*words, settings=settings)
-        out, err = await started.communicate(stdin.encode())
-        assert started.returncode is not None
-        return subprocess.CompletedProcess(words, started.returncode, out.decode(), err.decode())
+        process = await self.start(*words, settings=settings)
+        out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
 
     async def start(self, *words: str, settings: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
         # Other journeys may have made more workspaces. A key is of one.
@@ -40,16 +40,17 @@ class Operator:
         )
 
     async def did(self, *words: str, stdin: str = "") -> str:
-        done = await self.run(*words, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = await self.run(*words, stdin=stdin)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     async def answer(self, *words: str, stdin: str = "") -> Any:
         return json.loads(await self.did(*words, "--json", stdin=stdin))
 
 
 async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage, tmp_path: Path) -> None:
-    operator, file = Operator(stage), tmp_path / "events.csv"
+    operator = Operator(stage)
+    file = tmp_path / "events.csv"
     key = await stage.key_without_limits()
     for _ in range(3):
         await stage.ask(key)
@@ -67,13 +68,13 @@ async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage,
     assert killed.returncode in (0, -signal.SIGKILL), err
     for _ in range(2):
         await stage.ask(key)
-    wanted = {event["idempotencyKey"]: event["tokens"] for event in await stage.events_of(stage.name, 5)}
+    tokens_by_key = {event["idempotencyKey"]: event["tokens"] for event in await stage.events_of(stage.name, 5)}
     assert "5 in all" in await operator.did(*words)
     assert "0 new events, 5 in all" in await operator.did(*words)
     rows = list(csv.DictReader(file.read_text().splitlines()))
     assert len(rows) == 5
     assert {row["idempotency_key"]: int(row["input_tokens"]) for row in rows} == {
-        key: tokens["inputTokens"] for key, tokens in wanted.items()
+        key: tokens["inputTokens"] for key, tokens in tokens_by_key.items()
     }
     refused = await operator.run(*words[:-2], "--format", "jsonl", "--output", str(file))
     assert refused.returncode == 1
@@ -81,11 +82,13 @@ async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage,
     listed = await operator.did("events", "list", "--since", stage.began, "--entity", stage.name)
     assert len(listed.splitlines()) == 6
     everything = await operator.did("events", "export", "--since", stage.began, "--format", "jsonl")
-    assert {json.loads(line)["idempotencyKey"] for line in everything.splitlines()} >= wanted.keys()
+    assert {json.loads(line)["idempotencyKey"] for line in everything.splitlines()} >= tokens_by_key.keys()
 
 
 async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Stage) -> None:
-    operator, name, slug = Operator(stage), stage.name, stage.slug
+    operator = Operator(stage)
+    name = stage.name
+    slug = stage.slug
     await operator.did("models", "create", name)
     await operator.did("models", "deployments", "create", name, "d")
     await operator.did("models", "deployments", "replicas", name, "d", stage.upstream.url)
@@ -114,22 +117,24 @@ async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Sta
 
 
 async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
-    operator, key = Operator(stage), await stage.key_without_limits()
+    operator = Operator(stage)
+    key = await stage.key_without_limits()
     await stage.ask(key)
     words = ("top", "--once", "--json", "--interval-s", "2")
-    watching, asked = asyncio.create_task(operator.run(*words)), 0
+    watching = asyncio.create_task(operator.run(*words))
+    call_count = 0
     async with asyncio.timeout(60):
         while not watching.done():
             await stage.ask(key)
-            asked += 1
-    done = watching.result()
-    assert done.returncode == 0, done.stderr
-    view = json.loads(done.stdout)
+            call_count += 1
+    result = watching.result()
+    assert result.returncode == 0, result.stderr
+    view = json.loads(result.stdout)
     (proxy,) = view["proxies"]
     assert (proxy["state"], proxy["url"]) == ("up", stage.product.admin + "/metrics")
     (slug,) = [slug for slug in view["slugs"] if slug["model_slug"] == stage.slug]
     (group,) = [group for group in view["groups"] if group["external_entity_id"] == stage.name]
-    assert 0 < round(slug["calls_per_second"] * proxy["seconds"]) <= asked
+    assert 0 < round(slug["calls_per_second"] * proxy["seconds"]) <= call_count
     assert slug["tokens_per_second"] > 0
     assert group["calls_per_second"] == slug["calls_per_second"] <= view["calls_per_second"]
     stopped = await asyncio.create_subprocess_exec(
@@ -152,25 +157,25 @@ async def test_closed_pipe_ends_a_command_quietly(stage: Stage) -> None:
     for words in (listing, (*listing, "--json"), ("top", "--interval-s", "0.2")):
         read, write = os.pipe()
         os.close(read)
-        started = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(*COMMAND, *words, "--data", str(stage.product.data)),
             env=stage.product.environment,
             stdout=write,
             stderr=subprocess.PIPE,
         )
         os.close(write)
-        _, err = await started.communicate()
+        _, err = await process.communicate()
         assert err == b"", words
 
 
 async def test_another_tenant_sees_nothing(stage: Stage) -> None:
     operator = Operator(stage)
     await stage.key_without_limits()
-    made = stage.product.command("workspace", "create", stage.name, "--prefix", stage.name)
-    theirs = {"TOLLGATE_API_KEY": made["api_key"], "TOLLGATE_URL": stage.product.control}
+    created = stage.product.command("workspace", "create", stage.name, "--prefix", stage.name)
+    theirs = {"TOLLGATE_API_KEY": created["api_key"], "TOLLGATE_URL": stage.product.control}
     lists = [("endpoints", "list"), ("groups", "tree"), ("models", "list")]
-    for done in await asyncio.gather(*(operator.run(*words, "--json", settings=theirs) for words in lists)):
-        assert (done.returncode, "acme" in done.stdout) == (0, False), done.args
+    for result in await asyncio.gather(*(operator.run(*words, "--json", settings=theirs) for words in lists)):
+        assert (result.returncode, "acme" in result.stdout) == (0, False), result.args
     others = [
         ("endpoints", "get", stage.slug),
         ("endpoints", "delete", stage.slug, "--yes"),

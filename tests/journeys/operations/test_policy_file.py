@@ -15,7 +15,7 @@ from tests.journeys.product import COMMAND
 
 CREDENTIAL = "sk-policy-file-journey"
 GROUPS = 40
-"""So many that a kill comes in the middle."""
+"""Number of groups: so many that a kill comes in the middle."""
 
 
 @dataclass
@@ -27,18 +27,18 @@ class Tenant:
     key: str
 
     async def begin(self, *words: str) -> asyncio.subprocess.Process:
-        found = {"TOLLGATE_URL": self.stage.product.control, "TOLLGATE_API_KEY": self.key, "OPENAI": CREDENTIAL}
-        environment = {**self.stage.product.environment, **found}
+        settings = {"TOLLGATE_URL": self.stage.product.control, "TOLLGATE_API_KEY": self.key, "OPENAI": CREDENTIAL}
+        environment = {**self.stage.product.environment, **settings}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return await asyncio.create_subprocess_exec(*COMMAND, *words, env=environment, **pipes)  # type: ignore[arg-type]
 
     async def run(self, *words: str) -> tuple[int | None, str]:
         """The exit status, and all that the command wrote."""
-        started = await self.begin(*words)
-        out, err = await started.communicate()
+        process = await self.begin(*words)
+        out, err = await process.communicate()
         text = out.decode() + err.decode()
         assert CREDENTIAL not in text
-        return started.returncode, text
+        return process.returncode, text
 
     async def did(self, *words: str) -> str:
         status, text = await self.run(*words)
@@ -68,8 +68,10 @@ class Tenant:
 
 async def tenant(stage: Stage, name: str) -> Tenant:
     words = ("workspace", "create", name, "--prefix", name, "--data", str(stage.product.data))
-    made = await asyncio.create_subprocess_exec(*COMMAND, *words, env=stage.product.environment, stdout=subprocess.PIPE)
-    out, _ = await made.communicate()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, env=stage.product.environment, stdout=subprocess.PIPE
+    )
+    out, _ = await process.communicate()
     return Tenant(stage, name, json.loads(out)["api_key"])
 
 

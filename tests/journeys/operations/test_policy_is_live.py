@@ -54,7 +54,7 @@ async def test_revoked_key_is_refused_at_once(stage: Stage, within_s: float) -> 
 
 
 async def test_new_key_is_accepted_at_once(stage: Stage) -> None:
-    """Before any hint or refresh: the proxy asks control for a key that its replica does not have."""
+    """The proxy need not wait for a hint or a refresh: it asks control for a key that its replica does not have."""
     key = await stage.key_without_limits()
     assert (await stage.ask(key)).model == stage.slug
 

@@ -53,11 +53,11 @@ def test_first_call_takes_at_most_five_commands(checkout: Path, environment: dic
     try:
         assert ready_line(up).startswith("ready "), (checkout / "up.log").read_text()
         script = "\n".join(("set -e", *others)).replace(":8080/", f":{ports['proxy']}/")
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        answer = json.loads(done.stdout.splitlines()[-1])
+        assert result.returncode == 0, result.stdout + result.stderr
+        answer = json.loads(result.stdout.splitlines()[-1])
         assert answer["choices"][0]["message"]["content"] == "Hello there!"
         assert answer["model"] == "acme/assistant"
     finally:

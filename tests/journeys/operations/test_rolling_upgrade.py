@@ -41,7 +41,7 @@ def git(*words: str) -> str:
 
 
 def last_release() -> str:
-    """Its revision; "" if this is no clone, or a shallow one without it."""
+    """Return the revision of the last release; "" if this is no clone, or a shallow one without it."""
     if tag := git("describe", "--tags", "--abbrev=0"):
         return tag
     (newest,) = (ROOT / VERSIONS).glob(f"m{LATEST}_*.py")
@@ -54,7 +54,8 @@ def last_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     revision = last_release()
     if not revision:
         pytest.skip("the last release is not in this clone's history: git fetch --unshallow --tags")
-    tree, archive = tmp_path_factory.mktemp("release"), tmp_path_factory.mktemp("archive") / "release.tar"
+    tree = tmp_path_factory.mktemp("release")
+    archive = tmp_path_factory.mktemp("archive") / "release.tar"
     subprocess.run(["git", "archive", "-o", str(archive), revision], cwd=ROOT, check=True)
     subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
     return tree
@@ -69,8 +70,8 @@ class Installation:
     running: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
 
     def environment(self, tree: Path) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
-        return kept | self.settings | {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "default"}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        return environment | self.settings | {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "default"}
 
     def start(self, name: str, tree: Path, *words: str, **settings: str) -> None:
         environment = self.environment(tree) | settings
@@ -93,7 +94,8 @@ class Installation:
 
     async def proxy(self, session: aiohttp.ClientSession, name: str, tree: Path, control: str) -> str:
         """Start a proxy of that control; return its URL once it is ready. The same name has the same data."""
-        port, admin = own_port(), own_port()
+        port = own_port()
+        admin = own_port()
         ports = ("--proxy-port", str(port), "--admin-port", str(admin))
         words = ("proxy", "--data", str(self.directory / name), "--workers", "1", *ports)
         self.start(name, tree, *words, TOLLGATE_CONTROL_URL=control)
@@ -113,13 +115,13 @@ class Installation:
 
     def command(self, tree: Path, *words: str) -> str:
         line = [sys.executable, "-P", "-m", "control.operator.cli", *words]
-        done = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
-        return done.stdout
+        result = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
+        return result.stdout
 
     def file_of_control(self, tree: Path) -> str:
         line = [sys.executable, "-P", "-c", "import control; print(control.__file__)"]
-        done = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        result = subprocess.run(line, env=self.environment(tree), capture_output=True, text=True, check=True)
+        return result.stdout.strip()
 
     def kill_all(self) -> None:
         for process in self.running.values():
@@ -146,16 +148,16 @@ async def installation(tmp_path: Path, redis_server: RedisServer) -> AsyncIterat
             "TOLLGATE_REDIS_TIMEOUT_S": "1",
             "TOLLGATE_READY_GRACE_S": "0",
         }
-        found = Installation(tmp_path, settings)
+        new_installation = Installation(tmp_path, settings)
         try:
-            yield found
+            yield new_installation
         finally:
-            found.kill_all()
+            new_installation.kill_all()
 
 
 @dataclass
 class Place:
-    """Where an operator's client finds control."""
+    """The address at which an operator's client finds control."""
 
     control: str
 
@@ -237,11 +239,11 @@ async def test_both_versions_serve_and_bill_beside_each_other(
 
 
 def workspace_key(installation: Installation, tree: Path) -> str:
-    made: Any = json.loads(installation.command(tree, "workspace", "create", "acme", "--prefix", "acme"))
-    return str(made["api_key"])
+    created: Any = json.loads(installation.command(tree, "workspace", "create", "acme", "--prefix", "acme"))
+    return str(created["api_key"])
 
 
 async def works(session: aiohttp.ClientSession, proxy: str, api_key: str) -> bool:
-    """Whether the proxy knows a key: the list of its models says so, and is not billed."""
+    """Return whether the proxy knows a key: the list of its models says so, and is not billed."""
     async with session.get(f"{proxy}/v1/models", headers={"Authorization": f"Bearer {api_key}"}) as answer:
         return answer.status == 200

@@ -14,7 +14,8 @@ from tests.ports import own_port
 async def test_cold_call_scales_a_deployment_from_zero_and_idleness_scales_it_back(
     stage: Stage, tmp_path: Path
 ) -> None:
-    operator, port = stage.operator, own_port()
+    operator = stage.operator
+    port = own_port()
     model = (await operator.call("POST", "/v1/models", {"name": stage.name}))["id"]
     deployment = (await operator.call("POST", f"/v1/models/{model}/deployments", {"name": "d"}))["id"]
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})
@@ -40,8 +41,8 @@ async def test_cold_call_scales_a_deployment_from_zero_and_idleness_scales_it_ba
             kubernetes.become_ready()
             assert (await calling).choices[0].message.content == f"pid {server.pid}"
             await stage.until(is_scaled_to_zero, "it is scaled to zero")
-            found = await operator.call("GET", f"/v1/models/{model}/deployments/{deployment}")
-            assert (found["status"], found["replicas"]) == ("SCALED_TO_ZERO", [])
+            deployment_state = await operator.call("GET", f"/v1/models/{model}/deployments/{deployment}")
+            assert (deployment_state["status"], deployment_state["replicas"]) == ("SCALED_TO_ZERO", [])
         finally:
             server.kill()
             await server.wait()

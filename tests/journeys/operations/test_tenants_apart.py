@@ -28,8 +28,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 @pytest.fixture(scope="module")
 def greedy(small: Workspace) -> str:
     """The key of another workspace's operator."""
-    made = small.product.command("workspace", "create", "greedy", "--prefix", "greedy")
-    return str(made["api_key"])
+    created = small.product.command("workspace", "create", "greedy", "--prefix", "greedy")
+    return str(created["api_key"])
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ async def parked(
 ) -> tuple[Stage, str, str]:
     """A stage, and the slug and a key of the other workspace, whose calls are parked."""
     stage = stage_of(small, session, upstream, f"tenant-{next(numbers)}")
-    operator, slug = OperatorClient(session, small.product, greedy), f"greedy/{stage.name}"
+    operator = OperatorClient(session, small.product, greedy)
+    slug = f"greedy/{stage.name}"
     model = await operator.model(stage.name, upstream.url)
     path = f"/v1/models/{model}/deployments"
     [deployment] = (await operator.call("GET", path))["items"]
@@ -83,9 +84,9 @@ async def test_tenant_reads_no_series_of_another(parked: tuple[Stage, str, str],
     refused = {"Authorization": f"Bearer {caller}", "Content-Type": "application/json"}
     assert (await stage.post(refused, b'{"model": "acme/foreign", "messages": []}'))[0] >= 400
     operator = OperatorClient(stage.session, stage.product, greedy)
-    made = await operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
+    created = await operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
     shown_to_the_operator = await workspaces_shown(stage, METRICS_TOKEN)
-    shown_to_the_tenant = await workspaces_shown(stage, made["api_key"])
+    shown_to_the_tenant = await workspaces_shown(stage, created["api_key"])
     assert len(shown_to_the_operator) >= 3
     assert len(shown_to_the_tenant) == 1
     assert "" not in shown_to_the_tenant
@@ -104,7 +105,8 @@ async def test_tenant_that_fills_its_share_does_not_block_another(
     parked: tuple[Stage, str, str], count: int, call: tuple[int, str]
 ) -> None:
     stage, slug, greedy = parked
-    declared, body = call[0], call[1].replace("SLUG", slug).encode()
+    declared = call[0]
+    body = call[1].replace("SLUG", slug).encode()
     key = await stage.key_without_limits()
 
     async def empty() -> bool:
@@ -115,8 +117,8 @@ async def test_tenant_that_fills_its_share_does_not_block_another(
     writers = await open_calls(stage, count, request(greedy, declared or len(body), body))
 
     async def full() -> Any:
-        held = await metric(stage, "tollgate_inflight_requests")
-        return held + await metric(stage, "tollgate_shed_requests_total") - shed >= count
+        in_flight = await metric(stage, "tollgate_inflight_requests")
+        return in_flight + await metric(stage, "tollgate_shed_requests_total") - shed >= count
 
     await stage.until(full, "the worker has met all of them")
     assert await metric(stage, "tollgate_inflight_requests") <= 75

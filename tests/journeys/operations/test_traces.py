@@ -14,7 +14,8 @@ from tests.journeys.product import Product
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 
-TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+CALLERS_SPAN = "b7ad6b7169203331"
 PROMPT = "a prompt that nobody may read"
 
 
@@ -54,7 +55,8 @@ async def test_a_stock_clients_call_is_one_trace_from_its_own_span_to_the_upstre
 
     await stage.until(whole, "the call's spans")
     spans = {span.name.partition(" ")[0]: span for span in collecting.spans if span.trace_id == TRACE_ID}
-    server, client = spans["POST"], spans["chat"]
+    server = spans["POST"]
+    client = spans["chat"]
     assert spans.keys() == {"POST", "admit", "replica", "chat"}
     assert server.parent_id == CALLERS_SPAN
     assert {spans[name].parent_id for name in ("admit", "replica", "chat")} == {server.span_id}

@@ -56,13 +56,14 @@ def up_run(tmp_path_factory: pytest.TempPathFactory) -> UpRun:
         with contextlib.chdir(here):
             line = product.start()
             (redis,) = product.processes("redis-server")
-            processes, redis_program = len(product.processes()), os.readlink(f"/proc/{redis}/exe")
+            processes = len(product.processes())
+            redis_program = os.readlink(f"/proc/{redis}/exe")
             helps = [product.run(plane, "--help") for plane in ("control", "proxy")]
-            made = product.command("workspace", "create", "acme", "--prefix", "acme")
+            created = product.command("workspace", "create", "acme", "--prefix", "acme")
             local_command = product.run("endpoints", "list", "--data", str(product.data))
             product.up.terminate()
             output, _ = product.up.communicate(timeout=60)
-        secret = made["api_key"].split(".")[1].encode()
+        secret = created["api_key"].split(".")[1].encode()
         status = product.up.returncode
         return UpRun(product, line, output, status, processes, redis_program, helps, local_command, secret)
     finally:
@@ -79,8 +80,8 @@ def test_up_prints_one_line_and_exits_with_0(up_run: UpRun) -> None:
 
 def test_modules_in_the_working_directory_are_not_imported(up_run: UpRun) -> None:
     assert up_run.processes >= 5, "up, redis, control, supervisor, worker"
-    for shown in up_run.helps:
-        assert shown.returncode == 0, shown.stderr
+    for result in up_run.helps:
+        assert result.returncode == 0, result.stderr
 
 
 def test_up_runs_the_redis_bundled_in_the_wheel(up_run: UpRun) -> None:
@@ -127,12 +128,12 @@ def test_second_up_on_a_data_directory_is_refused(workspace: Workspace) -> None:
 
 def test_taken_port_is_an_error_that_names_the_option(workspace: Workspace, tmp_path: Path) -> None:
     product = workspace.product
-    taken = product.control.rpartition(":")[2]
+    port = product.control.rpartition(":")[2]
     second = product.run(
-        "up", "--data", str(tmp_path / "two"), "--proxy-port", "0", "--admin-port", "0", "--control-port", taken
+        "up", "--data", str(tmp_path / "two"), "--proxy-port", "0", "--admin-port", "0", "--control-port", port
     )
     assert second.returncode == 1
-    assert f"port {taken} on 127.0.0.1 is in use; choose another with --control-port" in second.stderr
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --control-port" in second.stderr
 
 
 def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
@@ -140,7 +141,8 @@ def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
 
 
 def test_permissions_are_restricted_whatever_the_umask(product: Product, tmp_path: Path) -> None:
-    journals, beside = tmp_path / "journals", tmp_path / "beside"
+    journals = tmp_path / "journals"
+    beside = tmp_path / "beside"
     for folder in (product.data, journals, beside):
         folder.mkdir()
         folder.chmod(0o755)
@@ -181,19 +183,19 @@ def test_stop_before_readiness_leaves_no_process(product: Product) -> None:
 
 def test_invalid_setting_stops_up_before_it_serves(product: Product) -> None:
     product.environment["TOLLGATE_SECRET_KEY"] = "hunter2"
-    done = product.run("up", "--data", str(product.data), *product.ports)
-    assert done.returncode == 1
-    assert "TOLLGATE_SECRET_KEY" in done.stderr
-    assert "hunter2" not in done.stderr
-    assert "Traceback" not in done.stderr
+    result = product.run("up", "--data", str(product.data), *product.ports)
+    assert result.returncode == 1
+    assert "TOLLGATE_SECRET_KEY" in result.stderr
+    assert "hunter2" not in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("plane", ["control", "proxy"])
 def test_each_plane_runs_from_its_own_command(product: Product, plane: str) -> None:
-    shown = product.run(plane, "--help")
-    assert shown.returncode == 0
-    assert "--host" in shown.stdout
+    output = product.run(plane, "--help")
+    assert output.returncode == 0
+    assert "--host" in output.stdout
     wrong = product.run(plane, "--nonsense")
     assert wrong.returncode == 2
     assert "--nonsense" in wrong.stderr

@@ -35,8 +35,14 @@ async def crowd(stage: Stage, hook: WakeHook) -> AsyncIterator[Crowd]:
     """A slug whose deployment is scaled to zero, and a key for each group."""
     operator = stage.operator
     model = (await operator.call("POST", "/v1/models", {"name": stage.name}))["id"]
-    made = {"name": "d", "wake_url": hook.url, "health": HEALTH, "max_concurrency": MAX_CONCURRENCY, "max_queued": 400}
-    deployment = (await operator.call("POST", f"/v1/models/{model}/deployments", made))["id"]
+    settings = {
+        "name": "d",
+        "wake_url": hook.url,
+        "health": HEALTH,
+        "max_concurrency": MAX_CONCURRENCY,
+        "max_queued": 400,
+    }
+    deployment = (await operator.call("POST", f"/v1/models/{model}/deployments", settings))["id"]
     path = f"/v1/models/{model}/deployments/{deployment}"
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})
     await operator.call("PUT", f"{path}/replicas", {"replicas": []})

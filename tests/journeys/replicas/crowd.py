@@ -10,11 +10,12 @@ from aiohttp import web
 from tests.journeys.conftest import Stage
 from tests.ports import own_port
 
-NOISY, QUIET = 140, 20
+NOISY = 140
+QUIET = 20
 GROUPS = {"noisy": NOISY, "quiet-1": QUIET, "quiet-2": QUIET, "quiet-3": QUIET}
 DIRECT = 20
 MAX_CONCURRENCY = 4
-"""Of each replica."""
+"""The bound of each replica."""
 TOTAL = sum(GROUPS.values()) + DIRECT
 
 
@@ -46,10 +47,12 @@ class Crowd:
     """Callers of one slug, and direct callers of its model: each call has an id of its own, and ends once."""
 
     def __init__(self, stage: Stage, path: str, deployment: str) -> None:
-        self.stage, self.path, self.deployment = stage, path, deployment
+        self.stage = stage
+        self.path = path
+        self.deployment = deployment
         self.keys: dict[str, str] = {}
         self.answers: dict[str, int] = {}
-        """By request id: the status, or 0 for a call that was cut off."""
+        """Statuses by request id; 0 for a call that was cut off."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.proxies = [stage.product.proxy]
 

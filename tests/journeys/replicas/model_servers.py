@@ -54,7 +54,8 @@ class ModelServers:
 
     def start(self, *, healthy: bool = True, delay_s: float = 0.0) -> ModelServerProcess:
         name = f"server-{len(self.servers)}"
-        log, healthy_file = self.directory / f"{name}.log", self.directory / f"{name}.healthy"
+        log = self.directory / f"{name}.log"
+        healthy_file = self.directory / f"{name}.healthy"
         port = own_port()
         process = subprocess.Popen(
             [*PROGRAM, str(port), str(log), str(healthy_file), str(delay_s)],
@@ -72,7 +73,7 @@ class ModelServers:
         return server
 
     def received(self) -> Counter[str]:
-        """How often each call reached a server."""
+        """Count, by call, how often it reached a server."""
         return Counter(id for server in self.servers for id in server.received())
 
     def stop(self) -> None:

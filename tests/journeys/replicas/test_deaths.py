@@ -18,10 +18,13 @@ from tests.journeys.replicas.conftest import HEALTH
 from tests.journeys.replicas.crowd import TOTAL, Crowd, WakeHook
 from tests.journeys.replicas.model_servers import ModelServerProcess, ModelServers
 
-SECONDS, LONG = 12.0, float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300"))
-GROUPS, CALLERS, MAX_CONCURRENCY = ("even", "odd"), 12, 3
+SECONDS = 12.0
+LONG = float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300"))
+GROUPS = ("even", "odd")
+CALLERS = 12
+MAX_CONCURRENCY = 3
 DOCUMENTED = {0, 200, 500, 502, 503, 504, 529}
-"""What a call may get while all this happens; 0: its connection was cut."""
+"""Statuses that a call may get while all this happens; 0: its connection was cut."""
 PROCESSES = ("proxy.worker", "proxy.worker", "-m proxy --", "-m control --", "redis-server")
 
 
@@ -41,7 +44,7 @@ class Fleet:
     stopping: bool = False
 
     async def list_replicas(self) -> None:
-        """Until control takes it: it may be dead for a moment."""
+        """Put the list of replicas until control takes it: it may be dead for a moment."""
         urls = {"replicas": [server.url for server in self.live]}
 
         async def put() -> bool:
@@ -53,11 +56,11 @@ class Fleet:
         await self.stage.until(put, "the replicas are listed")
 
     async def call_until_stopped(self, caller: int) -> None:
-        made = 0
+        call_count = 0
         while not self.stopping:
-            made += 1
+            call_count += 1
             group = self.rng.choice((*GROUPS, "direct"))
-            status = await self.call(group, f"{group}.{caller}.{made}")
+            status = await self.call(group, f"{group}.{caller}.{call_count}")
             await asyncio.sleep(0.1 if not status else self.rng.uniform(0, 0.05))
 
     async def call(self, group: str, id: str) -> int:
@@ -77,11 +80,11 @@ class Fleet:
         """Kill or pause something; returns what."""
         kind = self.rng.choice(("process", "process", "replica", "pause"))
         if kind == "process":
-            named = self.rng.choice(PROCESSES)
-            for pid in self.stage.product.processes(named)[:1]:
+            command_part = self.rng.choice(PROCESSES)
+            for pid in self.stage.product.processes(command_part)[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     kill(pid)
-            return named
+            return command_part
         if kind == "replica":
             self.live.pop(0).kill()
             self.live.append(self.servers.start(delay_s=0.03))
@@ -94,7 +97,7 @@ class Fleet:
         return kind
 
     async def gauges(self) -> float:
-        """In flight, queued and parked, over all deployments and workers, as the machine's metrics show them."""
+        """Sum the machine's metrics of calls in flight, queued and parked, over all deployments and workers."""
         async with self.stage.session.get(self.stage.product.admin + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
         names = ("tollgate_deployment_in_flight", "tollgate_deployment_queued", "tollgate_deployment_parked")
@@ -103,10 +106,11 @@ class Fleet:
 
 @pytest.fixture
 async def fleet(killable_stage: Stage, servers: ModelServers) -> Fleet:
-    stage, operator = killable_stage, killable_stage.operator
+    stage = killable_stage
+    operator = killable_stage.operator
     model = str((await operator.call("POST", "/v1/models", {"name": stage.name}))["id"])
-    made = {"name": "d", "health": HEALTH, "max_concurrency": MAX_CONCURRENCY, "max_queued": 50}
-    id = (await operator.call("POST", f"/v1/models/{model}/deployments", made))["id"]
+    settings = {"name": "d", "health": HEALTH, "max_concurrency": MAX_CONCURRENCY, "max_queued": 50}
+    id = (await operator.call("POST", f"/v1/models/{model}/deployments", settings))["id"]
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": id})
     await operator.endpoint(stage.slug, model)
     fleet = Fleet(stage, servers, model, f"/v1/models/{model}/deployments/{id}", random.Random())
@@ -138,17 +142,18 @@ async def test_every_call_is_accounted_for_in_a_long_run(fleet: Fleet) -> None:
 async def _chaos(fleet: Fleet, seconds: float) -> None:
     stage = fleet.stage
     callers = [asyncio.create_task(fleet.call_until_stopped(number)) for number in range(CALLERS)]
-    ends_at, done = asyncio.get_running_loop().time() + seconds, Counter[str]()
+    ends_at = asyncio.get_running_loop().time() + seconds
+    counts = Counter[str]()
     while asyncio.get_running_loop().time() < ends_at:
         await asyncio.sleep(fleet.rng.uniform(0.3, 1.5))
-        done[await fleet.disturb()] += 1
+        counts[await fleet.disturb()] += 1
     fleet.stopping = True
     await asyncio.gather(*callers)
     await stage.until(stage.all_parts_ready, "all processes run again")
     await fleet.list_replicas()
 
     statuses = Counter(fleet.ended.values())
-    story = f"{done} {statuses}"
+    story = f"{counts} {statuses}"
     assert set(statuses) <= DOCUMENTED, story
     assert statuses[200] > CALLERS, story
     ran = fleet.servers.received()
@@ -163,8 +168,8 @@ async def _chaos(fleet: Fleet, seconds: float) -> None:
 
     async def all_serve() -> bool:
         before = [len(server.received()) for server in fleet.live]
-        made = f"{len(fleet.ended)}"
-        answered = await asyncio.gather(*(fleet.call("direct", f"last.{made}.{number}") for number in range(24)))
+        round_name = f"{len(fleet.ended)}"
+        answered = await asyncio.gather(*(fleet.call("direct", f"last.{round_name}.{number}") for number in range(24)))
         gained = [len(server.received()) - old for server, old in zip(fleet.live, before, strict=True)]
         return set(answered) == {200} and all(gained)
 
@@ -209,11 +214,12 @@ async def test_replica_never_has_more_calls_at_once_than_its_bound(
     stage: Stage, servers: ModelServers, most: int
 ) -> None:
     """Over all workers, with calls that arrive at random and callers who leave while they wait."""
-    operator, rng = stage.operator, random.Random(most)
+    operator = stage.operator
+    rng = random.Random(most)
     model = str((await operator.call("POST", "/v1/models", {"name": stage.name}))["id"])
-    made = {"name": "d", "max_concurrency": most, "max_queued": 1000}
+    settings = {"name": "d", "max_concurrency": most, "max_queued": 1000}
     path = f"/v1/models/{model}/deployments"
-    id = (await operator.call("POST", path, made))["id"]
+    id = (await operator.call("POST", path, settings))["id"]
     live = [servers.start(delay_s=0.01) for _ in range(2)]
     await operator.call("PUT", f"{path}/{id}/replicas", {"replicas": [server.url for server in live]})
     predict = f"/models/{model}/deployment/{id}/predict"
@@ -238,13 +244,15 @@ async def test_replica_never_has_more_calls_at_once_than_its_bound(
 
 
 async def _all_known(crowd: Crowd) -> bool:
-    stage, seen = crowd.stage, list[int]()
-    asked = [(key, f"/v1/models/{stage.slug}") for key in crowd.keys.values()] * 4  # every worker
-    for key, path in [*asked, (stage.operator.api_key, f"{crowd.path}/production/predict")]:
-        url, headers = stage.product.proxy + path, {"Authorization": f"Bearer {key}"}
+    stage = crowd.stage
+    statuses = list[int]()
+    requests = [(key, f"/v1/models/{stage.slug}") for key in crowd.keys.values()] * 4  # every worker
+    for key, path in [*requests, (stage.operator.api_key, f"{crowd.path}/production/predict")]:
+        url = stage.product.proxy + path
+        headers = {"Authorization": f"Bearer {key}"}
         async with stage.session.get(url, headers=headers) as answer:
-            seen.append(answer.status)
-    return seen == [200] * len(asked) + [405]
+            statuses.append(answer.status)
+    return statuses == [200] * len(requests) + [405]
 
 
 async def _served(call: Any) -> bool:

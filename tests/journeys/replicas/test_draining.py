@@ -25,13 +25,15 @@ async def _deployment(stage: Stage, model: str, replicas: list[str]) -> str:
 
 
 async def test_sigterm_answers_calls_that_wait_for_a_replica(killable_stage: Stage, servers: ModelServers) -> None:
-    stage, operator = killable_stage, killable_stage.operator
+    stage = killable_stage
+    operator = killable_stage.operator
     assert stage.product.stop() == 0
     stage.product.environment["TOLLGATE_DRAIN_TIMEOUT_S"] = "2"
     stage.product.start()
     server = servers.start(delay_s=60)
     model = str((await operator.call("POST", "/v1/models", {"name": stage.name}))["id"])
-    busy, asleep = await _deployment(stage, model, [server.url]), await _deployment(stage, model, [])
+    busy = await _deployment(stage, model, [server.url])
+    asleep = await _deployment(stage, model, [])
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": asleep})
     await operator.endpoint(stage.slug, model)
     key = await operator.key(await operator.group(stage.name, models(stage.slug)))

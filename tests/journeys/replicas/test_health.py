@@ -11,8 +11,8 @@ async def shows(crowd: Crowd, status: str, active: int) -> None:
     """Return when the deployment has this status and so many active replicas."""
 
     async def look() -> bool:
-        found = await crowd.stage.operator.call("GET", crowd.deployment)
-        return (found["status"], found["active_replica_count"]) == (status, active)
+        deployment = await crowd.stage.operator.call("GET", crowd.deployment)
+        return (deployment["status"], deployment["active_replica_count"]) == (status, active)
 
     await crowd.stage.until(look, f"{status} with {active} active replicas")
 
@@ -28,7 +28,8 @@ async def ask(crowd: Crowd, name: str, count: int) -> Counter[int]:
 async def test_status_and_calls_follow_the_health_of_replicas_that_nobody_calls(
     crowd: Crowd, servers: ModelServers
 ) -> None:
-    one, other = servers.start(healthy=False), servers.start(healthy=False)
+    one = servers.start(healthy=False)
+    other = servers.start(healthy=False)
     listed = {"replicas": [one.url, other.url]}
     assert (await crowd.stage.operator.call("PUT", f"{crowd.deployment}/replicas", listed))["status"] == "LOADING_MODEL"
     one.become_healthy()
@@ -56,8 +57,8 @@ async def test_each_call_leaves_one_line_in_the_log_of_its_deployment(crowd: Cro
     assert await ask(crowd, "logged", 3) == {200: 3}
 
     async def lines() -> list[Any]:
-        found = (await crowd.stage.operator.call("POST", f"{crowd.deployment}/logs", {}))["logs"]
-        return found if len(found) >= 3 else []
+        entries = (await crowd.stage.operator.call("POST", f"{crowd.deployment}/logs", {}))["logs"]
+        return entries if len(entries) >= 3 else []
 
     logged = await crowd.stage.until(lines, "three lines")
     assert {line["request_id"] for line in logged} == {"logged.0", "logged.1", "logged.2"}

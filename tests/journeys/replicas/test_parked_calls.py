@@ -66,7 +66,8 @@ async def test_five_replicas_come_and_go_under_parked_calls_and_every_call_has_i
     crowd: Crowd, servers: ModelServers
 ) -> None:
     """Some are delisted while they work, some are killed: only calls that a killed one had may fail, and with 502."""
-    stage, operator = crowd.stage, crowd.stage.operator
+    stage = crowd.stage
+    operator = crowd.stage.operator
     crowd.arrive()
     await crowd.until_parked(TOTAL)
     killed: list[Any] = []

@@ -16,7 +16,8 @@ class SteadyCalls:
     """Callers that make one call after the other until `stop`."""
 
     def __init__(self, stage: Stage, key: str) -> None:
-        self._stage, self._key = stage, key
+        self._stage = stage
+        self._key = key
         self.statuses: Counter[int] = Counter()
         self._stopping = False
         self._made = 0
@@ -108,11 +109,11 @@ async def test_deactivated_deployment_stops_routing_and_comes_back_with_its_repl
     async def status() -> int:
         return (await stage.post({"Authorization": f"Bearer {key}"}, b"{}", predict))[0]
 
-    async def answers(wanted: int) -> None:
+    async def answers(expected_status: int) -> None:
         async def look() -> bool:
-            return await status() == wanted
+            return await status() == expected_status
 
-        await stage.until(look, f"direct calls answer {wanted}")
+        await stage.until(look, f"direct calls answer {expected_status}")
 
     await answers(200)
     path = f"/v1/models/{model}/deployments"

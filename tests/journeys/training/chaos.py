@@ -27,7 +27,7 @@ from tests.waiting import eventually
 JOBS_AT_ONCE = 4
 SETTLE_S = 120.0
 PAUSE_S = 0.3, 2.0
-"""Between two disturbances, at least and at most."""
+"""Seconds between two disturbances, at least and at most."""
 TICKS = "i=0; while [ $i -lt {steps} ]; do i=$((i+1)); echo tick $i; sleep 0.1; done; exit {status}"
 KINDS = ("trainer", "trainer", "trainer stopped", "control", "control stopped", "up", "restart")
 
@@ -50,21 +50,21 @@ class Asked:
         return job_body(TICKS.format(steps=self.steps, status=self.status), name=self.name, runtime=environment)
 
 
-def faults_of(asked: Asked, was_restarted: bool) -> list[str]:
+def faults_of(job: Asked, was_restarted: bool) -> list[str]:
     """A job runs once, to its own end, and its log has each line once. An ordered stop of the product stops it."""
-    expected = "FAILED" if asked.status else "COMPLETED"
-    ticks = [line for line in asked.log if line.startswith("tick")]
-    all_ticks = [f"tick {number}" for number in range(1, asked.steps + 1)]
+    expected = "FAILED" if job.status else "COMPLETED"
+    ticks = [line for line in job.log if line.startswith("tick")]
+    all_ticks = [f"tick {number}" for number in range(1, job.steps + 1)]
     faults = []
-    if len(asked.ended) != 1:
-        faults.append(f"{asked.name}: ended as {asked.ended}")
-    elif asked.ended[0] == "STOPPED" and was_restarted:
+    if len(job.ended) != 1:
+        faults.append(f"{job.name}: ended as {job.ended}")
+    elif job.ended[0] == "STOPPED" and was_restarted:
         if ticks != all_ticks[: len(ticks)]:
-            faults.append(f"{asked.name}: its log has {ticks}")
-    elif asked.ended[0] != expected:
-        faults.append(f"{asked.name}: {asked.ended[0]} instead of {expected}")
+            faults.append(f"{job.name}: its log has {ticks}")
+    elif job.ended[0] != expected:
+        faults.append(f"{job.name}: {job.ended[0]} instead of {expected}")
     elif ticks != all_ticks:
-        faults.append(f"{asked.name}: its log has {ticks} instead of {asked.steps} ticks")
+        faults.append(f"{job.name}: its log has {ticks} instead of {job.steps} ticks")
     return faults
 
 
@@ -95,7 +95,7 @@ class Rig:
             await asyncio.sleep(0.2)
 
     async def _create(self, job: Asked) -> None:
-        """Without an answer the job may run or not: `adopt` finds out."""
+        """Create the job. Without an answer it may run or not: `adopt` finds out."""
         self.jobs.append(job)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             body = {"training_job": job.body}
@@ -110,20 +110,20 @@ class Rig:
             if status == 503:
                 return
             assert status == 200, (status, answer)
-            shown = answer["training_job"]["current_status"].removeprefix("TRAINING_JOB_")
-            if shown in ENDED and shown not in job.ended:
-                job.ended.append(shown)
+            job_status = answer["training_job"]["current_status"].removeprefix("TRAINING_JOB_")
+            if job_status in ENDED and job_status not in job.ended:
+                job.ended.append(job_status)
 
     async def adopt(self) -> list[str]:
         """Find the jobs whose creation was not answered; drop those that were not made. Returns the faults."""
-        made = await self.training.search(project_id=self.training.project)
-        ids = [(job["name"], job["id"]) for job in made]
+        jobs = await self.training.search(project_id=self.training.project)
+        ids = [(job["name"], job["id"]) for job in jobs]
         faults = [f"{name} was made twice" for name, count in Counter(name for name, _ in ids).items() if count > 1]
-        known = dict(ids)
+        id_of = dict(ids)
         for job in self.jobs:
-            if job.id and known.get(job.name) != job.id:
+            if job.id and id_of.get(job.name) != job.id:
                 faults.append(f"{job.name} was accepted as {job.id} and is not listed")
-            job.id = known.get(job.name, "")
+            job.id = id_of.get(job.name, "")
         self.jobs = [job for job in self.jobs if job.id]
         return faults
 
@@ -175,9 +175,9 @@ async def running_rig(directory: Path, plan: Plan, say: Say) -> AsyncIterator[Ri
     async with aiohttp.ClientSession() as session:
         try:
             await asyncio.to_thread(product.start)
-            made = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
+            created = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
             await asyncio.to_thread(product.command, "workspace", "set", "acme", "--training")
-            operator = OperatorClient(session, product, made["api_key"])
+            operator = OperatorClient(session, product, created["api_key"])
             yield Rig(await Training.begin(operator, product, "chaos"), random.Random(plan.seed), say)
         finally:
             await asyncio.to_thread(product.kill)
@@ -199,13 +199,13 @@ async def verdict(rig: Rig) -> list[str]:
     faults: Sequence[str] = (await eventually(adopted, rig.product.log_tail, SETTLE_S, 0.2))[1:]
     await eventually(all_ended, lambda: f"all jobs end\n{rig.product.log_tail()}", SETTLE_S, 0.5)
     jobs = [(job, Job(rig.training, job.id)) for job in rig.jobs]
-    for job, shown in jobs:
-        job.log = await shown.lines()
+    for job, job_view in jobs:
+        job.log = await job_view.lines()
     was_restarted = bool(rig.done["restart"])
     return [
         *faults,
         *(fault for job, _ in jobs for fault in faults_of(job, was_restarted)),
-        *(f"{processes_of(shown)} of {job.name} still run" for job, shown in jobs if processes_of(shown)),
+        *(f"{processes_of(job_view)} of {job.name} still run" for job, job_view in jobs if processes_of(job_view)),
     ]
 
 

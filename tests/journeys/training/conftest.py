@@ -35,7 +35,7 @@ async def training(trained: Workspace, session: aiohttp.ClientSession, request: 
 
 @pytest.fixture
 async def killable(training: Training) -> AsyncIterator[Training]:
-    """For journeys that kill parts of the product: the next one finds all of it running."""
+    """The product for journeys that kill parts of it: the next journey finds all of it running."""
     yield training
     if not training.product.is_running:
         training.product.start()

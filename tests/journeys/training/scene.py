@@ -1,4 +1,4 @@
-"""What the journeys of training share: a workspace that may train, jobs by raw JSON, and what can be read of them."""
+"""The training journeys' scene: a workspace that may train, jobs by raw JSON, and what can be read of them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +24,8 @@ class Training:
 
     @classmethod
     async def begin(cls, operator: OperatorClient, product: Product, name: str) -> "Training":
-        made = await operator.call("POST", "/v1/training_projects", {"training_project": {"name": name}})
-        return cls(operator, product, made["training_project"]["id"])
+        answer = await operator.call("POST", "/v1/training_projects", {"training_project": {"name": name}})
+        return cls(operator, product, answer["training_project"]["id"])
 
     @property
     def jobs(self) -> str:
@@ -34,11 +34,11 @@ class Training:
     async def create(self, *commands: str, **changes: Any) -> "Job":
         """Create a job of these start commands. `runtime` and `compute` in `changes` add to the defaults."""
         body = job_body(*commands, **changes)
-        made = await self.operator.call("POST", self.jobs, {"training_job": body})
-        return Job(self, made["training_job"]["id"])
+        answer = await self.operator.call("POST", self.jobs, {"training_job": body})
+        return Job(self, answer["training_job"]["id"])
 
-    async def search(self, **wanted: Any) -> list[Any]:
-        return list((await self.operator.call("POST", SEARCH, wanted))["training_jobs"])
+    async def search(self, **criteria: Any) -> list[Any]:
+        return list((await self.operator.call("POST", SEARCH, criteria))["training_jobs"])
 
 
 def job_body(*commands: str, **changes: Any) -> dict[str, Any]:
@@ -80,20 +80,20 @@ class Job:
 
     async def lines(self, text: str | None = None) -> list[str]:
         """The first 1000 lines that contain `text`, oldest first: a job on a slow machine may write many before it."""
-        wanted = {"direction": "asc", "limit": 1000, "search_pattern": text}
-        found = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
-        return [line["message"] for line in found]
+        query = {"direction": "asc", "limit": 1000, "search_pattern": text}
+        entries = (await self.training.operator.call("POST", f"{self.path}/logs", query))["logs"]
+        return [line["message"] for line in entries]
 
     async def all_lines(self, step_ms: int) -> list[str]:
         """The whole log, oldest first, by moving the window to the last millisecond shown (0) or behind it (1)."""
-        seen: dict[tuple[str, str], str] = {}
+        entries: dict[tuple[str, str], str] = {}
         start_ms = 0
         while True:
-            wanted = {"direction": "asc", "limit": LINES_AT_ONCE, "start_epoch_millis": start_ms}
-            page = (await self.training.operator.call("POST", f"{self.path}/logs", wanted))["logs"]
-            seen |= {(line["timestamp"], line["message"]): line["message"] for line in page}
+            query = {"direction": "asc", "limit": LINES_AT_ONCE, "start_epoch_millis": start_ms}
+            page = (await self.training.operator.call("POST", f"{self.path}/logs", query))["logs"]
+            entries |= {(line["timestamp"], line["message"]): line["message"] for line in page}
             if len(page) < LINES_AT_ONCE:
-                return list(seen.values())
+                return list(entries.values())
             start_ms = int(page[-1]["timestamp"]) // 1_000_000 + step_ms
 
     async def logged(self, text: str) -> str:
@@ -106,8 +106,8 @@ class Job:
 
     async def points(self, name: str = "loss") -> Sequence[Any]:
         """The points of one metric, oldest first."""
-        found = (await self.training.operator.call("GET", f"{self.path}/metrics", name=name))["metrics"]
-        return found[0]["points"] if found else ()
+        metrics = (await self.training.operator.call("GET", f"{self.path}/metrics", name=name))["metrics"]
+        return metrics[0]["points"] if metrics else ()
 
     async def checkpoints(self) -> list[Any]:
         answer = await self.training.operator.call("GET", f"{self.path}/checkpoints")
@@ -118,8 +118,8 @@ class Job:
         """The checkpoints, once those that are COMPLETE are enough."""
 
         async def look() -> list[Any] | None:
-            found = [one for one in await self.checkpoints() if one["sync_status"] == "COMPLETE"]
-            return found if enough(found) else None
+            checkpoints = [one for one in await self.checkpoints() if one["sync_status"] == "COMPLETE"]
+            return checkpoints if enough(checkpoints) else None
 
         return list(await eventually(look, lambda: f"synced\n{self.training.product.log_tail()}", 30, 0.05))
 
@@ -127,5 +127,5 @@ class Job:
         return (await self.training.operator.call("POST", f"{self.path}/stop"))["training_job"]
 
     async def recreate(self) -> "Job":
-        made = (await self.training.operator.call("POST", f"{self.path}/recreate"))["training_job"]
-        return Job(self.training, made["id"])
+        answer = (await self.training.operator.call("POST", f"{self.path}/recreate"))["training_job"]
+        return Job(self.training, answer["id"])

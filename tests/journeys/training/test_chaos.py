@@ -36,8 +36,8 @@ async def test_every_job_ends_once_in_a_long_run(tmp_path: Path) -> None:
 
 
 def asked(**changes: Any) -> Asked:
-    known: dict[str, Any] = {"ended": ["COMPLETED"], "log": ["tick 1", "tick 2"], "status": 0} | changes
-    return Asked("job-1", 2, known["status"], "tj_1", known["ended"], known["log"])
+    defaults: dict[str, Any] = {"ended": ["COMPLETED"], "log": ["tick 1", "tick 2"], "status": 0} | changes
+    return Asked("job-1", 2, defaults["status"], "tj_1", defaults["ended"], defaults["log"])
 
 
 @pytest.mark.parametrize(

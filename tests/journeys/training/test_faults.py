@@ -1,4 +1,4 @@
-"""What happens to jobs when processes die, disks fill and programs misbehave."""
+"""Jobs end as documented when processes die, disks fill and programs misbehave."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ COUNT = "i=0; while [ $i -lt {steps} ]; do i=$((i+1)); echo tick $i; sleep 0.1; 
 
 def pids_of(marker: str) -> list[int]:
     """The running processes whose environment has this marker: those of one job."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and marker.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-    return [pid for pid in found if is_running(pid)]
+    return [pid for pid in pids if is_running(pid)]
 
 
 def processes_of(job: Job) -> list[int]:
@@ -35,11 +35,11 @@ async def all_gone(job: Job) -> None:
     await eventually(lambda: not processes_of(job), lambda: f"{processes_of(job)} of {job.id} still run")
 
 
-@pytest.mark.parametrize("named", ["-m trainer --", "-m control --"])
-async def test_job_survives_the_death_of_a_part_of_the_product(killable: Training, named: str) -> None:
+@pytest.mark.parametrize("command_part", ["-m trainer --", "-m control --"])
+async def test_job_survives_the_death_of_a_part_of_the_product(killable: Training, command_part: str) -> None:
     job = await killable.create(COUNT.format(steps=30))
     await job.logged("tick 3")
-    (victim,) = killable.product.processes(named)
+    (victim,) = killable.product.processes(command_part)
 
     kill(victim)
 
@@ -140,17 +140,18 @@ async def test_job_above_its_memory_limit_is_ended_and_says_so(training: Trainin
 
 
 async def test_secrets_reach_the_job_that_names_them_and_nothing_else(training: Training) -> None:
-    operator, value = training.operator, "s3cr3t-value-9f1e"
+    operator = training.operator
+    value = "s3cr3t-value-9f1e"
     await operator.call("POST", "/v1/secrets", {"name": "hub-token", "value": value})
     variables: dict[str, Any] = {"HUB_TOKEN": {"type": "SECRET", "name": "hub-token"}, "PLAIN": "p"}
     command = 'echo "length ${#HUB_TOKEN} value $HUB_TOKEN"; env | cut -d= -f1 | sort | tr "\\n" " "'
     job = await training.create(command, runtime={"environment_variables": variables})
 
-    done = await job.until("COMPLETED")
+    final_state = await job.until("COMPLETED")
 
     log = await job.log()
     assert f"length {len(value)}" in log
-    assert value not in log + str(done) + training.product.log.read_text()
+    assert value not in log + str(final_state) + training.product.log.read_text()
     names = {word for word in log.splitlines()[-1].split() if word.isupper() or "_" in word}
     ours = {name for name in names if name.startswith("TOLLGATE_")}
     assert ours == {
@@ -171,7 +172,7 @@ async def test_checkpoints_of_a_job_that_is_killed_are_resumed_and_listed(killab
     for pid in killable.product.processes("-m trainer --"):
         kill(pid)
 
-    (checkpoint,) = await job.synced(lambda found: len(found) == 1)
+    (checkpoint,) = await job.synced(lambda checkpoints: len(checkpoints) == 1)
     assert checkpoint["size_bytes"] == 60_000_000
     await job.until("COMPLETED")
 

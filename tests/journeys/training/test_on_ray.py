@@ -40,7 +40,7 @@ async def test_two_nodes_train_and_a_recreated_job_resumes(on_ray: tuple[Trainin
     assert "1 other nodes are connected" in log
     assert "connected to the leader" in log
     assert [point["step"] for point in await job.points()] == list(range(1, 61))
-    await job.synced(lambda found: len(found) == 2)
+    await job.synced(lambda checkpoints: len(checkpoints) == 2)
     again = await job.recreate()
     await again.until("COMPLETED", within_s=120)
     assert "resumes from step 60" in await again.log()
@@ -48,12 +48,12 @@ async def test_two_nodes_train_and_a_recreated_job_resumes(on_ray: tuple[Trainin
 
 async def test_stop_and_a_failure_show_on_ray_as_on_local(on_ray: tuple[Training, RayCluster]) -> None:
     training, _ = on_ray
-    waiting = await training.create("trap 'echo saving; exit 0' TERM; echo begun; while :; do sleep 0.1; done")
+    stopping_job = await training.create("trap 'echo saving; exit 0' TERM; echo begun; while :; do sleep 0.1; done")
     failing = await training.create("echo why; exit 3")
     failed = await failing.until("FAILED", within_s=120)
     assert failed["error_message"] == "node 0 exited with status 3"
-    await waiting.until("RUNNING", within_s=120)
-    await waiting.logged("begun")
-    await waiting.stop()
-    await waiting.until("STOPPED", within_s=60)
-    assert "saving" in await waiting.log()
+    await stopping_job.until("RUNNING", within_s=120)
+    await stopping_job.logged("begun")
+    await stopping_job.stop()
+    await stopping_job.until("STOPPED", within_s=60)
+    assert "saving" in await stopping_job.log()

@@ -24,15 +24,15 @@ async def opened(session: aiohttp.ClientSession, url: str, code: str) -> int:
 async def typed(session: aiohttp.ClientSession, url: str, line: str, until: str) -> str:
     """Type a line into a new shell; what it shows, up to `until`."""
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-    shown = ""
+    output = ""
     async with session.ws_connect(f"{url}/terminal", headers={"Origin": origin}) as socket:
         await socket.send_bytes(line.encode() + b"\n")
-        while until not in shown:
+        while until not in output:
             message = await socket.receive(timeout=30)
-            assert message.type is aiohttp.WSMsgType.BINARY, (message, shown)
-            shown += message.data.decode()
+            assert message.type is aiohttp.WSMsgType.BINARY, (message, output)
+            output += message.data.decode()
             await socket.send_str(json.dumps({"type": "read", "bytes": len(message.data)}))
-    return shown
+    return output
 
 
 async def test_code_opens_a_shell_on_the_node_once(training: Training) -> None:
@@ -45,8 +45,8 @@ async def test_code_opens_a_shell_on_the_node_once(training: Training) -> None:
 
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         assert await opened(browser, entry["auth_url"], entry["auth_code"]) == 200
-        shown = await typed(browser, entry["auth_url"], "ls; echo id=$TOLLGATE_JOB_ID.", f"id={job.id}.")
-        assert "made-here" in shown
+        output = await typed(browser, entry["auth_url"], "ls; echo id=$TOLLGATE_JOB_ID.", f"id={job.id}.")
+        assert "made-here" in output
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as another:
         assert await opened(another, entry["auth_url"], entry["auth_code"]) == 403
 
@@ -58,16 +58,16 @@ async def test_code_opens_a_shell_on_the_node_once(training: Training) -> None:
 
 
 async def test_failed_node_is_kept_for_its_session_until_the_job_is_stopped(training: Training) -> None:
-    kept = {"trigger": "on_failure", "timeout_minutes": 5}
-    job = await training.create("echo why > reason; exit 9", interactive_session=kept)
+    session = {"trigger": "on_failure", "timeout_minutes": 5}
+    job = await training.create("echo why > reason; exit 9", interactive_session=session)
 
     async def offered() -> list[Any]:
         return await auth_codes(job)
 
     (entry,) = await eventually(offered, training.product.log_tail, every_s=0.05)
-    held = await job.read()
-    assert held["current_status"] == "TRAINING_JOB_RUNNING"
-    assert "9" in held["error_message"]
+    state = await job.read()
+    assert state["current_status"] == "TRAINING_JOB_RUNNING"
+    assert "9" in state["error_message"]
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         assert await opened(browser, entry["auth_url"], entry["auth_code"]) == 200
         await typed(browser, entry["auth_url"], "cat reason | tr a-z A-Z", "WHY")

@@ -10,8 +10,8 @@ from tests.waiting import eventually
 
 async def test_only_a_workspace_that_may_train_creates_jobs(trained: Workspace, session: aiohttp.ClientSession) -> None:
     product = trained.product
-    made = product.command("workspace", "create", "globex", "--prefix", "globex")
-    globex = OperatorClient(session, product, made["api_key"])
+    created = product.command("workspace", "create", "globex", "--prefix", "globex")
+    globex = OperatorClient(session, product, created["api_key"])
     training = await Training.begin(globex, product, "p")
 
     status, answer = await globex.ask("POST", training.jobs, {"training_job": job_body("true")})
@@ -30,11 +30,11 @@ async def test_another_workspace_sees_nothing_of_a_job(
 ) -> None:
     saved = "d=$TOLLGATE_CHECKPOINT_DIR/c; mkdir $d; echo 1 > $d/w; touch $d/.complete"
     job = await training.create(saved, runtime={"checkpointing_config": {"enabled": True}})
-    (checkpoint,) = await job.synced(lambda found: len(found) == 1)
+    (checkpoint,) = await job.synced(lambda checkpoints: len(checkpoints) == 1)
     await job.until("COMPLETED")
-    made = trained.product.command("workspace", "create", "initech", "--prefix", "initech")
+    created = trained.product.command("workspace", "create", "initech", "--prefix", "initech")
     trained.product.command("workspace", "set", "initech", "--training")
-    stranger = OperatorClient(session, trained.product, made["api_key"])
+    stranger = OperatorClient(session, trained.product, created["api_key"])
 
     for method, path, body in (
         ("GET", job.path, None),
@@ -51,8 +51,8 @@ async def test_another_workspace_sees_nothing_of_a_job(
         ("POST", training.jobs, {"training_job": job_body("true")}),
     ):
         assert (await stranger.ask(method, path, body))[0] == 404, (method, path)
-    for wanted in ({"job_id": job.id}, {"project_id": training.project}, {}):
-        answer = await stranger.call("POST", "/v1/training_jobs/search", wanted)
+    for criteria in ({"job_id": job.id}, {"project_id": training.project}, {}):
+        answer = await stranger.call("POST", "/v1/training_jobs/search", criteria)
         assert answer == {"training_jobs": []}
     assert await stranger.call("GET", "/v1/training_projects") == {"training_projects": []}
 
@@ -65,7 +65,9 @@ async def test_job_says_which_checkpoint_is_not_stored_because_of_its_size(train
     async def message() -> str | None:
         return str((await job.read())["error_message"] or "")
 
-    told = await eventually(message)
-    assert told.startswith("checkpoint 'sparse' is not stored: its files are larger than 67108864 bytes together")
-    await job.synced(lambda found: len(found) == 1)
+    error_message = await eventually(message)
+    assert error_message.startswith(
+        "checkpoint 'sparse' is not stored: its files are larger than 67108864 bytes together"
+    )
+    await job.synced(lambda checkpoints: len(checkpoints) == 1)
     assert len(await job.checkpoints()) == 1

@@ -36,14 +36,14 @@ async def downloaded(session: aiohttp.ClientSession, job: Job, checkpoint: Any) 
     """The files of a checkpoint by their path, by the URLs that need no credentials. Checks sizes and digests."""
     path = f"{job.path}/checkpoints/{checkpoint['checkpoint_id']}/files"
     files = (await job.training.operator.call("GET", path))["files"]
-    found: dict[str, bytes] = {}
+    content_of: dict[str, bytes] = {}
     for file in files:
         assert sorted(file) == ["expires_at", "path", "sha256", "size_bytes", "url"]
         async with session.get(file["url"]) as answer:
             assert answer.status == 200, await answer.text()
-            found[file["path"]] = content = await answer.read()
+            content_of[file["path"]] = content = await answer.read()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file["size_bytes"], file["sha256"])
-    return found
+    return content_of
 
 
 async def test_stopped_run_resumes_from_its_last_checkpoint_when_recreated(
@@ -56,7 +56,7 @@ async def test_stopped_run_resumes_from_its_last_checkpoint_when_recreated(
     assert np.mean(losses[100:150]) < np.mean(losses[:10])
     assert await job.status() == "RUNNING"
     assert "starts from nothing" in await job.log()
-    synced = await job.synced(lambda found: len(found) >= 2)
+    synced = await job.synced(lambda checkpoints: len(checkpoints) >= 2)
     assert (await job.read())["checkpoint_sync_status"] in ("SYNCING", "COMPLETED")
     files = await downloaded(session, job, synced[0])
     assert sorted(files) == [".complete", "weights.npz"]
@@ -74,8 +74,8 @@ async def test_stopped_run_resumes_from_its_last_checkpoint_when_recreated(
     assert steps[0] == resumed + 1
     await again.stop()
     stopped = await again.until("STOPPED")
-    wanted = ("instance_type", "node_count", "name", "priority", "availability_model", "training_project")
-    assert {name: stopped[name] for name in wanted} == {name: ended[name] for name in wanted}
+    members = ("instance_type", "node_count", "name", "priority", "availability_model", "training_project")
+    assert {name: stopped[name] for name in members} == {name: ended[name] for name in members}
 
 
 async def test_two_nodes_train_together(training: Training) -> None:
@@ -89,7 +89,7 @@ async def test_two_nodes_train_together(training: Training) -> None:
     assert "1 other nodes are connected" in log
     assert "connected to the leader" in log
     assert [point["step"] for point in await job.points()] == list(range(1, 61))
-    (checkpoint,) = await job.synced(lambda found: len(found) == 1)
+    (checkpoint,) = await job.synced(lambda checkpoints: len(checkpoints) == 1)
     assert checkpoint["training_job_id"] == job.id
     logs = (await training.operator.call("POST", f"{job.path}/logs", {"replica": "g00r1"}))["logs"]
     assert {line["replica"] for line in logs} == {"g00r1"}
@@ -115,8 +115,8 @@ async def test_search_finds_jobs_as_a_truss_client_does(training: Training) -> N
     assert "3" in failed["error_message"]
     assert [job["id"] for job in await training.search(project_id=training.project)] == [second.id, first.id]
     oldest_first = [{"field": "created_at", "order": "asc"}]
-    found = await training.search(project_id=training.project, order_by=oldest_first)
-    assert [job["name"] for job in found] == ["one", "two"]
+    jobs = await training.search(project_id=training.project, order_by=oldest_first)
+    assert [job["name"] for job in jobs] == ["one", "two"]
     (found_one,) = await training.search(project_id=training.project, statuses=["TRAINING_JOB_COMPLETED"])
     assert found_one["id"] == first.id
     assert await training.search(job_id=second.id) == [failed]
@@ -145,7 +145,7 @@ async def test_queued_jobs_all_run_the_important_one_first(training: Training, t
 async def test_waiting_dedicated_job_preempts_a_spot_job_which_resumes_later(training: Training) -> None:
     four_cpus = {"cpu_count": 4}
     spot = await training.create(TRAIN, compute=four_cpus, availability_model="spot", runtime=running(SLOW))
-    await spot.synced(lambda found: len(found) >= 1)
+    await spot.synced(lambda checkpoints: len(checkpoints) >= 1)
     dedicated = await training.create("sleep 1", compute=four_cpus)
 
     await dedicated.until("COMPLETED")
@@ -169,16 +169,16 @@ async def test_watch_follows_a_job_to_its_end(training: Training) -> None:
     product = training.product
     surroundings = {"TOLLGATE_URL": product.control, "TOLLGATE_API_KEY": training.operator.api_key}
 
-    told = []
+    results = []
     for job in (good, bad):
         words = (*COMMAND, "training", "watch", job.id)
         watching = await asyncio.create_subprocess_exec(
             *words, env=product.environment | surroundings, stdout=asyncio.subprocess.PIPE
         )
         out, _ = await watching.communicate()
-        told.append((watching.returncode, out.decode()))
+        results.append((watching.returncode, out.decode()))
 
-    assert [status for status, _ in told] == [0, 1]
-    assert "loss 0.5 (step 7)" in told[0][1]
-    assert "COMPLETED" in told[0][1].splitlines()[-1]
-    assert "node 0 exited with status 3" in told[1][1].splitlines()[-1]
+    assert [status for status, _ in results] == [0, 1]
+    assert "loss 0.5 (step 7)" in results[0][1]
+    assert "COMPLETED" in results[0][1].splitlines()[-1]
+    assert "node 0 exited with status 3" in results[1][1].splitlines()[-1]

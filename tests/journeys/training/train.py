@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 
 Weights = list[np.ndarray]
-RANK, NODES = int(os.environ["TOLLGATE_NODE_RANK"]), int(os.environ["TOLLGATE_NODE_COUNT"])
+RANK = int(os.environ["TOLLGATE_NODE_RANK"])
+NODES = int(os.environ["TOLLGATE_NODE_COUNT"])
 CHECKPOINTS = Path(os.environ["TOLLGATE_CHECKPOINT_DIR"])
-STEPS, EVERY = int(os.environ["STEPS"]), int(os.environ.get("CHECKPOINT_EVERY", "100"))
+STEPS = int(os.environ["STEPS"])
+EVERY = int(os.environ.get("CHECKPOINT_EVERY", "100"))
 PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 RATE = 0.02
 
@@ -38,12 +40,12 @@ def main() -> None:
         time.sleep(PAUSE_S)
 
 
-def backward(weights: Weights, x: np.ndarray, wanted: np.ndarray) -> tuple[float, Weights]:
+def backward(weights: Weights, x: np.ndarray, expected: np.ndarray) -> tuple[float, Weights]:
     """The mean squared error of a batch, and the gradients of the weights."""
     first, first_bias, second, second_bias, last = weights
     one = np.tanh(x @ first + first_bias)
     two = np.tanh(one @ second + second_bias)
-    error = two @ last - wanted
+    error = two @ last - expected
     at_two = (2 / len(x) * error) @ last.T * (1 - two**2)
     at_one = at_two @ second.T * (1 - one**2)
     last_gradient = two.T @ (2 / len(x) * error)
@@ -53,15 +55,15 @@ def backward(weights: Weights, x: np.ndarray, wanted: np.ndarray) -> tuple[float
 
 def resumed() -> tuple[int, Weights]:
     """The last complete checkpoint's step and weights, else a fresh start."""
-    found = sorted(path.parent for path in CHECKPOINTS.glob("step-*/.complete"))
-    if not found:
+    folders = sorted(path.parent for path in CHECKPOINTS.glob("step-*/.complete"))
+    if not folders:
         source = np.random.default_rng(7)
         shapes = [(1, 64), (64,), (64, 64), (64,), (64, 1)]
         print("starts from nothing")
         return 0, [source.normal(0, 1 / 8, shape) for shape in shapes]
-    with np.load(found[-1] / "weights.npz") as stored:
+    with np.load(folders[-1] / "weights.npz") as stored:
         weights = [stored[f"arr_{number}"] for number in range(5)]
-    step = int(found[-1].name.removeprefix("step-"))
+    step = int(folders[-1].name.removeprefix("step-"))
     print(f"resumes from step {step}")
     return step, weights
 

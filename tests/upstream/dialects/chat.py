@@ -176,14 +176,14 @@ def frames(body: Json, prompt: Prompt, answer: Answer) -> Iterator[bytes]:
 
 
 def chunks(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
-    asked = bool((body.get("stream_options") or {}).get("include_usage"))
+    asks_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     common: Json = {
         "id": f"chatcmpl-{prompt.answer_id}",
         "object": "chat.completion.chunk",
         "created": CREATED,
         "model": prompt.model,
     }
-    common |= {"service_tier": "default", "system_fingerprint": None} | ({"usage": None} if asked else {})
+    common |= {"service_tier": "default", "system_fingerprint": None} | ({"usage": None} if asks_usage else {})
     for delta in deltas(answer):
         yield common | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
     if answer.cut_by:
@@ -191,7 +191,7 @@ def chunks(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
         return
     ending = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": FINISH_REASONS[answer.stop]}
     yield common | {"choices": [ending]}
-    if asked:
+    if asks_usage:
         yield common | {"choices": [], "usage": usage(answer)}
 
 
@@ -209,8 +209,8 @@ def deltas(answer: Answer) -> Iterator[Json]:
             case ToolCall():
                 yield {"tool_calls": [{"index": number} | _call(part, "")]}
                 for piece in pieces(_given(part)) if part.custom else json_pieces(part.arguments):
-                    given = {"custom": {"input": piece}} if part.custom else {"function": {"arguments": piece}}
-                    yield {"tool_calls": [{"index": number} | given]}
+                    input_delta = {"custom": {"input": piece}} if part.custom else {"function": {"arguments": piece}}
+                    yield {"tool_calls": [{"index": number} | input_delta]}
                 number += 1
 
 

@@ -1,4 +1,4 @@
-"""What the vendor of Chat Completions refuses, in a request."""
+"""Checks of requests that the vendor of Chat Completions makes."""
 
 import re
 from typing import Any
@@ -66,12 +66,12 @@ def _check_tools(body: Json) -> None:
 def _check_format(body: Json) -> None:
     format = body.get("response_format") or {}
     if format.get("type") == "json_schema":
-        wanted = format["json_schema"]
+        schema_format = format["json_schema"]
         param = "response_format.json_schema"
-        require(bool(NAME.fullmatch(wanted["name"])), f"must match {NAME.pattern}", f"{param}.name")
-        require(isinstance(wanted.get("schema"), dict), "is required", f"{param}.schema")
-        if wanted.get("strict"):
-            require_closed_objects(wanted["schema"], f"{param}.schema", all_required=True)
+        require(bool(NAME.fullmatch(schema_format["name"])), f"must match {NAME.pattern}", f"{param}.name")
+        require(isinstance(schema_format.get("schema"), dict), "is required", f"{param}.schema")
+        if schema_format.get("strict"):
+            require_closed_objects(schema_format["schema"], f"{param}.schema", all_required=True)
     if format.get("type") == "json_object":
         require("json" in str(body["messages"]).lower(), "must contain the word 'json'", "messages")
 
@@ -98,15 +98,15 @@ def _check_message(message: Json, param: str) -> None:
         return
     calls = message.get("tool_calls")
     require(calls is None or bool(calls), "must not be empty", f"{param}.tool_calls")
-    said = message.get("content") is not None or bool(message.get("refusal")) or bool(calls)
-    require(said, "must have content or tool calls", param)
+    has_content = message.get("content") is not None or bool(message.get("refusal")) or bool(calls)
+    require(has_content, "must have content or tool calls", param)
     for number, call in enumerate(calls or ()):
         where = f"{param}.tool_calls.{number}"
         require(0 < len(call["id"]) <= MAX_CALL_ID, f"must have at most {MAX_CALL_ID} characters", f"{where}.id")
-        called = call[call["type"]]
-        require(bool(NAME.fullmatch(called["name"])), f"must match {NAME.pattern}", f"{where}.{call['type']}.name")
+        target = call[call["type"]]
+        require(bool(NAME.fullmatch(target["name"])), f"must match {NAME.pattern}", f"{where}.{call['type']}.name")
         if call["type"] == "function":
-            json_object(called["arguments"], f"{where}.function.arguments")
+            json_object(target["arguments"], f"{where}.function.arguments")
 
 
 def _check_content(content: Any, param: str) -> None:

@@ -83,8 +83,8 @@ def _content(content: Any) -> Iterator[Part]:
             case "tool_use":
                 yield ToolCall(block["id"], block["name"], block["input"])
             case "tool_result":
-                said = (part for part in _content(block.get("content")) if isinstance(part, Text | Image | Document))
-                yield ToolResult(block["tool_use_id"], tuple(said), bool(block.get("is_error")))
+                results = (part for part in _content(block.get("content")) if isinstance(part, Text | Image | Document))
+                yield ToolResult(block["tool_use_id"], tuple(results), bool(block.get("is_error")))
 
 
 def _named(source: Json) -> str:
@@ -152,9 +152,9 @@ def frames(body: Json, prompt: Prompt, answer: Answer) -> Iterator[bytes]:
 
 
 def events(_: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
-    begun = usage(answer) | {"output_tokens": 1}
+    usage_so_far = usage(answer) | {"output_tokens": 1}
     unended: Json = {"content": [], "stop_reason": None, "stop_sequence": None, "stop_details": None}
-    yield {"type": "message_start", "message": _message(prompt) | unended | {"usage": begun}}
+    yield {"type": "message_start", "message": _message(prompt) | unended | {"usage": usage_so_far}}
     yield {"type": "ping"}
     for index, block in enumerate(_blocks(answer)):
         yield from _block_events(index, block)
@@ -167,8 +167,8 @@ def events(_: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
 
 
 def _block_events(index: int, block: Json) -> Iterator[Json]:
-    begun, deltas = _begun(block)
-    yield {"type": "content_block_start", "index": index, "content_block": begun}
+    start, deltas = _begun(block)
+    yield {"type": "content_block_start", "index": index, "content_block": start}
     yield from ({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
     yield {"type": "content_block_stop", "index": index}
 

@@ -1,4 +1,4 @@
-"""What the vendor of Messages refuses, in a request."""
+"""Checks of requests that the vendor of Messages makes."""
 
 import re
 from typing import Any
@@ -115,29 +115,29 @@ def _check_turns(combined: list[Json]) -> None:
     require(bool(combined), "at least one message is required", "messages")
     require(combined[0]["role"] != "assistant", 'first message must use the "user" role', "messages")
     uses: set[str] = set()
-    called: list[str] = []
+    call_ids: list[str] = []
     for number, turn in enumerate(combined):
         param = f"messages.{number}"
         last = number == len(combined) - 1
         require(bool(turn["content"]), "all messages must have non-empty content", param)
-        _check_results(turn, called, param)
-        called = [block["id"] for block in turn["content"] if block["type"] == "tool_use"]
-        require(not uses.intersection(called) and len(set(called)) == len(called), "ids must be unique", param)
-        uses.update(called)
+        _check_results(turn, call_ids, param)
+        call_ids = [block["id"] for block in turn["content"] if block["type"] == "tool_use"]
+        require(not uses.intersection(call_ids) and len(set(call_ids)) == len(call_ids), "ids must be unique", param)
+        uses.update(call_ids)
         for index, block in enumerate(turn["content"]):
             _check_block(block, turn["role"], f"{param}.content.{index}")
         if last and turn["role"] == "assistant" and turn["content"][-1]["type"] == "text":
             text = turn["content"][-1]["text"]
             require(text == text.rstrip(), "final assistant content cannot end with trailing whitespace", param)
-    require(not called, f"`tool_use` ids were found without `tool_result` blocks immediately after: {called}")
+    require(not call_ids, f"`tool_use` ids were found without `tool_result` blocks immediately after: {call_ids}")
 
 
-def _check_results(turn: Json, called: list[str], param: str) -> None:
+def _check_results(turn: Json, call_ids: list[str], param: str) -> None:
     kinds = [block["type"] for block in turn["content"]]
     answered = [block["tool_use_id"] for block in turn["content"] if block["type"] == "tool_result"]
-    missing = sorted(set(called) - set(answered))
+    missing = sorted(set(call_ids) - set(answered))
     require(not missing, f"`tool_use` ids were found without `tool_result` blocks immediately after: {missing}", param)
-    unknown = sorted(set(answered) - set(called))
+    unknown = sorted(set(answered) - set(call_ids))
     require(not unknown, f"unexpected `tool_use_id` found in `tool_result` blocks: {unknown}", param)
     require(len(set(answered)) == len(answered), "each tool_use must have a single result", param)
     first = kinds[: len(answered)]
@@ -172,8 +172,8 @@ def _check_block(block: Json, role: str, param: str) -> None:
 
 def _check_source(source: Json, kind: str, param: str) -> None:
     if source["type"] == "base64":
-        known = IMAGES if kind == "image" else ("application/pdf",)
-        require(source["media_type"] in known, f"must be one of {known}", f"{param}.media_type")
+        media_types = IMAGES if kind == "image" else ("application/pdf",)
+        require(source["media_type"] in media_types, f"must be one of {media_types}", f"{param}.media_type")
         require(bool(decoded(source["data"], f"{param}.data")), "must not be empty", f"{param}.data")
     if source["type"] == "url" and not source["url"].startswith("https://"):
         raise RefusedError("Only HTTPS URLs are supported", f"{param}.url")

@@ -1,4 +1,4 @@
-"""How a scripted vendor refuses a request, and the checks that several vendors make."""
+"""Refusals of scripted vendors, and the checks that several vendors make."""
 
 import base64
 import binascii

@@ -45,7 +45,7 @@ ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
-"""What an answer repeats of its request, and what it says where the request is silent."""
+"""The members of a request that its answer repeats, with their values for a request that lacks them."""
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ ECHOED: Json = {
 def read(body: Json) -> Prompt:
     """The prompt of a request that `responses_checks` passed."""
     format = (body.get("text") or {}).get("format") or {}
-    limits = {name: body.get(given) for name, given in _LIMITS.items()}
+    limits = {name: body.get(member) for name, member in _LIMITS.items()}
     items = body["input"]
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -85,8 +85,8 @@ def _parts(item: Json) -> Iterator[tuple[str, Part]]:
         case "custom_tool_call":
             yield "assistant", ToolCall(item["call_id"], item["name"], {"input": item["input"]}, custom=True)
         case "function_call_output" | "custom_tool_call_output":
-            said = (part for part in _content(item["output"]) if isinstance(part, Text | Image | Document))
-            yield "tool", ToolResult(item["call_id"], tuple(said))
+            outputs = (part for part in _content(item["output"]) if isinstance(part, Text | Image | Document))
+            yield "tool", ToolResult(item["call_id"], tuple(outputs))
         case "reasoning" if item.get("encrypted_content"):
             yield "assistant", decrypted(item["encrypted_content"])
 
@@ -132,7 +132,7 @@ def _tool_choice(choice: Any) -> str:
 
 
 def encrypted(part: Thinking | RedactedThinking) -> str:
-    """What only the vendor can read: the thought with its signature."""
+    """Encode the thought and its signature in a form that only the vendor reads."""
     if isinstance(part, RedactedThinking):
         return part.data
     return base64.b64encode(json.dumps([part.text, part.signature]).encode()).decode()
@@ -198,20 +198,20 @@ def _begun(body: Json, prompt: Prompt) -> Json:
 
 def _items(body: Json, answer: Answer) -> Iterator[Json]:
     """The output items. The texts of one answer are parts of one message."""
-    said = [part for part in answer.parts if isinstance(part, Text | Refusal)]
+    texts = [part for part in answer.parts if isinstance(part, Text | Refusal)]
     for number, part in enumerate(answer.parts):
         match part:
             case Thinking() | RedactedThinking():
                 yield _reasoning(body, number, part)
             case ToolCall(id, name, arguments, True):
-                called = {"call_id": f"call_{id}", "name": name, "input": arguments["input"]}
-                yield {"type": "custom_tool_call", "id": f"ctc_{id}"} | called | _space(body, name)
+                details = {"call_id": f"call_{id}", "name": name, "input": arguments["input"]}
+                yield {"type": "custom_tool_call", "id": f"ctc_{id}"} | details | _space(body, name)
             case ToolCall(id, name, arguments):
-                called = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
-                yield {"type": "function_call", "id": f"fc_{id}", "status": "completed"} | called | _space(body, name)
-            case Text() | Refusal() if part is said[0]:
+                details = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
+                yield {"type": "function_call", "id": f"fc_{id}", "status": "completed"} | details | _space(body, name)
+            case Text() | Refusal() if part is texts[0]:
                 status = "incomplete" if answer.stop == "length" else "completed"
-                content = [_part(one) for one in said]
+                content = [_part(one) for one in texts]
                 yield {"type": "message", "id": "msg_Ab9", "status": status, "role": "assistant", "content": content}
 
 
@@ -223,8 +223,8 @@ def _space(body: Json, name: str) -> Json:
 
 def _reasoning(body: Json, number: int, part: Thinking | RedactedThinking) -> Json:
     wants_summary = (body.get("reasoning") or {}).get("summary") is not None
-    told = [{"type": "summary_text", "text": part.text}] if isinstance(part, Thinking) and wants_summary else []
-    item: Json = {"type": "reasoning", "id": f"rs_{number}Ab9", "summary": told}
+    summary = [{"type": "summary_text", "text": part.text}] if isinstance(part, Thinking) and wants_summary else []
+    item: Json = {"type": "reasoning", "id": f"rs_{number}Ab9", "summary": summary}
     return item | ({"encrypted_content": encrypted(part)} if ENCRYPTED in (body.get("include") or ()) else {})
 
 
@@ -247,21 +247,21 @@ def events(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
 
 
 def _unnumbered(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
-    begun = _begun(body, prompt)
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
+    head = _begun(body, prompt)
+    yield {"type": "response.created", "response": head}
+    yield {"type": "response.in_progress", "response": head}
     for index, item in enumerate(_items(body, answer)):
-        started, between = _EVENTS[item["type"]](item)
-        yield {"type": "response.output_item.added", "output_index": index, "item": started}
-        sent = [event for event in between if not (answer.cut_by and event["type"].endswith(".done"))]
-        yield from (event | {"output_index": index, "item_id": item["id"]} for event in sent)
+        start, between = _EVENTS[item["type"]](item)
+        yield {"type": "response.output_item.added", "output_index": index, "item": start}
+        complete_events = [event for event in between if not (answer.cut_by and event["type"].endswith(".done"))]
+        yield from (event | {"output_index": index, "item_id": item["id"]} for event in complete_events)
         if not answer.cut_by:
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
     if answer.cut_by:
         message = FAILURES[answer.cut_by].message
         yield {"type": "error", "code": "server_error", "message": message, "param": None}
         reason = {"code": "server_error", "message": message}
-        yield {"type": "response.failed", "response": begun | {"status": "failed", "error": reason}}
+        yield {"type": "response.failed", "response": head | {"status": "failed", "error": reason}}
         return
     ending = "incomplete" if answer.stop == "length" else "completed"
     yield {"type": f"response.{ending}", "response": whole(body, prompt, answer)}

@@ -1,4 +1,4 @@
-"""What the vendor of Responses refuses, in a request. It stores nothing, so it knows no earlier response."""
+"""Checks of requests that the vendor of Responses makes. It stores nothing, so it knows no earlier response."""
 
 import re
 from typing import Any
@@ -47,14 +47,14 @@ def _as_typed(items: Any) -> Any:
     """The input without what Codex sends and the SDK's types lack: ids of input messages, `content: null`."""
     if not isinstance(items, list):
         return items
-    given = (
+    without_ids = (
         {name: value for name, value in item.items() if name != "id"} if _is_given(item) else item for item in items
     )
-    return [{name: value for name, value in item.items() if (name, value) != ("content", None)} for item in given]
+    return [{name: value for name, value in item.items() if (name, value) != ("content", None)} for item in without_ids]
 
 
 def _is_given(item: Json) -> bool:
-    """Whether it is a message that did not come from the model."""
+    """Return whether the item is a message that did not come from the model."""
     return item.get("type") == "message" and item.get("role") != "assistant"
 
 
@@ -96,9 +96,11 @@ def _check_calls(items: list[Json]) -> None:
         if item.get("type") in ("function_call", "custom_tool_call"):
             open_calls.add(item["call_id"])
         if item.get("type") in ("function_call_output", "custom_tool_call_output"):
-            known = item["call_id"] in open_calls
+            is_open = item["call_id"] in open_calls
             require(
-                known, f"No tool call found for function call output with call_id {item['call_id']}", f"input.{number}"
+                is_open,
+                f"No tool call found for function call output with call_id {item['call_id']}",
+                f"input.{number}",
             )
             open_calls.discard(item["call_id"])
     require(not open_calls, f"No tool output found for function call {sorted(open_calls)}", "input")

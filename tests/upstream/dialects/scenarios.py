@@ -1,4 +1,4 @@
-"""What the scripted vendors say, told in no dialect.
+"""Scripts of the vendors' answers, told in no dialect.
 
 A scenario is chosen by a marker in a user's text, `[[scenario:parallel-tools]]`, which survives every translation. The
 next turn of a tool loop is recognised by its tool results.
@@ -26,7 +26,7 @@ WEATHER: Json = {"city": "Paris", "celsius": 21}
 REFUSAL = "I cannot help with that."
 STOP_SEQUENCE = "END"
 ATTACHED = "(see the attachment below)"
-"""What Tollgate writes as the text of a result that has none."""
+"""Text that Tollgate writes for a result that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,20 @@ class ToolCall:
     id: str
     name: str
     arguments: Json
-    """For a custom tool, `{"input": text}`."""
+    """The input of the call; `{"input": text}` for a custom tool."""
     custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Its media type and digest, or its URL."""
+    """An image: its media type and digest, or its URL."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Its media type and digest, its text, or its URL."""
+    """A document: its media type and digest, its text, or its URL."""
 
     content: str
 
@@ -95,7 +95,7 @@ class Tool:
     schema: Json
     strict: bool
     custom: bool = False
-    """Whether it takes plain text."""
+    """True for a tool that takes plain text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Prompt:
     def scenario(self) -> tuple[str, str]:
         """The name and the argument of the last marker."""
         texts = [part.text for role, part in self.parts if role == "user" and isinstance(part, Text)]
-        found = [match for text in texts for match in MARKER.finditer(text)]
-        return (found[-1][1], found[-1][2] or "") if found else ("plain", "")
+        matches = [match for text in texts for match in MARKER.finditer(text)]
+        return (matches[-1][1], matches[-1][2] or "") if matches else ("plain", "")
 
     @property
     def answer_id(self) -> str:
@@ -143,8 +143,8 @@ class Prompt:
             else:
                 break
         if results and attached:
-            said = [part for part in results[-1].content if part != Text(ATTACHED)]
-            results[-1] = replace(results[-1], content=(*said, *attached))
+            contents = [part for part in results[-1].content if part != Text(ATTACHED)]
+            results[-1] = replace(results[-1], content=(*contents, *attached))
         return results
 
 
@@ -192,7 +192,7 @@ def signed(text: str) -> str:
 
 
 def respond(prompt: Prompt) -> Answer | Failure:
-    """What every vendor says to this prompt. KeyError for an unknown scenario."""
+    """Return every vendor's answer to this prompt. KeyError for an unknown scenario."""
     name, _ = prompt.scenario
     if name in FAILURES:
         return FAILURES[name]
@@ -226,8 +226,8 @@ def _parallel_tools(prompt: Prompt) -> Answer:
 
 
 def _thinking_tools(prompt: Prompt) -> Answer:
-    called = _calls(prompt, CITIES[:1])
-    return called if prompt.results else Answer((Thinking(THOUGHT), *called.parts), called.stop, called.tokens)
+    answer = _calls(prompt, CITIES[:1])
+    return answer if prompt.results else Answer((Thinking(THOUGHT), *answer.parts), answer.stop, answer.tokens)
 
 
 def _calls(prompt: Prompt, cities: tuple[str, ...]) -> Answer:
@@ -235,14 +235,14 @@ def _calls(prompt: Prompt, cities: tuple[str, ...]) -> Answer:
     if prompt.results or not prompt.tools or prompt.tool_choice == "none":
         return _says(Text(f"The tools said: {json.dumps([understood(part) for part in prompt.results])}"))
     name = prompt.tool_choice if prompt.tool_choice not in ("auto", "required") else prompt.tools[0].name
-    made = cities if prompt.parallel else cities[:1]
-    calls = [ToolCall(f"{number + 1}Ab9", name, {"city": city}) for number, city in enumerate(made)]
+    cities_called = cities if prompt.parallel else cities[:1]
+    calls = [ToolCall(f"{number + 1}Ab9", name, {"city": city}) for number, city in enumerate(cities_called)]
     return _says(*calls, stop="tools")
 
 
 def _text_and_tool(prompt: Prompt) -> Answer:
-    called = _one_tool(prompt)
-    return called if prompt.results else Answer((Text("Let me look."), *called.parts), called.stop, called.tokens)
+    answer = _one_tool(prompt)
+    return answer if prompt.results else Answer((Text("Let me look."), *answer.parts), answer.stop, answer.tokens)
 
 
 def _structured(prompt: Prompt) -> Answer:
@@ -308,9 +308,13 @@ def _scripted(prompt: Prompt) -> Answer | Failure:
     begins = list(accumulate((len(turn["calls"]) for turn in turns), initial=0))
     number = begins.index(answered) if answered in begins else 0
     turn = turns[number] | ({} if answered in begins else {"expects": [f"not {answered} results"]})
-    known = json.dumps([understood(part) for _, part in prompt.parts if part != Text(script)], ensure_ascii=False)
-    if lost := [text for text in turn["expects"] if text not in known]:
-        return Failure(f"The conversation lacks {lost}.", 400, "invalid_request_error", 400, "invalid_request_error")
+    conversation = json.dumps(
+        [understood(part) for _, part in prompt.parts if part != Text(script)], ensure_ascii=False
+    )
+    if missing_texts := [text for text in turn["expects"] if text not in conversation]:
+        return Failure(
+            f"The conversation lacks {missing_texts}.", 400, "invalid_request_error", 400, "invalid_request_error"
+        )
     offered = [next(tool for tool in prompt.tools if tool.name.endswith(name)) for name, _ in turn["calls"]]
     calls = [
         ToolCall(f"{number}x{n}Ab9", tool.name, arguments, tool.custom)
@@ -386,14 +390,14 @@ def understood(part: Part, numbers: dict[str, str] | None = None) -> Any:
         case ToolCall(id, name, arguments):
             return {"call": name, "arguments": arguments, "id": (numbers or {}).get(id)}
         case ToolResult(id, content, is_error):
-            said = [understood(item) for item in content]
-            if is_error and said:  # a dialect without a member for it says so in the text
-                said[0] = f"Error: {said[0]}"
-            return {"result": said, "id": (numbers or {}).get(id)}
+            contents = [understood(item) for item in content]
+            if is_error and contents:  # a dialect without a member for it says so in the text
+                contents[0] = f"Error: {contents[0]}"
+            return {"result": contents, "id": (numbers or {}).get(id)}
 
 
 def digest(media_type: str, data: bytes) -> str:
-    """How an image or a document is named in a prompt."""
+    """Return the name of an image or a document in a prompt."""
     return f"{media_type} {hashlib.sha256(data).hexdigest()[:16]}"
 
 

@@ -60,20 +60,20 @@ def _is_required(hint: Any) -> bool:
 
 def _of_union(value: Any, kinds: tuple[Any, ...], path: str) -> list[Mismatch]:
     """The mismatches with the kind that fits best: the one that goes wrong at the deepest place."""
-    found = [mismatches(value, kind, path) for kind in kinds]
-    return min(found, key=lambda one: (bool(one), -max((m.path.count(".") for m in one), default=0), len(one)))
+    alternatives = [mismatches(value, kind, path) for kind in kinds]
+    return min(alternatives, key=lambda one: (bool(one), -max((m.path.count(".") for m in one), default=0), len(one)))
 
 
 def _of_dict(value: Any, kind: Any, path: str) -> list[Mismatch]:
     if not isinstance(value, dict):
         return [Mismatch(path, "must be an object")]
-    return [found for name, member in value.items() for found in mismatches(member, kind, _join(path, name))]
+    return [mismatch for name, member in value.items() for mismatch in mismatches(member, kind, _join(path, name))]
 
 
 def _of_list(value: Any, kind: Any, path: str) -> list[Mismatch]:
     if not isinstance(value, list):
         return [Mismatch(path, "must be an array")]
-    return [found for n, item in enumerate(value) for found in mismatches(item, kind, _join(path, str(n)))]
+    return [mismatch for n, item in enumerate(value) for mismatch in mismatches(item, kind, _join(path, str(n)))]
 
 
 def _of_members(value: Any, kind: Any, path: str) -> list[Mismatch]:
@@ -82,10 +82,10 @@ def _of_members(value: Any, kind: Any, path: str) -> list[Mismatch]:
     return list(_each_member(value, members(kind), path))
 
 
-def _each_member(value: dict[str, Any], known: dict[str, tuple[Any, bool]], path: str) -> Iterator[Mismatch]:
-    for name in value.keys() - known.keys():
+def _each_member(value: dict[str, Any], members: dict[str, tuple[Any, bool]], path: str) -> Iterator[Mismatch]:
+    for name in value.keys() - members.keys():
         yield Mismatch(_join(path, name), "is not a member of this object")
-    for name, (kind, required) in known.items():
+    for name, (kind, required) in members.items():
         if name in value:
             yield from mismatches(value[name], kind, _join(path, name))
         elif required:

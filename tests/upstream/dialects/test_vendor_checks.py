@@ -118,7 +118,7 @@ def refusal(check: Any, body: Json) -> str:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value", "field"),
     [
         ("messages.3", None, "without an answer"),
         ("messages.2", None, "messages.2.tool_call_id"),
@@ -142,11 +142,11 @@ def refusal(check: Any, body: Json) -> str:
         ("stream_options", {"include_usage": True}, "stream_options"),
     ],
 )
-def test_chat_vendor_refuses(path: str, value: Any, named: str) -> None:
+def test_chat_vendor_refuses(path: str, value: Any, field: str) -> None:
     body = changed(CHAT, path, value)
     if path == "tools":
         body |= {"tool_choice": "auto"}
-    assert named in refusal(chat_checks.check, body)
+    assert field in refusal(chat_checks.check, body)
 
 
 THINKING: Json = {"type": "enabled", "budget_tokens": 1024}
@@ -159,7 +159,7 @@ def thinking(*blocks: Json, **members: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value", "field"),
     [
         ("max_tokens", None, "max_tokens"),
         ("temperature", 1.5, "temperature"),
@@ -184,8 +184,8 @@ def thinking(*blocks: Json, **members: Any) -> Json:
         ("thinking", THINKING, "thinking.budget_tokens"),
     ],
 )
-def test_messages_vendor_refuses(path: str, value: Any, named: str) -> None:
-    assert named in refusal(messages_checks.check, changed(MESSAGES, path, value))
+def test_messages_vendor_refuses(path: str, value: Any, field: str) -> None:
+    assert field in refusal(messages_checks.check, changed(MESSAGES, path, value))
 
 
 def test_messages_vendor_wants_its_own_thoughts_back_before_tool_use() -> None:
@@ -198,7 +198,7 @@ def test_messages_vendor_wants_its_own_thoughts_back_before_tool_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "named"),
+    ("members", "field"),
     [
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"temperature": 0.5}, "temperature"),
@@ -206,9 +206,9 @@ def test_messages_vendor_wants_its_own_thoughts_back_before_tool_use() -> None:
         ({"max_tokens": 1024}, "budget_tokens"),
     ],
 )
-def test_messages_vendor_refuses_beside_thinking(members: Json, named: str) -> None:
+def test_messages_vendor_refuses_beside_thinking(members: Json, field: str) -> None:
     thought = {"type": "thinking", "thinking": THOUGHT, "signature": signed(THOUGHT)}
-    assert named in refusal(messages_checks.check, thinking(thought, **members))
+    assert field in refusal(messages_checks.check, thinking(thought, **members))
 
 
 def test_messages_vendor_wants_results_first_in_their_turn() -> None:
@@ -228,7 +228,7 @@ def test_messages_vendor_takes_four_cache_breakpoints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value", "field"),
     [
         ("input.2", None, "No tool output found"),
         ("input.1", None, "No tool call found"),
@@ -246,9 +246,9 @@ def test_messages_vendor_takes_four_cache_breakpoints() -> None:
         ("tool_choice", {"type": "function", "name": "g"}, "tool_choice"),
     ],
 )
-def test_responses_vendor_refuses(path: str, value: Any, named: str) -> None:
+def test_responses_vendor_refuses(path: str, value: Any, field: str) -> None:
     problem = refusal(responses_checks.check, changed(RESPONSES, path, value))
-    assert named in problem
+    assert field in problem
 
 
 def test_responses_vendor_takes_back_only_reasoning_that_it_encrypted() -> None:
@@ -263,11 +263,16 @@ def test_responses_vendor_takes_back_only_reasoning_that_it_encrypted() -> None:
 
 
 def test_responses_takes_what_codex_sends_beside_the_types_of_the_sdk() -> None:
-    given = {"type": "message", "id": "msg_1", "role": "developer", "content": [{"type": "input_text", "text": "Hi"}]}
+    developer_message = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "developer",
+        "content": [{"type": "input_text", "text": "Hi"}],
+    }
     thought: Json = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
     thought |= {"encrypted_content": responses.encrypted(Thinking(THOUGHT))}
     body = copy_of(RESPONSES) | {"client_metadata": {"thread_id": "t"}}
-    body["input"] = [given, thought, *body["input"]]
+    body["input"] = [developer_message, thought, *body["input"]]
     responses_checks.check(body)
     body["input"].append({"type": "message", "role": "user", "content": [{"type": "output_text", "text": "Hi"}]})
     with pytest.raises(RefusedError):

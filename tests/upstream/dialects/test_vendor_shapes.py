@@ -41,8 +41,8 @@ SAYS_SOMETHING = sorted(SCENARIOS)
 def prompt_of(scenario: str, *more: Any, **members: Any) -> Prompt:
     parts = (("user", Text(f"[[scenario:{scenario}]]")), *more)
     tool = Tool("get_weather", None, {"type": "object", "properties": {"city": {"type": "string"}}}, False)
-    known: Json = {"tools": (tool,), "thinks": True, "limits": {"stop": [STOP_SEQUENCE]}}
-    return Prompt("m", False, parts, **(known | members))
+    defaults: Json = {"tools": (tool,), "thinks": True, "limits": {"stop": [STOP_SEQUENCE]}}
+    return Prompt("m", False, parts, **(defaults | members))
 
 
 def answer_of(prompt: Prompt) -> Answer:
@@ -52,8 +52,8 @@ def answer_of(prompt: Prompt) -> Answer:
 
 
 def check(value: Json, kind: Any) -> None:
-    found = [one for one in mismatches(value, kind) if one.path.rpartition(".")[2] not in EXTENSIONS]
-    assert not found, (found, value)
+    problems = [one for one in mismatches(value, kind) if one.path.rpartition(".")[2] not in EXTENSIONS]
+    assert not problems, (problems, value)
 
 
 @pytest.mark.parametrize("scenario", SAYS_SOMETHING)
@@ -88,8 +88,8 @@ def test_each_streamed_event_has_the_shape_of_the_sdk(dialect: str, kind: Any, s
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_errors_have_the_shape_of_the_sdks(failure: str) -> None:
-    for told in (chat.failed(FAILURES[failure]), responses.failed(FAILURES[failure])):
-        check(told[1]["error"], ErrorObject)
+    for failure_answer in (chat.failed(FAILURES[failure]), responses.failed(FAILURES[failure])):
+        check(failure_answer[1]["error"], ErrorObject)
     check(messages.failed(FAILURES[failure])[1], MessagesErrorResponse)
 
 
@@ -108,7 +108,8 @@ def said(dialect: str, prompt: Prompt) -> Any:
 
 
 def _said_in_chat(body: Json) -> Any:
-    message, usage = body["choices"][0]["message"], body["usage"]
+    message = body["choices"][0]["message"]
+    usage = body["usage"]
     functions = [call["function"] for call in message.get("tool_calls", ())]
     calls = [(function["name"], json.loads(function["arguments"])) for function in functions]
     tokens = usage["prompt_tokens"], usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
@@ -116,7 +117,8 @@ def _said_in_chat(body: Json) -> Any:
 
 
 def _said_in_messages(body: Json) -> Any:
-    blocks, usage = body["content"], body["usage"]
+    blocks = body["content"]
+    usage = body["usage"]
     texts = [block["text"] for block in blocks if block["type"] == "text"]
     thoughts = [block["thinking"] for block in blocks if block["type"] == "thinking"]
     calls = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
@@ -128,12 +130,12 @@ def _said_in_messages(body: Json) -> Any:
 def _said_in_responses(body: Json) -> Any:
     parts = [part for item in body["output"] if item["type"] == "message" for part in item["content"]]
     texts = [part.get("text") or part.get("refusal") for part in parts]
-    told = [part["text"] for item in body["output"] if item["type"] == "reasoning" for part in item["summary"]]
+    summaries = [part["text"] for item in body["output"] if item["type"] == "reasoning" for part in item["summary"]]
     items = [item for item in body["output"] if item["type"] == "function_call"]
     calls = [(item["name"], json.loads(item["arguments"])) for item in items]
     usage = body["usage"]
     tokens = usage["input_tokens"], usage["output_tokens"], usage["input_tokens_details"]["cached_tokens"]
-    return "".join(texts), "".join(told), calls, tokens
+    return "".join(texts), "".join(summaries), calls, tokens
 
 
 READERS: dict[str, Callable[[Json], Any]] = {
@@ -175,9 +177,9 @@ def test_script_goes_on_when_all_calls_have_results_that_say_what_it_expects() -
     ]
 
     def answered(*results: str) -> Answer | Failure:
-        said = [("tool", ToolResult(str(number), (Text(text),))) for number, text in enumerate(results)]
+        result_parts = [("tool", ToolResult(str(number), (Text(text),))) for number, text in enumerate(results)]
         script = ("user", Text(f"[[scenario:scripted]] {json.dumps(turns)}"))
-        return respond(prompt_of("plain", script, *said))
+        return respond(prompt_of("plain", script, *result_parts))
 
     first = answered()
     assert isinstance(first, Answer)
@@ -193,8 +195,8 @@ def test_responses_calls_a_tool_of_a_namespace_by_both_names() -> None:
     function = {"type": "function", "name": "close_agent", "strict": False, "parameters": {"type": "object"}}
     space = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [function]}
     turns = [{"expects": [], "says": "Closing.", "calls": [["close_agent", {}]]}]
-    asked = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
-    body: Json = {"model": "m", "input": [asked], "tools": [space]}
+    message = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
+    body: Json = {"model": "m", "input": [message], "tools": [space]}
     prompt = responses.read(body)
     [_, call] = responses.whole(body, prompt, answer_of(prompt))["output"]
     assert (call["namespace"], call["name"]) == ("agents", "close_agent")
@@ -202,15 +204,15 @@ def test_responses_calls_a_tool_of_a_namespace_by_both_names() -> None:
 
 def test_custom_tool_is_called_with_plain_text_in_both_dialects_of_openai() -> None:
     turns = [{"expects": [], "says": "Patching.", "calls": [["apply_patch", {"input": "*** Begin Patch"}]]}]
-    asked = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
-    body: Json = {"model": "m", "input": [asked], "tools": [{"type": "custom", "name": "apply_patch"}]}
+    message = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
+    body: Json = {"model": "m", "input": [message], "tools": [{"type": "custom", "name": "apply_patch"}]}
     prompt = responses.read(body)
     whole = responses.whole(body, prompt, answer_of(prompt))
     check(whole, Response)
     assert whole["output"][-1]["input"] == "*** Begin Patch"
     for event in responses.events(body, prompt, answer_of(prompt)):
         check(event, ResponseStreamEvent)
-    body = {"model": "m", "messages": [asked], "tools": [{"type": "custom", "custom": {"name": "apply_patch"}}]}
+    body = {"model": "m", "messages": [message], "tools": [{"type": "custom", "custom": {"name": "apply_patch"}}]}
     prompt = chat.read(body)
     completion = chat.whole(body, prompt, answer_of(prompt))
     check(completion, ChatCompletion)
@@ -218,9 +220,9 @@ def test_custom_tool_is_called_with_plain_text_in_both_dialects_of_openai() -> N
 
 
 def test_each_turn_of_a_conversation_has_another_id() -> None:
-    told = ("assistant", Text("42"))
+    turn = ("assistant", Text("42"))
     for dialect in DIALECTS:
-        prompts = (prompt_of("plain"), prompt_of("plain", told))
+        prompts = (prompt_of("plain"), prompt_of("plain", turn))
         first, second = (dialect.whole(BODY, prompt, answer_of(prompt))["id"] for prompt in prompts)
         assert first != second
 

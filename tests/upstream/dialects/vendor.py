@@ -16,7 +16,7 @@ ONCE = "-once"
 MODEL = "the-vendors-own-name"
 ACCESS_TOKEN = "ya29.minted-for-this-run"
 INPUT_TOKENS = 123
-"""What the vendor of Messages counts in every request."""
+"""Input tokens that the vendor of Messages counts in every request."""
 
 
 class Dialect(NamedTuple):
@@ -141,8 +141,8 @@ def _check_headers(exchange: Exchange, dialect: Dialect, body: Json) -> None:
     if dialect is MESSAGES and received.header("anthropic-version") is None:
         raise RefusedError("header is required", "anthropic-version")
     for name in messages_checks.BETA & body.keys() if dialect is MESSAGES else ():
-        asked = (received.header("anthropic-beta") or "").split(",")
-        if not any(beta.startswith(name.replace("_", "-")) for beta in asked):
+        betas = (received.header("anthropic-beta") or "").split(",")
+        if not any(beta.startswith(name.replace("_", "-")) for beta in betas):
             raise RefusedError("Extra inputs are not permitted", name)
 
 

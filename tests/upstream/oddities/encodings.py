@@ -92,8 +92,8 @@ def _lines() -> Iterator[Oddity]:
         MESSAGES: message_text("Hello", " there"),
         RESPONSES: response_text("Hello", " there"),
     }
-    for spoken, said in events.items():
-        lines = b"".join(orjson.dumps(event) + b"\n" for event in said)
+    for spoken, answer_events in events.items():
+        lines = b"".join(orjson.dumps(event) + b"\n" for event in answer_events)
         for form, pieces in {
             "": (lines[:50], lines[50:]),
             ", line by line": tuple(lines.splitlines(keepends=True)),
@@ -101,12 +101,12 @@ def _lines() -> Iterator[Oddity]:
             ", with blank lines": (b"\n" + lines.replace(b"\n", b"\n\n"),),
             ", without a last line feed": (lines[:-1],),
         }.items():
-            for asked in (True, False):
+            for is_stream in (True, False):
                 yield Oddity(
-                    name=f"{spoken}: events as lines of JSON{form}, asked for {'a stream' if asked else 'whole'}",
+                    name=f"{spoken}: events as lines of JSON{form}, asked for {'a stream' if is_stream else 'whole'}",
                     spoken=spoken,
                     sends=sends(*pieces, label="application/x-ndjson"),
-                    stream=asked,
+                    stream=is_stream,
                     seen={caller: Seen(has=(b" there",)) if caller == spoken else TEXT for caller in CALLERS},
                     billed=REPORTED,
                 )

@@ -32,20 +32,20 @@ _THEN: dict[Literal["stay", "close"], str] = {
 
 def _ends() -> Iterator[Oddity]:
     for spoken, events in _STREAMS.items():
-        seen = Seen(text="Hello there")
+        expected = Seen(text="Hello there")
         for then, says in _THEN.items():
             yield Oddity(
                 name=f"{spoken}: {says}",
                 spoken=spoken,
                 sends=sends(frames(*events), then=then),
-                seen=seen,
+                seen=expected,
                 billed=USED,
             )
             yield Oddity(
                 name=f"{spoken}: {says}, event by event",
                 spoken=spoken,
                 sends=sends(*map(frames, events), then=then),
-                seen=seen,
+                seen=expected,
                 billed=USED,
             )
         yield Oddity(

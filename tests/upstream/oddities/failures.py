@@ -25,7 +25,7 @@ ERROR = {"message": "overloaded", "type": "overloaded_error"}
 RESPONSES_ERROR = {"type": "error", "code": "server_error", "message": "overloaded"}
 REPORTED = Tokens(input=12, output=5)
 ENDINGS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete")
-"""What tells that an answer is complete, in each dialect."""
+"""Marks of a complete answer, in each dialect."""
 TOOL_USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
 ARGUMENTS = {"type": "input_json_delta", "partial_json": '{"a":'}
 FUNCTION_CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": ""}
@@ -34,9 +34,9 @@ CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f"
 
 def last_word(spoken: str, text: str) -> Mapping[str, Seen]:
     """The caller of the server's own dialect gets its bytes; to the others the failure is the last word."""
-    told = Seen(text=text, ended="failed", has=(b"overloaded",), lacks=ENDINGS)
+    failed_answer = Seen(text=text, ended="failed", has=(b"overloaded",), lacks=ENDINGS)
     passed = Seen(text=text, ended="failed", has=(b"overloaded",))
-    return {caller: passed if caller == spoken else told for caller in CALLERS}
+    return {caller: passed if caller == spoken else failed_answer for caller in CALLERS}
 
 
 def streams(spoken: str, text: list[Json], call: list[Json], failure: Json, form: str) -> Iterator[Oddity]:
@@ -54,7 +54,7 @@ def streams(spoken: str, text: list[Json], call: list[Json], failure: Json, form
         "after the answer": ([*whole, failure], "Hello", Counted(1) if spoken == RESPONSES else REPORTED),
         "twice": ([*text[:-4], failure, failure], "Hello", Counted(1)),
     }
-    for place, (events, seen, billed) in places.items():
+    for place, (events, seen_text, billed) in places.items():
         passes_text = spoken if place == "before all" and not is_last else ""
         yield Oddity(
             name=f"{spoken}: {form}, {place}",
@@ -62,7 +62,7 @@ def streams(spoken: str, text: list[Json], call: list[Json], failure: Json, form
             sends=sends(*(frames(event) for event in events), frames(*end)),
             seen={
                 caller: Seen(text="Hello", ended="failed") if caller == passes_text else each
-                for caller, each in last_word(spoken, seen).items()
+                for caller, each in last_word(spoken, seen_text).items()
             },
             billed=billed,
             logged=502,
@@ -156,13 +156,13 @@ def whole(name: str, answer: Json, spoken: str, passed: Seen) -> Iterator[Oddity
     usage = {"prompt_tokens": 12, "completion_tokens": 5, "input_tokens": 12, "output_tokens": 5}
     body = answer | {"model": TARGET_MODEL, "usage": usage}
     others = {caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in CALLERS if caller != spoken}
-    for seen, kind in (({spoken: passed}, "passed"), (others, "translated")):
+    for views, kind in (({spoken: passed}, "passed"), (others, "translated")):
         yield Oddity(
             name=f"{name}, {kind}",
             spoken=spoken,
             stream=False,
             sends=answer_json(200, body),
-            seen=seen,
+            seen=views,
             billed=REPORTED,
         )
 
@@ -177,11 +177,11 @@ def without_output() -> Iterator[Oddity]:
             seen={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
             billed=Tokens(),
         )
-        for place, begin, seen, billed in (("alone", [], "", Tokens()), ("after text", BEGUN, "Hello", Counted(1))):
+        for place, begin, text, billed in (("alone", [], "", Tokens()), ("after text", BEGUN, "Hello", Counted(1))):
             yield Oddity(
                 name=f"Chat: a frame has no output but {', '.join(body)}, {place}",
                 sends=sends(*map(frames, begin), frames(body, "[DONE]")),
-                seen={caller: each for caller, each in last_word("", seen).items() if caller != CHAT_COMPLETIONS},
+                seen={caller: each for caller, each in last_word("", text).items() if caller != CHAT_COMPLETIONS},
                 billed=billed,
                 logged=502,
             )

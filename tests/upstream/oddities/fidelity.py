@@ -37,7 +37,7 @@ def calls(*deltas: Json) -> Any:
 
 
 def seen_call(*arguments: str) -> dict[str, Seen]:
-    """What callers of other dialects than Chat Completions see of calls: the pieces of their arguments, in order."""
+    """Return the view that callers of the other dialects have of calls: the pieces of their arguments, in order."""
     pieces = tuple(b'"partial_json":%b' % orjson.dumps(piece) for piece in arguments)
     whole = b'"arguments":%b' % orjson.dumps("".join(arguments))
     return {MESSAGES: Seen(has=pieces), RESPONSES: Seen(has=(whole,))}
@@ -62,8 +62,8 @@ def message_whole(*content: Json, stop: str = "end_turn") -> Json:
 
 def message_stream(*blocks: tuple[Json, list[Json]]) -> Any:
     """A stream of these blocks, each with its deltas, between the first and the last events of a text."""
-    begun, *_, ending, stop = message_text()
-    events = [begun]
+    start, *_, ending, stop = message_text()
+    events = [start]
     for number, (block, deltas) in enumerate(blocks):
         events.append({"type": "content_block_start", "index": number, "content_block": block})
         events += [{"type": "content_block_delta", "index": number, "delta": delta} for delta in deltas]
@@ -87,7 +87,7 @@ FUNCTION = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "wea
 CLOCK = FUNCTION | {"id": "fc_2", "call_id": "c2", "name": "clock", "arguments": '{"b":2}'}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]}
 AT_ONCE = {CHAT_COMPLETIONS: Seen(text="Hello there"), MESSAGES: Seen(text="Hello there"), RESPONSES: Seen()}
-"""Of a text without deltas. A caller of the same dialect gets the server's own events."""
+"""Views of a text without deltas. A caller of the same dialect gets the server's own events."""
 BIG = "123456789012345678901234567890"
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
 

@@ -28,7 +28,7 @@ MEANINGS: dict[str, tuple[bytes, bytes]] = {
     "unload": (b'"stop_reason":"end_turn"', b'"status":"completed"'),
     "because": (b'"stop_reason":"end_turn"', b'"status":"completed"'),
 }
-"""What callers of Messages and of Responses read for each word."""
+"""Finish reasons that callers of Messages and of Responses read for each word."""
 
 
 def known(word: str, messages: bytes, responses: bytes) -> Iterator[Oddity]:
@@ -48,22 +48,22 @@ def known(word: str, messages: bytes, responses: bytes) -> Iterator[Oddity]:
 
 def broken(word: str) -> Iterator[Oddity]:
     has = (word.encode(),)
-    told = Seen(text="Hello", ended="failed", has=has, lacks=ENDINGS)
+    failed_stream = Seen(text="Hello", ended="failed", has=has, lacks=ENDINGS)
     error = Seen(status=502, ended="failed", has=has)
-    for stream, seen, sent in ((True, told, streamed(word)), (False, error, whole(word))):
+    for stream, view, behaviour in ((True, failed_stream, streamed(word)), (False, error, whole(word))):
         form = "streamed" if stream else "whole"
         yield Oddity(
             name=f"Chat: breaks off with {word}, {form}, passed",
             stream=stream,
-            sends=sent,
+            sends=behaviour,
             seen={CHAT_COMPLETIONS: Seen(text="Hello", has=has)},
             billed=REPORTED,
         )
         yield Oddity(
             name=f"Chat: breaks off with {word}, {form}, translated",
             stream=stream,
-            sends=sent,
-            seen={MESSAGES: seen, RESPONSES: seen},
+            sends=behaviour,
+            seen={MESSAGES: view, RESPONSES: view},
             billed=REPORTED,
             logged=502,
         )

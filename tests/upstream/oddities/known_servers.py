@@ -96,14 +96,14 @@ ERRORS: dict[str, tuple[int, Any]] = {
 
 
 def failures() -> Iterator[Oddity]:
-    for server, sent in FAILURES.items():
-        seen = dict(last_word(CHAT_COMPLETIONS, "Hello"))
-        if sent.startswith(b"error:"):  # clients of Chat Completions do not read this field
-            seen[CHAT_COMPLETIONS] = Seen(text="Hello", has=(SAID.encode(),))
+    for server, event in FAILURES.items():
+        views = dict(last_word(CHAT_COMPLETIONS, "Hello"))
+        if event.startswith(b"error:"):  # clients of Chat Completions do not read this field
+            views[CHAT_COMPLETIONS] = Seen(text="Hello", has=(SAID.encode(),))
         yield Oddity(
             name=f"{server}: fails amid the text",
-            sends=sends(b": keep-alive\n\n", frames(*BEGUN), sent),
-            seen=seen,
+            sends=sends(b": keep-alive\n\n", frames(*BEGUN), event),
+            seen=views,
             billed=Counted(1),
             logged=502,
         )
@@ -186,10 +186,10 @@ def streams() -> Iterator[Oddity]:
 
 def endings() -> Iterator[Oddity]:
     # ollama/ollama middleware/openai.go: an error amid the stream becomes a chunk that says nothing
-    lost = chat_chunk({"role": "assistant", "content": ""})
+    empty_chunk = chat_chunk({"role": "assistant", "content": ""})
     yield Oddity(
         name="Ollama: fails amid the text, and says nothing of it",
-        sends=sends(frames(*BEGUN, lost)),
+        sends=sends(frames(*BEGUN, empty_chunk)),
         seen=Seen(text="Hello", ended="cut"),
         billed=Counted(1),
     )
@@ -221,7 +221,7 @@ def deltas() -> Iterator[Oddity]:
     def chunk(*entries: Json) -> Json:
         return chat_chunk({"tool_calls": [*entries]})
 
-    begun = entry(index=0, id="c1", type="function", function={"name": "weather", "arguments": ""})
+    start = entry(index=0, id="c1", type="function", function={"name": "weather", "arguments": ""})
     # lmstudio-ai/lmstudio-bug-tracker#649; Qwen's servers
     for server, id, name in (("LM Studio", None, ""), ("Qwen", "", ""), ("Qwen, with nulls", "", None)):
         rest = [
@@ -230,7 +230,7 @@ def deltas() -> Iterator[Oddity]:
         ]
         yield Oddity(
             name=f"{server}: later deltas of a call have an empty name",
-            sends=calls(chunk(begun), *rest),
+            sends=calls(chunk(start), *rest),
             seen=seen_call('{"a":', "1}"),
             billed=BILLED,
         )
@@ -239,11 +239,13 @@ def deltas() -> Iterator[Oddity]:
         entry(id=f"c{number}", type="function", function={"name": name, "arguments": f'{{"n":{number}}}'})
         for number, name in enumerate(("weather", "clock"))
     ]
-    seen = {
+    views = {
         caller: Seen(has=(b'"weather"', b'"clock"', b'{\\"n\\":0}', b'{\\"n\\":1}')) for caller in (MESSAGES, RESPONSES)
     }
-    for place, sent in (("in one chunk", [chunk(*both)]), ("in chunks of their own", [chunk(each) for each in both])):
-        yield Oddity(name=f"Gemini: two calls without an index, {place}", sends=calls(*sent), seen=seen, billed=BILLED)
+    for place, chunks in (("in one chunk", [chunk(*both)]), ("in chunks of their own", [chunk(each) for each in both])):
+        yield Oddity(
+            name=f"Gemini: two calls without an index, {place}", sends=calls(*chunks), seen=views, billed=BILLED
+        )
     signed = entry(id="c1", type="function", function={"name": "weather", "arguments": '{"a":'})
     signature = chat_chunk({"extra_content": {"google": {"thought_signature": "c2ln"}}})
     yield Oddity(
@@ -262,10 +264,10 @@ def deltas() -> Iterator[Oddity]:
         billed=BILLED,
     )
     # Mistral: a call is whole in one delta, with the finish beside it
-    told = entry(index=0, id="c1", function={"name": "weather", "arguments": '{"a":1}'})
+    call = entry(index=0, id="c1", function={"name": "weather", "arguments": '{"a":1}'})
     yield Oddity(
         name="Mistral: a whole call beside the finish and the usage",
-        sends=sends(frames(chat_chunk({"content": "", "tool_calls": [told]}, "tool_calls", usage=USAGE)), DONE),
+        sends=sends(frames(chat_chunk({"content": "", "tool_calls": [call]}, "tool_calls", usage=USAGE)), DONE),
         seen=seen_call('{"a":1}'),
         billed=BILLED,
     )
@@ -286,10 +288,10 @@ def reasoning() -> Iterator[Oddity]:
         ],
         "Mistral": [{"content": [thought]}],
     }
-    for server, said in forms.items():
+    for server, deltas in forms.items():
         yield Oddity(
             name=f"{server}: reasoning before the text",
-            sends=sends(frames(*map(chat_chunk, said), *chat_text("Hello", " there"), chat_usage(), "[DONE]")),
+            sends=sends(frames(*map(chat_chunk, deltas), *chat_text("Hello", " there"), chat_usage(), "[DONE]")),
             seen={MESSAGES: Seen(text="Hello there", has=(b'"thinking":"Hm."',))},
             asks=ASKS_TO_THINK,
             billed=BILLED,

@@ -50,23 +50,24 @@ def whole(spoken: str) -> Json:
 def _rows() -> Iterator[Oddity]:
     for spoken, stream in STREAMS.items():
         for label in LABELS:
-            for asked in (True, False):
+            for is_stream in (True, False):
+                kind = "a stream" if is_stream else "a whole answer"
                 yield Oddity(
-                    name=f"{spoken}: a stream labelled {label}, asked for {'a stream' if asked else 'a whole answer'}",
+                    name=f"{spoken}: a stream labelled {label}, asked for {kind}",
                     spoken=spoken,
                     sends=sends(stream[:9], stream[9:], label=label),
-                    stream=asked,
+                    stream=is_stream,
                     seen=TEXT,
                     billed=REPORTED,
                 )
         for label in (SSE, "text/plain", "application/octet-stream", None):
-            for asked in (True, False):
+            for is_stream in (True, False):
                 body = orjson.dumps(whole(spoken))
                 yield Oddity(
-                    name=f"{spoken}: JSON labelled {label}, asked for {'a stream' if asked else 'a whole answer'}",
+                    name=f"{spoken}: JSON labelled {label}, asked for {'a stream' if is_stream else 'a whole answer'}",
                     spoken=spoken,
                     sends=sends(b"\n", body[:9], body[9:], label=label),
-                    stream=asked,
+                    stream=is_stream,
                     seen=TEXT,
                     billed=REPORTED,
                 )
@@ -77,11 +78,11 @@ def _rows() -> Iterator[Oddity]:
             seen=TEXT,
             billed=REPORTED,
         )
-    for asked in (True, False):
+    for is_stream in (True, False):
         yield Oddity(
-            name=f"Chat: plain text, asked for {'a stream' if asked else 'a whole answer'}",
+            name=f"Chat: plain text, asked for {'a stream' if is_stream else 'a whole answer'}",
             sends=sends(b"Hello there, dear caller", label="text/plain"),
-            stream=asked,
+            stream=is_stream,
             seen={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"dear caller",))},
             billed=Counted(5),
         )

@@ -1,4 +1,4 @@
-"""What an answer says and another dialect has no place for: callers are told."""
+"""Members of an answer that another dialect has no place for are named to callers."""
 
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from tests.upstream.oddities.fidelity import (

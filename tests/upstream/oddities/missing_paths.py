@@ -60,12 +60,12 @@ def missing() -> Iterator[Oddity]:
         )
 
 
-def model_missing(name: str, sent: Behaviour, status: int) -> Oddity:
+def model_missing(name: str, behaviour: Behaviour, status: int) -> Oddity:
     """The same error on each path; it passes, and no other dialect is tried."""
     return Oddity(
         name=f"a missing model: {name}",
         sends=CHAT_ANSWER,
-        lacks=sent,
+        lacks=behaviour,
         seen={caller: Seen(status=status, ended="failed") for caller in (MESSAGES, RESPONSES)},
         billed=Tokens(),
     )

@@ -1,4 +1,4 @@
-"""What a caller of each dialect understands of an answer: its text, and how it ended."""
+"""A reader per dialect: the text of an answer as a caller understands it, and how it ended."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tests.upstream.oddities.row import Ended, Json
 PATHS = {CHAT_COMPLETIONS: "/v1/chat/completions", MESSAGES: "/v1/messages", RESPONSES: "/v1/responses"}
 
 _FIELDS = ("data:", "event:", "id:", "retry:", ":")
-"""How a stream begins. Clients read what they asked for, whatever its label."""
+"""First bytes of a stream. Clients read what they asked for, whatever its label."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -41,48 +41,48 @@ def request_body(caller: str, slug: str, stream: bool) -> Json:
 def understood(caller: str, content_type: str, body: bytes) -> Understood:
     """Read an answer. The lenient rules of clients hold: bytes that are not UTF-8 are replaced, unknown events pass."""
     text = body.decode(errors="replace")
-    begun = text.removeprefix("\ufeff").lstrip()
-    if begun.startswith(_FIELDS) or (content_type.startswith("text/event-stream") and not begun.startswith("{")):
+    start = text.removeprefix("\ufeff").lstrip()
+    if start.startswith(_FIELDS) or (content_type.startswith("text/event-stream") and not start.startswith("{")):
         return _stream(caller, text)
     try:
-        answer = _DECODER.raw_decode(begun)[0]
+        answer = _DECODER.raw_decode(start)[0]
     except ValueError:
         return Understood()
     return _whole(caller, answer) if isinstance(answer, dict) else Understood()
 
 
 def _stream(caller: str, text: str) -> Understood:
-    said = Understood()
+    answer = Understood()
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     for frame in lines.split("\n\n"):
         data = "\n".join(line[5:].removeprefix(" ") for line in frame.split("\n") if line.startswith("data:"))
         if data.strip() == "[DONE]":
-            said.complete = said.complete or caller == CHAT_COMPLETIONS
+            answer.complete = answer.complete or caller == CHAT_COMPLETIONS
         elif data:
-            _read_event(said, caller, _DECODER.raw_decode(data)[0])
-    return said
+            _read_event(answer, caller, _DECODER.raw_decode(data)[0])
+    return answer
 
 
-def _read_event(said: Understood, caller: str, event: Any) -> None:
+def _read_event(answer: Understood, caller: str, event: Any) -> None:
     if not isinstance(event, dict):
         return
     kind = event.get("type")
     if _has_error(event) or kind in ("error", "response.failed"):
-        said.failed = True
+        answer.failed = True
     if caller == CHAT_COMPLETIONS:
         for choice in event.get("choices") or ():
-            said.text += (choice.get("delta") or {}).get("content") or ""
+            answer.text += (choice.get("delta") or {}).get("content") or ""
     elif caller == MESSAGES:
-        said.text += (event.get("delta") or {}).get("text") or "" if kind == "content_block_delta" else ""
-        said.complete = said.complete or kind == "message_stop"
+        answer.text += (event.get("delta") or {}).get("text") or "" if kind == "content_block_delta" else ""
+        answer.complete = answer.complete or kind == "message_stop"
     else:
-        said.text += event["delta"] if kind == "response.output_text.delta" else ""
-        said.complete = said.complete or kind in ("response.completed", "response.incomplete")
+        answer.text += event["delta"] if kind == "response.output_text.delta" else ""
+        answer.complete = answer.complete or kind in ("response.completed", "response.incomplete")
 
 
 def _whole(caller: str, answer: Json) -> Understood:
     failed = _has_error(answer) or answer.get("type") == "error" or answer.get("status") == "failed"
-    said = Understood(failed=failed, complete=not failed)
+    understanding = Understood(failed=failed, complete=not failed)
     if caller == CHAT_COMPLETIONS:
         texts = [(choice.get("message") or {}).get("content") for choice in answer.get("choices") or ()]
     elif caller == MESSAGES:
@@ -90,8 +90,8 @@ def _whole(caller: str, answer: Json) -> Understood:
     else:
         parts = [part for item in answer.get("output") or () for part in item.get("content") or ()]
         texts = [part.get("text") for part in parts]
-    said.text = "".join(text for text in texts if isinstance(text, str))
-    return said
+    understanding.text = "".join(text for text in texts if isinstance(text, str))
+    return understanding
 
 
 def _has_error(value: Json) -> bool:

@@ -68,11 +68,11 @@ def refused() -> Iterator[Oddity]:
     )
 
 
-def usage_chunk(name: str, chunk: Json, **seen: Any) -> Oddity:
+def usage_chunk(name: str, chunk: Json, **expectations: Any) -> Oddity:
     return Oddity(
         name=f"Chat: the usage that we asked for comes {name}",
         sends=sends(frames(*chat_text("Hello"), chunk, "[DONE]")),
-        seen={CHAT_COMPLETIONS: Seen(text="Hello", **seen)},
+        seen={CHAT_COMPLETIONS: Seen(text="Hello", **expectations)},
         billed=REPORTED,
     )
 

@@ -23,7 +23,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a caller must see."""
+    """A caller's view of an answer."""
 
     text: str = ""
     """All text of the answer, in the order in which it came."""
@@ -37,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Nothing was reported: this many output tokens were counted, and the request's own input."""
+    """Usage without a report: this many output tokens are counted, and the request's own input."""
 
     output: int
 
@@ -53,16 +53,16 @@ class Oddity:
     lacks: Behaviour = field(default_factory=lambda: answer_json(404, {"detail": "Not Found"}))
     """The server's answer on the paths of the other dialects, which it lacks."""
     seen: Seen | Mapping[str, Seen]
-    """What callers see, by their dialect. One `Seen` stands for all three."""
+    """Views of callers, by their dialect. One `Seen` stands for all three."""
     billed: Tokens | Counted
     spoken: str = CHAT_COMPLETIONS
     """The only dialect that the server speaks."""
     stream: bool = True
-    """Whether the caller asks for a stream."""
+    """True for a caller that asks for a stream."""
     logged: int | None = None
     """The status in metrics, log and event; None if it is the status that the caller sees."""
     asks: Json = field(default_factory=dict)
-    """Further members of the caller's request. Give them in a row whose `seen` names one caller."""
+    """Additional members of the caller's request. Give them in a row whose `seen` names one caller."""
 
     def seen_by(self, caller: str) -> Seen | None:
         return self.seen if isinstance(self.seen, Seen) else self.seen.get(caller)
@@ -138,10 +138,10 @@ def message_text(*words: str, input: int = 12, output: int = 5) -> list[Json]:
     """The events of a Messages stream."""
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": TARGET_MODEL, "content": []}
     usage = {"input_tokens": input, "output_tokens": 1}
-    begun = message | {"stop_reason": None, "stop_sequence": None, "usage": usage}
+    head = message | {"stop_reason": None, "stop_sequence": None, "usage": usage}
     deltas = [{"type": "text_delta", "text": word} for word in words]
     return [
-        {"type": "message_start", "message": begun},
+        {"type": "message_start", "message": head},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": 0},

@@ -61,12 +61,12 @@ async def admin_port() -> AsyncIterator[AdminPort]:
         yield admin
 
 
-@pytest.mark.parametrize("request", HELD.values(), ids=HELD)
-async def test_others_are_served_while_one_tenant_holds_every_connection_of_the_admin_port(request: bytes) -> None:
+@pytest.mark.parametrize("held_request", HELD.values(), ids=HELD)
+async def test_others_are_served_while_one_tenant_holds_every_connection_of_the_admin_port(held_request: bytes) -> None:
     async with admin_port() as admin:
         for _ in range(3):
             for _ in range(CONNECTIONS * 2):
-                await admin.caller(request, reads=False)
+                await admin.caller(held_request, reads=False)
             for path, credential in (("/readyz", ""), ("/metrics", "other"), ("/metrics", "operator")):
                 assert await admin.status(path, credential) == 200
 
