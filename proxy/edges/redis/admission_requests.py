@@ -29,17 +29,16 @@ SOFT_REFUSAL_MAX_MS = 100
 
 
 Answer = asyncio.Future[Taken | LimitHit]
-"""What the caller of one call awaits."""
+"""The future that the caller of one call awaits."""
 _is_done = methodcaller("done")
 _TOTAL = itemgetter(0, 1)
-"""The figures of an estimate that a take brings of TOKEN."""
+"""The figures of an estimate that a take sends for TOKEN limits."""
 _STAMP = b"\xff" * STAMP_BYTES
 """Stands for a stamp. Nothing else in a command has as many such bytes: neither a number nor text."""
 
 
 class Take(RedisCommand):
-    """One call of take.lua, for all requests of one plan in one tick. What it took is returned even if the reply is
-    late.
+    """One call of take.lua, for all requests of one plan in one tick. If the reply is late, what it took is returned.
 
     `answers` and `estimates`: of each request. `node`: the server that it was sent to. `number`: see
     `pending_takes.py`.
@@ -59,15 +58,15 @@ class Take(RedisCommand):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller still waits for its answer."""
+        """True while a caller waits for its answer."""
         return not all(map(_is_done, self.answers))
 
     def forget_cancelled(self) -> None:
-        """Leave out the callers that do not wait any more. Only before it is sent."""
+        """Leave out the callers that stopped waiting. Call it only before the command is sent."""
         if any(map(_is_done, self.answers)):
-            waiting = [not answer.done() for answer in self.answers]
-            self.estimates = list(compress(self.estimates, waiting))
-            self.answers = list(compress(self.answers, waiting))
+            is_awaited = [not answer.done() for answer in self.answers]
+            self.estimates = list(compress(self.estimates, is_awaited))
+            self.answers = list(compress(self.answers, is_awaited))
 
     def on_late_reply(self, reply: Any) -> None:
         if isinstance(reply, list):
@@ -78,7 +77,7 @@ class Take(RedisCommand):
 
 
 class TakeTemplate:
-    """What all takes of a worker have in common. `on_lost`: called with a take whose connection was lost."""
+    """The parts that all takes of a worker share. `on_lost`: called with a take whose connection was lost."""
 
     def __init__(self, script: Script, lease_ms: int, incarnation: str, on_lost: Callable[[Take], None]) -> None:
         self.script = script
@@ -139,11 +138,11 @@ class CompiledPlan:
         )
 
     def _figures(self, estimate: Estimate) -> tuple[int, ...]:
-        """The figures of a request: of each column what is expected, and the margin."""
+        """The figures of a request: the expected tokens and the margin of each column."""
         return *_TOTAL(estimate), *chain.from_iterable(map(estimate.of, self._columns))
 
     def reservations(self, admitted_at_ms: int, estimate: Estimate) -> tuple[Reservation, ...]:
-        """Everything that a request took that was admitted at that time."""
+        """The reservations of a request that was admitted at that time."""
         return self._reservations(self._buckets, admitted_at_ms, estimate)
 
     def _reservations(self, buckets: Buckets, admitted_at_ms: int, estimate: Estimate) -> tuple[Reservation, ...]:
@@ -161,20 +160,20 @@ class CompiledPlan:
         return (own, *further)
 
     def taken(self, reply: list[int], estimates: Iterable[Estimate]) -> dict[Estimate, Taken]:
-        """What a request of each of these estimates took. All get the limits' figures after the last one."""
+        """Return what a request of each estimate took. All get the limits' figures after the last request."""
         lines = self._lines_of(reply)
         tightest = partial(self.tightest, reply)
-        taken: dict[Estimate, Taken] = {}
+        by_estimate: dict[Estimate, Taken] = {}
         for estimate in set(estimates):
             returnable = self._reservations(self._buckets, reply[12], estimate)
             settled = returnable
             if self._token_buckets is not self._buckets:
                 settled = self._reservations(self._token_buckets, reply[12], estimate)
-            taken[estimate] = Taken(settled, returnable, lines, tightest)
-        return taken
+            by_estimate[estimate] = Taken(settled, returnable, lines, tightest)
+        return by_estimate
 
     def _lines_of(self, reply: list[int]) -> str:
-        """As `rate_limit_lines` of `tightest`."""
+        """Format the header fields of the tightest limits, as `rate_limit_lines` does."""
         _, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms, _ = reply
         lines = ""
         if request_place:

@@ -101,10 +101,10 @@ class RedisCounters:
         """The numbers of settlements, to take from. The scripts need numbers that rise per key; one sequence does."""
         self._unjournaled_numbers = count(1)
         self.local_decisions = 0
-        """How many requests were decided without Redis since it was lost."""
+        """The number of requests that were decided without Redis since it was lost."""
 
     def _local_limits(self) -> LocalLimits:
-        """The time by a clock that shows what the machine's showed at the start, and that does not step with it."""
+        """Limits with a clock that starts at the machine's time and does not step with it."""
         started_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         return LocalLimits(
             self._lease_ms, lambda: self._roster.share, lambda: started_ms + time.monotonic_ns() // 1_000_000
@@ -125,12 +125,12 @@ class RedisCounters:
 
     @property
     def available(self) -> bool:
-        """Whether Redis replies, as far as is known: of a cluster at least one node."""
+        """True if Redis replied lately; of a cluster, at least one node."""
         return self._nodes.any_serves
 
     @property
     def decides(self) -> bool:
-        """Whether a call with limits can be decided: by Redis, or else by this worker alone."""
+        """True if a call with limits can be decided: by Redis, or else by this worker alone."""
         return self.available or (self._local is not None and self._roster.share is not None)
 
     @property
@@ -145,11 +145,11 @@ class RedisCounters:
         `tier`: the workspace's limits for the model API (policy/limits/tiers.py), in another hash. Taken first, and
         given back if the plan refuses. A plan without bounds needs no Redis.
         """
-        asked = self.ask(plan, estimate, tier)
+        question = self.ask(plan, estimate, tier)
         try:
-            return await asked
+            return await question
         except asyncio.CancelledError:
-            self.abandon(asked)
+            self.abandon(question)
             raise
 
     def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
@@ -175,21 +175,26 @@ class RedisCounters:
         take.estimates.append(estimate)
         return answer
 
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
-        """Its caller was cancelled. What was taken is given back, also if the answer has come in the same tick."""
-        if isinstance(asked, asyncio.Future) and asked.done() and not asked.cancelled() and asked.exception() is None:
-            taken = asked.result()
-            if isinstance(taken, Taken):
-                self.give_back(taken)
+    def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
+        """Give back what a cancelled caller's take counted, also if the answer has come in the same tick."""
+        if (
+            isinstance(question, asyncio.Future)
+            and question.done()
+            and not question.cancelled()
+            and question.exception() is None
+        ):
+            take = question.result()
+            if isinstance(take, Taken):
+                self.give_back(take)
 
     def _settle_here_too(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
         self._settlements.add(self._incarnation, reservation, number=number, actual_tokens=actual_tokens)
         if self._local is not None:
             self._local.record_settlement(reservation, actual_tokens)
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, take: Taken) -> None:
         """Return everything taken for a call of which no byte was written upstream. Only queues it, like `settle`."""
-        for reservation in taken.returnable:
+        for reservation in take.returnable:
             if self._local is not None:
                 self._local.record_settlement(reservation, 0, given_back=True)
             if not reservation.local:  # Redis has not counted a local one
@@ -219,7 +224,7 @@ class RedisCounters:
         return _combined(ceiling, granted) if isinstance(granted, Taken) else granted
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
-        """Plans are cached by identity: the directory makes a new plan when policy has changed."""
+        """Compile a plan and cache it by identity: the directory makes a new plan when policy has changed."""
         compiled = CompiledPlan(plan, self._template, is_tier)
         self._plans.put(id(plan), compiled)
         return compiled
@@ -241,15 +246,15 @@ class RedisCounters:
                 self._send(take, node, node.clock.at_most(deadline_s))
 
     def _send(self, take: Take, node: Node, deadline_ms: int = NO_DEADLINE_MS, *, with_text: bool = False) -> None:
-        """A take that is sent again has not run. It gets a new number, because later ones may have left meanwhile."""
+        """Send a take. One that is sent again has not run. It gets a new number: later ones may have left meanwhile."""
         stamp = self._takes.stamp(take, node, deadline_ms)
         take.encoded = take.compiled.encode(take.estimates, stamp, with_text=with_text)
         node.client.enqueue(take)
 
     def _on_reply(self, take: Take, reply: Any) -> None:
-        """The reply to a take, whose requests are admitted in order until a limit refuses. None if none came in time.
+        """Admit the take's requests in order until a limit refuses. `reply`: None if none came in time.
 
-        What was taken for a caller that waits no longer is returned.
+        Return the reservations of callers that stopped waiting.
         """
         if not isinstance(reply, list):
             self._on_failure(take, reply)
@@ -274,17 +279,17 @@ class RedisCounters:
         estimates = take.estimates[:admitted]
         by_estimate = compiled.taken(reply, estimates)
         for answer, estimate in zip(take.answers, estimates, strict=False):
-            taken = by_estimate[estimate]
+            admission = by_estimate[estimate]
             if answer.done():
-                for reservation in taken.returnable:
+                for reservation in admission.returnable:
                     self._give_back_in_redis(reservation)
                 continue
-            answer.set_result(taken)
+            answer.set_result(admission)
             if local is not None:
-                local.record_admission(compiled.plan, estimate, taken.requests)
+                local.record_admission(compiled.plan, estimate, admission.requests)
 
     def _on_answer(self, take: Take, redis_ms: int) -> None:
-        """The script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
+        """Note the script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
         self._takes.answered(take)
         elapsed_s = self._loop.time() - take.sent_at
         if elapsed_s <= self._options.client.deadline_s:
@@ -304,7 +309,7 @@ class RedisCounters:
         return hit
 
     def _on_failure(self, take: Take, reply: Any) -> None:
-        """Redis replied with an error, or not in time."""
+        """Send the take again, or decide without Redis: its reply is an error, or missing in time."""
         if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, str(reply)):
             return
         for answer, estimate in zip(take.answers, take.estimates, strict=True):
@@ -312,7 +317,7 @@ class RedisCounters:
                 self._decide_without_redis(take.compiled.plan, answer, estimate)
 
     def _sent_elsewhere(self, take: Take, error: str) -> bool:
-        """Whether the take was sent again at once: with its script, or to another server. It has not run."""
+        """Send a take that has not run to the right server, with its script. False: the error is another one."""
         if error.startswith("NOSCRIPT"):
             self._send(take, take.node, with_text=True)
             return True
@@ -353,7 +358,7 @@ class RedisCounters:
         self._settlements.add(incarnation, reservation, number=number, actual_tokens=0, given_back=True)
 
     def _redis_is_back(self) -> None:
-        """After a loss. A fail-over may have lost counts, and the lost connection may have had takes in flight."""
+        """Recover from a loss: a fail-over may have lost counts, and the connection may have had takes in flight."""
         if self._local is not None:
             self._local.redis_is_back(lambda key: self._nodes.of(slot_of(key.encode())).serves)
         if self.local_decisions:

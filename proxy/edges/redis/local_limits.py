@@ -30,7 +30,7 @@ _NO_SHARE_RETRY_MS = 1000
 
 
 class _Windows:
-    """The calendar windows of a worker's clock: of each unit, when the present one ends, and how many ended before."""
+    """The calendar windows of a worker's clock: for each unit, the end of the present one and the number before it."""
 
     def __init__(self) -> None:
         self.numbers = dict.fromkeys(USAGE_UNITS, 0)
@@ -79,7 +79,7 @@ class _History:
             counted[1] += 1
 
     def requests_in(self, unit: Unit, windows: _Windows) -> int:
-        """How many requests the present calendar window has."""
+        """The number of requests in the present calendar window."""
         number, requests = self.requests[unit]
         return requests if number == windows.numbers[unit] else 0
 
@@ -100,7 +100,7 @@ class LocalLimits:
         self._number = 0
 
     def record_admission(self, plan: Plan, estimate: Estimate, requests: LimitStatus | None = None) -> None:
-        """A call of this worker was admitted. `requests`: the tightest REQUEST limit in Redis' reply."""
+        """Count an admitted call of this worker. `requests`: the tightest REQUEST limit in Redis' reply."""
         history = self._history(plan)
         now_ms = self._clock_ms()
         if requests is not None:
@@ -109,13 +109,13 @@ class LocalLimits:
         history.add(now_ms, estimate, self._windows)
 
     def record_refusal(self, plan: Plan, requests: LimitStatus | None) -> None:
-        """Redis has refused a call of this worker."""
+        """Note the limits of Redis' reply to a refused call of this worker."""
         history = self._history(plan)
         history.tightest = requests
         history.replied_at_ms = self._clock_ms()
 
     def record_settlement(self, reservation: Reservation, actual_tokens: int, given_back: bool = False) -> None:
-        """A call has ended, whether Redis or this worker admitted it."""
+        """Count the tokens of a call that has ended, whether Redis or this worker admitted it."""
         self._follow()
         for group, mask in reservation.buckets:
             for type, unit in kinds_of(mask):
@@ -134,7 +134,7 @@ class LocalLimits:
             settle(counters, "local", (here,), self._clock_ms())
 
     def redis_is_back(self, counts: Callable[[str], bool]) -> None:
-        """Redis counts again, for these keys. The next loss starts from the histories as they are then."""
+        """Leave these keys to Redis, which counts them again. The next loss starts from the histories of that time."""
         self._hashes = {key: counters for key, counters in self._hashes.items() if not counts(key)}
         self._drop_idle()
 
@@ -153,15 +153,15 @@ class LocalLimits:
     def _drop_idle(self) -> None:
         oldest_ms = self._clock_ms() - _LONGEST_WINDOW_MS
         self._follow()
-        kept = {
+        histories = {
             pair: one
             for pair, one in self._histories.items()
             if any(one.requests_in(unit, self._windows) for unit in _units_of(one.plan))
             or one.replied_at_ms >= oldest_ms
             or (one.slices and one.slices[-1][0] >= oldest_ms)
         }
-        self._histories = kept
-        self._sweep_at = max(_PLANS_KEPT, 2 * len(kept))
+        self._histories = histories
+        self._sweep_at = max(_PLANS_KEPT, 2 * len(histories))
 
     def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
         """Admit against this worker's share. Raises `CountersUnavailableError` if it has never known one."""
@@ -189,7 +189,7 @@ class LocalLimits:
         return counters
 
     def _hash_from_histories(self, key: str, share: Share) -> CounterHash:
-        """Counters charged with this worker's own last window, and with what it knows of the other workers'."""
+        """Make counters of this worker's own last window, and of what it knows of the other workers' calls."""
         counters = CounterHash(self._lease_ms)
         now_ms = self._clock_ms()
         own = [history for history in self._histories.values() if history.plan.key == key]
@@ -246,7 +246,7 @@ class LocalLimits:
         counted[1] += tokens
 
     def _follow(self) -> None:
-        """Forget what calendar windows have counted that have ended."""
+        """Drop the counts of calendar windows that have ended."""
         before = dict(self._windows.numbers)
         self._windows.follow(self._clock_ms())
         if before != self._windows.numbers:

@@ -68,22 +68,22 @@ class PendingTakes:
         return pack_stamp(deadline_ms, self._number, node.answered_through)
 
     def answered(self, take: Take) -> None:
-        """A take was answered, in time or late. A server replies in order: all earlier takes that it got were answered
-        or lost."""
+        """Note that a take was answered, in time or late. A server replies in order: all earlier takes that it got were
+        answered or lost."""
         if not self._lost:
             take.node.answered_through = take.number
 
     def connection_lost(self, take: Take) -> None:
-        """The connection was lost before this take was answered."""
-        lost = _LostTake(take.number, take.compiled, take.estimates)
-        self._lost.setdefault(take.compiled.plan.key, []).append(lost)
+        """Remember a take whose connection was lost before it was answered."""
+        lost_take = _LostTake(take.number, take.compiled, take.estimates)
+        self._lost.setdefault(take.compiled.plan.key, []).append(lost_take)
 
     def redis_is_back(self) -> None:
-        """Revoke the lost takes. To be called when a new connection stands, or a key has another server. Calling it
-        more often does no harm."""
-        for key, lost in self._lost.items():
+        """Revoke the lost takes. Call it when a new connection stands, or a key has another server. Calling it more
+        often does no harm."""
+        for key, takes in self._lost.items():
             name = key.encode()
-            through = lost[-1].number
+            through = takes[-1].number
             encoded = encode(b"EVAL", self._script.text, b"1", name, self._field, b"%d" % through)
             self._nodes.of(slot_of(name)).client.enqueue(_Revocation(encoded, key, through, self._revoked))
 
@@ -95,25 +95,25 @@ class PendingTakes:
             if node is not None:
                 node.client.enqueue(revocation)
                 return
-        lost = self._taken_out(revocation)
+        takes = self._taken_out(revocation)
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
             _log.error(
                 "Redis refuses to revoke takes (%s): up to %d admissions of calls that were refused stay counted until "
-                "their windows end. Check the permissions of the Redis user.", error, len(lost),
+                "their windows end. Check the permissions of the Redis user.", error, len(takes),
             )  # fmt: skip
             return
         ran = {number: (at_ms, admitted) for at_ms, number, admitted in zip(*[iter(reply)] * 3, strict=True)}
-        for number, compiled, estimates in lost:
+        for number, compiled, estimates in takes:
             at_ms, admitted = ran.get(number, (0, 0))
             for estimate in estimates[:admitted]:
                 for reservation in compiled.reservations(at_ms, estimate):
                     self._give_back(reservation)
 
     def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:
-        """The lost takes that it answers for. Later ones wait for the next revocation."""
-        lost = self._lost.pop(revocation.key, [])
-        later = [take for take in lost if take.number > revocation.through]
+        """Remove and return the lost takes that the revocation covers. Later ones wait for the next revocation."""
+        takes = self._lost.pop(revocation.key, [])
+        later = [take for take in takes if take.number > revocation.through]
         if later:
             self._lost[revocation.key] = later
-        return lost[: len(lost) - len(later)]
+        return takes[: len(takes) - len(later)]

@@ -82,11 +82,11 @@ class TakeLimits(NamedTuple):
     columns: tuple[LimitType, ...]
     """The types of tokens that a request brings figures of: TOKEN, and the others that a limit counts."""
     masks: tuple[tuple[int, ...], ...]
-    """For each column the mask of each group: the limits that count its tokens. With TOKEN are those of requests."""
+    """The mask of each group for each column: the limits that count its tokens. TOKEN's also has REQUEST limits."""
     is_closed: bool
-    """Whether a threshold of 0 refuses every call."""
+    """True if a threshold of 0 refuses every call."""
     settled: tuple[bool, ...]
-    """Whether each group has TOKEN limits, which a dispatched call settles. Its request stays counted."""
+    """True for each group with TOKEN limits, which a dispatched call settles. Its request stays counted."""
     names: dict[int, tuple[str, str]]
     """The names of the fields that tell callers of a limit, by its place from 1, as far as they were needed."""
 
@@ -164,7 +164,7 @@ def batch_arguments(
 
 @lru_cache(256)
 def _settle_layout(buckets: tuple[int, ...]) -> tuple[bytes, Callable[..., bytes]]:
-    """How a batch is packed, for Lua, and what packs it. `buckets`: the number of each settlement's buckets."""
+    """The layout of a batch, for Lua, and the function that packs it. `buckets`: their number in each settlement."""
     layout = [_SETTLEMENT_FORMAT + b"HI8" * own for own in buckets]
     packing = [b"%ds" % _SETTLEMENT.size + b"HQ" * own for own in buckets]
     return b"<I6" + b"".join(layout), struct.Struct(b"<6s" + b"".join(packing)).pack
@@ -181,13 +181,13 @@ def takes_field(incarnation: str) -> bytes:
 
 
 _VALUES_MAX = 4000
-"""In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
+"""The most values of a batch. In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
 BATCH_MAX = _VALUES_MAX // (_SETTLEMENT_VALUES + 2)
 """Most settlements of a batch: each has one bucket at least."""
 
 
 def batch_size(buckets: Sequence[Buckets]) -> int:
-    """How many of the oldest settlements one call of the script can take. `buckets`: of all that wait, oldest first."""
+    """The number of the oldest settlements that one call of the script can take. `buckets`: of all, oldest first."""
     if _SETTLEMENT_VALUES * len(buckets) + 2 * sum(map(len, buckets)) <= _VALUES_MAX:  # nearly always
         return len(buckets)
     values = 0

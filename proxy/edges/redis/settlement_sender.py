@@ -57,7 +57,7 @@ class _Queue:
         self.waiters: list[asyncio.Future[None]] = []
 
     def wake_waiters(self) -> None:
-        """Redis has confirmed everything."""
+        """Wake the waiters: Redis has confirmed everything."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -162,11 +162,11 @@ class SettlementSender:
         by_key: dict[str, list[Settlement]] = {}
         for settlement in sorted(settlements, key=lambda one: one.number):
             by_key.setdefault(settlement.reservation.key, []).append(settlement)
-        for key, left in by_key.items():
-            while left:
-                count = batch_size([settlement.reservation.buckets for settlement in left[:BATCH_MAX]])
-                batch = left[:count]
-                left = left[count:]
+        for key, rest in by_key.items():
+            while rest:
+                count = batch_size([settlement.reservation.buckets for settlement in rest[:BATCH_MAX]])
+                batch = rest[:count]
+                rest = rest[count:]
                 await self._replay_batch(key, settle_arguments(batch, incarnation, self._lease_ms))
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
@@ -182,12 +182,12 @@ class SettlementSender:
         """Send what is left, for at most `timeout_s`. The journal keeps what Redis does not confirm."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         busy = [queue for queue in self._queues.values() if queue.settlements]
-        while busy and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        while busy and (remaining_s := deadline - asyncio.get_running_loop().time()) > 0:
             confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             busy[0].waiters.append(confirmed)
             self._retry()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining_s):
                     await confirmed
             busy = [queue for queue in self._queues.values() if queue.settlements]
         self._closed = True
@@ -195,7 +195,7 @@ class SettlementSender:
             self._timer.cancel()
 
     def _add_queue(self, key: str, incarnation: str) -> _Queue:
-        """Empty queues are kept for the next settlement, and removed when there are many."""
+        """Add a queue. Empty ones are kept for the next settlement, and removed when there are many."""
         if len(self._queues) >= self._sweep_at:
             self._queues = {pair: queue for pair, queue in self._queues.items() if queue.settlements}
             self._sweep_at = max(_QUEUES_KEPT, 2 * len(self._queues))
@@ -247,7 +247,7 @@ class SettlementSender:
                 self._timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
 
     def _sent_elsewhere(self, batch: _Batch, error: str) -> bool:
-        """Whether the batch was sent again at once: with its script, or to another server."""
+        """Send the batch to the right server, with its script. False: the error is another one."""
         if error.startswith("NOSCRIPT"):
             batch.node.has_settle = False
             self._send(batch.queue)

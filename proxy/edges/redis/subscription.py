@@ -16,10 +16,10 @@ from runtime.redis.node_clients import RedisOptions
 from runtime.redis.routed import RedisNode, RoutedRedis
 
 SUBSCRIBE_S = 5.0
-"""How long a connection and its subscription may take."""
+"""Seconds that a connection and its subscription may take."""
 QUIET_S = 10.0
-"""After this long without a message the connection is pinged; after twice as long it is replaced. How often a reader
-makes sure that its server still holds data: one that is cut off from the others gets no messages."""
+"""Seconds without a message until the connection is pinged; after twice as many it is replaced. Also the interval at
+which a reader checks that its server still holds data: one that is cut off from the others gets no messages."""
 OnLost = Callable[[Exception], None]
 Backoff = tuple[float, float]
 """The first pause before another try, and the longest one, in seconds."""
@@ -55,9 +55,9 @@ async def subscribed(
 
 
 async def watched(redis: RoutedRedis, channel: str, on_lost: OnLost, backoff_s: Backoff) -> AsyncGenerator[None, None]:
-    """Yields whenever every server that holds data is subscribed to. `on_lost` is told of the loss of any of them.
+    """Yields whenever every server that holds data is subscribed to. Calls `on_lost` when any of them is lost.
 
-    For a channel without messages. Otherwise as `subscribed`.
+    Only for a channel without messages. Otherwise works like `subscribed`.
     """
     failures = 0
     while True:
@@ -79,14 +79,14 @@ async def watched(redis: RoutedRedis, channel: str, on_lost: OnLost, backoff_s: 
 
 
 async def _subscribe(redis: RoutedRedis, channel: str, node: RedisNode, stack: AsyncExitStack) -> "_Subscription":
-    """It ends with the stack."""
+    """Subscribe at one server. The subscription ends with the stack."""
     pubsub = await stack.enter_async_context(node.redis.pubsub())
     await pubsub.subscribe(channel)
     return _Subscription(redis, node, pubsub)
 
 
 async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"]) -> None:
-    """Raises the error of the one that is lost, or TimeoutError if others hold the data now."""
+    """Wait. Raises the error of the subscription that is lost, or TimeoutError if other servers hold the data now."""
     try:
         async with asyncio.TaskGroup() as group:
             for subscription in every:
@@ -101,7 +101,7 @@ async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"
 
 
 class _Subscription:
-    """One, at one server."""
+    """A subscription at one server."""
 
     def __init__(self, redis: RoutedRedis, node: RedisNode, pubsub: PubSub) -> None:
         self.node = node
@@ -128,7 +128,7 @@ class _Subscription:
         raise TimeoutError
 
     async def _check(self) -> None:
-        """A server that others have replaced may still answer pings, and be cut off from all messages."""
+        """Raise TimeoutError if the server was replaced: it may still answer pings, and get no messages."""
         if time.monotonic() - self._checked_at_s < QUIET_S:
             return
         self._checked_at_s = time.monotonic()

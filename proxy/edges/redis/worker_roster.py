@@ -36,7 +36,7 @@ class Share:
     workers: int
 
     def of(self, threshold: int) -> int:
-        """This worker's part of a threshold. The parts of all workers add up to the threshold."""
+        """The worker's part of a threshold. The parts of all workers add up to the threshold."""
         return threshold // self.workers + (1 if self.rank < threshold % self.workers else 0)
 
 

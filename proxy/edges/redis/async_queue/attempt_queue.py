@@ -20,9 +20,9 @@ from proxy.edges.redis.async_queue.repeats import UNKNOWN, Write
 from runtime.redis.script import Argument
 
 _CHANNEL = "tga:hints"
-"""On it the scripts name a workspace in which something became startable or due."""
+"""The channel on which scripts name a workspace in which something became startable or due."""
 _NO_ROOM = 2
-"""What the script says of a chunk for which there is no room now."""
+"""The script's reply to a chunk for which there is no room now."""
 SWEEP_MOST = 100
 """Requests that one call deals with: about 2 ms of Redis' time, as it may also count limits."""
 
@@ -72,17 +72,17 @@ class RedisAttemptQueue:
         holdings.hold(workspace_id, attempt.ref.request_id)
         if pieces == 0:
             return attempt
-        found: Attempt | None = None
+        attempt_with_input: Attempt | None = None
         try:
             async with holdings.beginning(workspace_id, holder):
-                found = await self._with_input(attempt, pieces)
+                attempt_with_input = await self._with_input(attempt, pieces)
         finally:
-            if found is None:
+            if attempt_with_input is None:
                 holdings.release(workspace_id, [attempt.ref.request_id])
-        return found
+        return attempt_with_input
 
     async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
-        """With its large input. None if the attempt is lost meanwhile, or its input is."""
+        """Add the large input to an attempt. None if the attempt or its input is lost meanwhile."""
         model_input = BytesIO()
         renewed_at = time.monotonic()
         for number in range(pieces):
@@ -92,14 +92,14 @@ class RedisAttemptQueue:
                     return None
             piece = await self._piece(attempt.ref, number)
             if piece is None:
-                lost: list[Argument] = [*records.attempt_arguments(attempt.ref), *records.input_lost_arguments()]
-                await self._write("finish", attempt.ref, lost)
+                arguments: list[Argument] = [*records.attempt_arguments(attempt.ref), *records.input_lost_arguments()]
+                await self._write("finish", attempt.ref, arguments)
                 return None
             model_input.write(piece)
         return replace(attempt, model_input=model_input.getvalue())
 
     async def _piece(self, ref: AttemptRef, number: int) -> bytes | None:
-        """Asked for twice: after a crash of Redis another process may still be storing it again."""
+        """Read a piece, twice if needed: after a crash of Redis another process may still be storing it again."""
         where = keys_of(ref.deployment.workspace_id), ref.request_id, number
         with suppress(QueueUnavailableError):
             if (piece := await self._client.inputs.piece(*where)) is not None:
@@ -108,14 +108,14 @@ class RedisAttemptQueue:
         return await self._client.inputs.piece(*where)
 
     async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
-        lost: list[AttemptRef] = []
-        for workspace_id, held in by_workspace(attempts):
-            arguments = [argument for ref in held for argument in records.attempt_arguments(ref)]
+        lost_refs: list[AttemptRef] = []
+        for workspace_id, refs in by_workspace(attempts):
+            arguments = [argument for ref in refs for argument in records.attempt_arguments(ref)]
             reply = await self._client.commands.run("renew", keys_of(workspace_id), self._timeout_ms, *arguments)
-            lost_here = [held[place - 1] for place in reply]
+            lost_here = [refs[place - 1] for place in reply]
             self._client.holdings.release(workspace_id, [ref.request_id for ref in lost_here])
-            lost += lost_here
-        return lost
+            lost_refs += lost_here
+        return lost_refs
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
         if number:  # small answers wait for nobody

@@ -8,7 +8,7 @@ from proxy.edges.redis.async_queue.repeats import Repeats
 from proxy.edges.redis.async_queue.workspaces import WorkspaceIndex
 
 PACE_BYTES_PER_S = 32_000_000
-"""How fast a process moves large texts to and from Redis: they take it about a tenth of its time."""
+"""The rate at which a process moves large texts to and from Redis: they take about a tenth of Redis' time."""
 
 
 class QueueClient:
@@ -18,7 +18,7 @@ class QueueClient:
         options = options or QueueOptions()
         self.commands = QueueCommands(url, options)
         self.pace = Pace(PACE_BYTES_PER_S)
-        """Of answers. Inputs have one of their own, so that neither waits for the other."""
+        """The pace of answers. Inputs have their own, so that neither waits for the other."""
         self.inputs = Inputs(self.commands, Pace(PACE_BYTES_PER_S), options.piece_bytes)
         self.index = WorkspaceIndex(self.commands)
         self.repeats = Repeats(self.commands, self.index)
@@ -26,7 +26,7 @@ class QueueClient:
 
     @property
     def trouble(self) -> str:
-        """What was wrong with the last command. "" if nothing."""
+        """The fault of the last command; "" if it had none."""
         return self.commands.trouble
 
     async def close(self) -> None:
@@ -35,5 +35,5 @@ class QueueClient:
 
 
 def keys_of(workspace_id: str) -> str:
-    """What all keys of a workspace begin with. The braces put them into one slot of a Redis cluster."""
+    """The prefix of all keys of a workspace. The braces put them into one slot of a Redis cluster."""
     return f"tga:{{{workspace_id}}}:"

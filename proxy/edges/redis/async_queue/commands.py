@@ -24,7 +24,7 @@ from runtime.redis.script import Argument, RedisScript
 
 LOG_INTERVAL_S = 30.0
 _BACKOFF_S = 0.05, 0.5
-"""Of subscriptions: while one is lost nothing is written."""
+"""The pauses before a lost subscription is renewed. They are short: while it is lost, nothing is written."""
 _REMEDIES = {
     "OUTOFMEMORY": "Give it more memory (maxmemory), or lower TOLLGATE_ASYNC_MAX_QUEUED_BYTES.",
     "OOM": "Give it more memory (maxmemory), or lower TOLLGATE_ASYNC_MAX_QUEUED_BYTES.",
@@ -40,10 +40,10 @@ _REMEDIES = {
     "BUSY": "Another client's script runs for too long there.",
     "MISCONF": "It cannot write to its disk: check its log.",
 }
-"""By a word of the error: of the name of its class in redis-py, or of the server's text."""
+"""Remedies by a word of the error: of the name of its class in redis-py, or of the server's text."""
 _MISSING = "missing"
-"""With it, a script on a workspace has two keys, neither of which exists. So a cluster that moves the workspace's slot
-makes it wait (TRYAGAIN) until all of its keys have arrived. With one, it would run where only some of them are."""
+"""The suffix of a second key for scripts on a workspace. Neither key exists, so a cluster that moves the workspace's
+slot makes the script wait (TRYAGAIN) until all keys have arrived. With one key, it would run where only some are."""
 _REMEDY = "Check the Redis server, TOLLGATE_ASYNC_REDIS_URL and the network."
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class QueueOptions:
     """Tests replace the scripts, and the monotonic clock, by those with another clock."""
 
     connections: int = 32
-    """To each server."""
+    """The most connections to each server."""
     timeout_s: float = 5.0
-    """Of a command, and of the wait for a free connection."""
+    """The deadline of a command, and of the wait for a free connection."""
     connect_timeout_s: float = 2.0
     piece_bytes: int = 131_072
     """Larger inputs go in pieces of this size."""
@@ -105,7 +105,7 @@ class QueueCommands:
         return await self._timed(key, arguments, partial(self._scripts[name].run, self._redis))
 
     async def write(self, name: str, key: str, *arguments: Argument) -> Any:
-        """Do the same as `run`; the reply counts: a replica has what was written, if there is one."""
+        """Run a script as `run` does. After its reply a replica has what was written, if there is one."""
         return await self._timed(key, arguments, partial(self._writes.run, self._scripts[name]))
 
     def doubt(self) -> None:
@@ -121,11 +121,11 @@ class QueueCommands:
         return subscribed(self._redis, channel, on_lost, _BACKOFF_S)
 
     def watched(self, channel: str, on_lost: Callable[[Exception], None]) -> AsyncGenerator[None, None]:
-        """Whenever all servers of the queue are subscribed to. See `proxy.edges.redis.subscription`."""
+        """Yield whenever all servers of the queue are subscribed to. See `proxy.edges.redis.subscription`."""
         return watched(self._redis, channel, on_lost, _BACKOFF_S)
 
     async def _timed(self, key: str, arguments: Sequence[Argument], run: Callable[..., Awaitable[Any]]) -> Any:
-        """Run the script with the time that it should be in the workspace, and learn that from its reply."""
+        """Run the script with the expected time of the workspace's clock, and learn the true time from its reply."""
         if not _is_workspace(key):
             return await self._guarded(lambda: run([key], *arguments))
         asked_at_s = self.clock()

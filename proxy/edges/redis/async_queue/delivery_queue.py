@@ -10,7 +10,7 @@ from proxy.edges.redis.async_queue.leases import by_workspace
 from proxy.edges.redis.async_queue.repeats import Write
 
 _CHUNK_BYTES = 128 << 10
-"""How large chunks of answers are, except the last one."""
+"""The size of each chunk of an answer, except the last one."""
 
 
 class RedisDeliveryQueue:
@@ -32,28 +32,28 @@ class RedisDeliveryQueue:
         return delivery
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
-        lost: list[Delivery] = []
-        for workspace_id, held in by_workspace(deliveries):
-            arguments = [argument for one in held for argument in records.delivery_arguments(one)]
+        lost_deliveries: list[Delivery] = []
+        for workspace_id, batch in by_workspace(deliveries):
+            arguments = [argument for one in batch for argument in records.delivery_arguments(one)]
             reply = await self._client.commands.run("renew_deliveries", keys_of(workspace_id), *arguments)
-            lost_here = [held[place - 1] for place in reply]
+            lost_here = [batch[place - 1] for place in reply]
             self._client.holdings.release(workspace_id, [one.request_id for one in lost_here])
-            lost += lost_here
-        return lost
+            lost_deliveries += lost_here
+        return lost_deliveries
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:
         if number:  # small answers wait for nobody
             await self._client.pace.turn(_CHUNK_BYTES)
         key = f"{keys_of(delivery.deployment.workspace_id)}a:{delivery.request_id}"
-        found: bytes | None = await self._client.commands.call(key, lambda redis: redis.hget(key, str(number)))
-        return found
+        content: bytes | None = await self._client.commands.call(key, lambda redis: redis.hget(key, str(number)))
+        return content
 
     async def answer_lost(self, delivery: Delivery) -> bool:
         arguments = *records.delivery_arguments(delivery), ANSWER_LOST.code, ANSWER_LOST.message
         key = keys_of(delivery.deployment.workspace_id)
         await self._client.repeats.quiet_is_over()
-        held: int = await self._client.commands.run("answer_lost", key, *arguments)
-        return held > 0
+        count: int = await self._client.commands.run("answer_lost", key, *arguments)
+        return count > 0
 
     async def delivered(self, delivery: Delivery) -> bool:
         return await self._end(delivery, "deliver", 0)
@@ -65,6 +65,6 @@ class RedisDeliveryQueue:
         key = keys_of(delivery.deployment.workspace_id)
         arguments = *records.delivery_arguments(delivery), what, again_in_ms
         write = Write("end_delivery", key, delivery.request_id, (0, *arguments), (1, *arguments))
-        held: int = await self._client.repeats.write(write, lambda reply: reply == 1)
+        count: int = await self._client.repeats.write(write, lambda reply: reply == 1)
         self._client.holdings.release(delivery.deployment.workspace_id, [delivery.request_id])
-        return held > 0
+        return count > 0

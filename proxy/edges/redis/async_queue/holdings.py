@@ -29,7 +29,7 @@ class Holdings:
 
     @asynccontextmanager
     async def beginning(self, workspace_id: str, holder: str) -> AsyncIterator[None]:
-        """While Redis is asked to begin something. It may have done so though the question fails."""
+        """Mark that Redis is asked to begin something. If the question fails, it may have begun."""
         self._beginning[workspace_id] += 1
         try:
             yield
@@ -40,14 +40,14 @@ class Holdings:
             self._beginning[workspace_id] -= 1
 
     def hold(self, workspace_id: str, request_id: str) -> None:
-        """It has begun."""
+        """Note that the request has begun."""
         self._known[workspace_id].add(request_id)
 
     def release(self, workspace_id: str, request_ids: Iterable[str]) -> None:
-        """They have ended, or are lost."""
-        known = self._known[workspace_id]
-        known.difference_update(request_ids)
-        if not known:
+        """Note that the requests have ended, or are lost."""
+        request_ids_held = self._known[workspace_id]
+        request_ids_held.difference_update(request_ids)
+        if not request_ids_held:
             del self._known[workspace_id]
 
     async def settle(self, workspace_id: str, prefix: str) -> None:
@@ -58,8 +58,8 @@ class Holdings:
         holder = self._doubtful.get(workspace_id)
         if holder is None or self._beginning[workspace_id]:
             return
-        known = self._known.get(workspace_id, ())
-        given = GIVE_BACK_MOST
-        while given == GIVE_BACK_MOST:
-            given = await self._commands.run("give_back", prefix, holder, GIVE_BACK_MOST, 1, *known)
+        request_ids = self._known.get(workspace_id, ())
+        count = GIVE_BACK_MOST
+        while count == GIVE_BACK_MOST:
+            count = await self._commands.run("give_back", prefix, holder, GIVE_BACK_MOST, 1, *request_ids)
         self._doubtful.pop(workspace_id, None)  # another sweep may have settled it

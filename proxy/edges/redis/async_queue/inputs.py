@@ -21,12 +21,12 @@ class Inputs:
         self._one = asyncio.Lock()
 
     def pieces_of(self, model_input: bytes) -> int:
-        """In how many pieces it goes. 0: it is small, and goes with its submission."""
+        """The number of pieces of an input. 0: it is small, and goes with its submission."""
         size = len(model_input)
         return 0 if size <= self._piece_bytes else -(-size // self._piece_bytes)
 
     async def put(self, key: str, request_id: str, model_input: bytes) -> None:
-        """Store it, unless its request is known. It is gone after a minute in which nobody submits it."""
+        """Store the input, unless its request is known. It expires after a minute without a submission."""
         for number in range(self.pieces_of(model_input)):
             piece = model_input[number * self._piece_bytes : (number + 1) * self._piece_bytes]
             async with self._turn(len(piece)):
@@ -34,11 +34,11 @@ class Inputs:
                     return
 
     async def piece(self, key: str, request_id: str, number: int) -> bytes | None:
-        """None if it was lost with a crash of Redis."""
+        """Read a piece. None if it was lost with a crash of Redis."""
         async with self._turn(self._piece_bytes):
             pieces = f"{key}b:{request_id}"
-            found: bytes | None = await self._commands.call(pieces, lambda redis: redis.hget(pieces, str(number)))
-        return found
+            content: bytes | None = await self._commands.call(pieces, lambda redis: redis.hget(pieces, str(number)))
+        return content
 
     @asynccontextmanager
     async def _turn(self, size_bytes: int) -> AsyncIterator[None]:

@@ -19,13 +19,13 @@ class RedisQueueOverview:
         self._client = client
 
     async def overview(self) -> Sequence[DeploymentFigures]:
-        found: list[DeploymentFigures] = []
+        rows: list[DeploymentFigures] = []
         for workspace_id in await self._client.index.all():
             fields = await self._deployments(workspace_id)
             for start in range(0, len(fields), _BATCH):
-                found += await self._figures(workspace_id, fields[start : start + _BATCH])
+                rows += await self._figures(workspace_id, fields[start : start + _BATCH])
                 await asyncio.sleep(0)
-        return found
+        return rows
 
     async def _deployments(self, workspace_id: str) -> Sequence[bytes]:
         key = keys_of(workspace_id) + "deployments"
@@ -36,9 +36,9 @@ class RedisQueueOverview:
         deployments = [deployment_of(workspace_id, field) for field in fields]
         ids = (deployment.deployment_id for deployment in deployments)
         now_ms, *figures = await self._client.commands.run("overview", keys_of(workspace_id), *ids)
-        found = []
+        rows = []
         for place, deployment in enumerate(deployments):
             *queued, in_progress, oldest = figures[place * _FIGURES : (place + 1) * _FIGURES]
             age_s = (now_ms - oldest) / 1000 if oldest else None
-            found.append(DeploymentFigures(deployment, dict(zip(PRIORITIES, queued, strict=True)), in_progress, age_s))
-        return found
+            rows.append(DeploymentFigures(deployment, dict(zip(PRIORITIES, queued, strict=True)), in_progress, age_s))
+        return rows

@@ -1,4 +1,4 @@
-"""What the scripts reply, as values."""
+"""Conversions of values to the scripts' arguments, and of the scripts' replies to values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ Reply = Sequence[Any]
 
 
 def submission_arguments(request: NewRequest, pieces: int) -> list[str | bytes | int]:
-    """The arguments of submit.lua up to its bounds. `pieces`: in which the input goes; 0: it is an argument."""
+    """The arguments of submit.lua up to its bounds. `pieces`: their number in the input; 0: it is an argument."""
     submission = request.submission
     deployment = request.deployment
     retries = submission.retries
@@ -48,7 +48,7 @@ def outcome_arguments(outcome: Outcome) -> list[str | bytes | int]:
 
 
 def input_lost_arguments() -> list[str]:
-    """In place of an outcome's: nobody has counted this end."""
+    """The arguments of an end that nobody has counted, in place of an outcome's."""
     return ["lost", INPUT_LOST.code, INPUT_LOST.message]
 
 
@@ -79,7 +79,7 @@ def status_of(phase: bytes, outcome: bytes) -> Status:
 
 
 def attempt_of(workspace_id: str, deployment_id: str, holder: str, reply: Reply) -> tuple[Attempt, int]:
-    """And in how many pieces its input is to be read. 0: it has it."""
+    """The attempt, and the number of pieces in which its input must be read. 0: the attempt has its input."""
     model, id, attempt, model_input, path, most, first_ms, longest_ms, hook, deadline, now, queued_ms, pieces = reply
     deployment = DeploymentRef(workspace_id, model.decode(), deployment_id)
     attempt = Attempt(
@@ -134,7 +134,7 @@ def work_of(workspace_id: str, reply: Reply) -> Work:
 
 
 def deployment_of(workspace_id: str, field: bytes) -> DeploymentRef:
-    """From a field of the hash `deployments`."""
+    """Parse a field of the hash `deployments`."""
     model_id, _, deployment_id = field.decode().partition(" ")
     return DeploymentRef(workspace_id, model_id, deployment_id)
 

@@ -22,16 +22,16 @@ from runtime.background import cancelled
 from runtime.redis.script import Argument
 
 REMEMBERED_S = 10.0
-"""Longer than a primary that was replaced goes unnoticed: sentinels demote one that comes back within about 8 s."""
+"""The age up to which writes are remembered. A replaced primary is noticed earlier: sentinels demote it in some 8 s."""
 REMEMBERED_BYTES = 32 << 20
 TICK_S = 2.0
-"""How often old writes are forgotten, and while there are others, primaries are asked for."""
+"""The interval at which old writes are dropped. While some remain, it is also checked which servers are primaries."""
 QUIET_S = 3.0
-"""Longer than any process takes to connect again, and to renew its leases."""
+"""The time after a loss in which nothing new is decided. Any process reconnects and renews its leases within it."""
 PATIENCE_S = 2.0
-"""How long a write waits for the connection before it fails."""
+"""The longest time for which a write waits for the connection before it fails."""
 UNKNOWN_FOR_S = 10.0
-"""How long a write is repeated whose request is not known yet: another process has to submit it again."""
+"""The time for which a write to an unknown request is repeated: another process has to submit that request again."""
 UNKNOWN = -1
 """The reply of a script that changes a request, if there is no such request."""
 _AGAIN_S = 0.2
@@ -83,9 +83,9 @@ class Repeats:
                 await cancelled(task)
 
     async def write(self, write: Write, is_new: Callable[[Any], bool]) -> Any:
-        """Run it, and remember it if its reply says that it is new. Before it goes what has to be repeated.
+        """Run the write, and remember it if `is_new` accepts its reply. Writes that must be repeated go first.
 
-        The reply counts: a replica has the write, if there is one. `INCOMPLETE` if Redis has lost what it needs.
+        After the reply a replica has the write, if there is one. `INCOMPLETE` if Redis has lost what the write needs.
         """
         await self.ready()
         reply = await _supplied(write, partial(self._commands.write, write.script, write.key, *write.arguments))
@@ -94,13 +94,13 @@ class Repeats:
         return reply
 
     async def store_again(self, key: str, request_id: str) -> None:
-        """Store what is remembered of a request's answer."""
+        """Store the remembered chunks of a request's answer again."""
         for write in list(self._remembered):
             if (write.script, write.key, write.request_id) == ("store", key, request_id):
                 await self._commands.run(write.script, key, *write.repeated)
 
     async def ready(self) -> None:
-        """Until Redis serves and has all that this process remembers. Raises `QueueUnavailableError`."""
+        """Wait until Redis serves and has all that this process remembers. Raises `QueueUnavailableError`."""
         if self._watching is None or self._watching.done():
             self._watching = _task(self._watch())
             self._forgetting = _task(self._forget())
@@ -112,7 +112,7 @@ class Repeats:
                 raise QueueUnavailableError("no subscription") from None
 
     async def may_decide(self) -> bool:
-        """Whether something new may be decided: not shortly after Redis was lost."""
+        """Return whether something new may be decided: not within `QUIET_S` after a loss of Redis."""
         await self.ready()
         return time.monotonic() >= self._quiet_until
 
@@ -125,7 +125,7 @@ class Repeats:
             self._repeating = _task(self._repeat())
 
     def _on_lost(self, error: Exception) -> None:
-        """The subscription failed, or could not be made."""
+        """Stop writing: a subscription failed, or could not be made."""
         self._commands.report(error)
         if self._repeating is not None:
             self._repeating.cancel()
@@ -134,7 +134,7 @@ class Repeats:
             self._serves.clear()
 
     async def _repeat(self) -> None:
-        """Runs at each subscription."""
+        """Send the remembered writes again after a loss. Runs at each subscription."""
         if self._lost_at is not None:
             since = self._lost_at - REMEMBERED_S
             unknown = await self._send([write for write in self._remembered if write.acknowledged_at >= since])
@@ -158,7 +158,7 @@ class Repeats:
                       len(unknown))  # fmt: skip
 
     async def _send(self, writes: Sequence[Write]) -> list[Write]:
-        """Returns those that Redis cannot take yet: their request is not known, or an answer is not complete.
+        """Send writes. Return those that Redis cannot take yet: it does not know the request, or lacks its answer.
 
         Submissions first, one by one: older requests go first.
         """
@@ -171,11 +171,11 @@ class Repeats:
             else:
                 others.setdefault((write.key, write.request_id), []).append(write)
         places = asyncio.Semaphore(_AT_ONCE)
-        left = await asyncio.gather(*(self._send_request(of_one, places) for of_one in others.values()))
-        return [write for of_one in left for write in of_one]
+        rest = await asyncio.gather(*(self._send_request(of_one, places) for of_one in others.values()))
+        return [write for of_one in rest for write in of_one]
 
     async def _send_request(self, writes: Sequence[Write], places: asyncio.Semaphore) -> Sequence[Write]:
-        """In order: an end must not come before the answer that it refers to."""
+        """Send one request's writes in order: an end must not come before the answer that it refers to."""
         async with places:
             for place, write in enumerate(writes):
                 if await self._send_one(write) in _LATER and write is not _PROBE:
@@ -193,7 +193,7 @@ class Repeats:
             self._bytes -= self._remembered.popleft().size
 
     async def _forget(self) -> None:
-        """Until cancelled. While something is remembered, a change of primary must not go unnoticed."""
+        """Drop old writes until cancelled. While some are left, have changes of primaries noticed."""
         while True:
             await asyncio.sleep(TICK_S)
             self._forget_old()
@@ -201,7 +201,7 @@ class Repeats:
                 self._commands.doubt()
 
     def _forget_old(self) -> None:
-        """While Redis is lost nothing is forgotten: what counts is the time before the loss."""
+        """Drop old writes, but none while Redis is lost: the last ones before the loss are to be repeated."""
         old = time.monotonic() - REMEMBERED_S
         while self._lost_at is None and self._remembered and self._remembered[0].acknowledged_at <= old:
             self._bytes -= self._remembered.popleft().size
@@ -216,7 +216,7 @@ async def _until_sent(send: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _supplied(write: Write, run: Callable[[], Awaitable[Any]]) -> Any:
-    """The reply. What it lacks is stored, and once more in case Redis was lost meanwhile."""
+    """Return the reply. Store what the write lacks, and once more in case Redis was lost meanwhile."""
     for _ in range(2):
         reply = await run()
         if reply != INCOMPLETE or write.supply is None:
@@ -239,4 +239,4 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 _PROBE = Write("state", "tga:{-}:", "-", (), ("-",))
-"""Finds out whether Redis serves."""
+"""A write without effect. Its reply shows that Redis serves."""

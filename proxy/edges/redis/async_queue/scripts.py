@@ -12,7 +12,7 @@ from proxy.async_requests.requests import RequestError
 from proxy.async_requests.states import OUTCOMES, TRANSITIONS
 
 UNSUBMITTED_S = 60.0
-"""How long the pieces of an input stay whose request is not queued."""
+"""The time for which pieces of an input stay while their request is not queued."""
 GAP_S = 10.0
 """Time between two looks at a workspace with open requests that is unusual: it is swept each second."""
 _CLOCK = "redis.call('TIME')"

@@ -10,9 +10,9 @@ from proxy.edges.redis.async_queue.commands import QueueCommands
 
 INDEX = "tga:workspaces"
 ADDED_FOR_S = 20.0
-"""How long a process relies on having added a workspace."""
+"""The time for which a process relies on having added a workspace."""
 GRACE_S = 60.0
-"""How long a workspace stays after it was added: longer than `ADDED_FOR_S` and the deadline of a submission."""
+"""The time for which a workspace stays once added: longer than `ADDED_FOR_S` and the deadline of a submission."""
 
 
 class WorkspaceIndex:
@@ -34,12 +34,12 @@ class WorkspaceIndex:
         self._added[workspace_id] = now
 
     async def add_again(self, workspace_id: str) -> None:
-        """Redis may have lost it."""
+        """Add the workspace even if this process has added it lately: Redis may have lost it."""
         self._added.pop(workspace_id, None)
         await self.add(workspace_id)
 
     async def forget(self, workspace_id: str) -> None:
-        """Nothing of the workspace was left a moment ago."""
+        """Remove a workspace that was empty a moment ago, once its score has stayed the same for `GRACE_S`."""
         now = self._commands.clock()
         score, since = self._scores.pop(workspace_id, (b"", now))
         old = score if now - since >= GRACE_S else b""
@@ -48,5 +48,5 @@ class WorkspaceIndex:
             self._scores[workspace_id] = current, since if current == score else now
 
     async def all(self) -> Sequence[str]:
-        found = await self._commands.call(INDEX, lambda redis: redis.zrange(INDEX, 0, -1))
-        return [workspace.decode() for workspace in found]
+        members = await self._commands.call(INDEX, lambda redis: redis.zrange(INDEX, 0, -1))
+        return [workspace.decode() for workspace in members]

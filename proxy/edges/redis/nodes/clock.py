@@ -10,7 +10,7 @@ from policy.limits.take_numbers import NO_DEADLINE_MS
 STEP_MS = 1000
 """An estimate that changes by less is no step, however soon."""
 DRIFT = 0.1
-"""How much faster or slower a clock can run while it is being corrected: chrony's limit is a twelfth."""
+"""The part by which a clock may run fast or slow while it is being corrected: chrony's limit is a twelfth."""
 
 
 class Change(NamedTuple):
@@ -57,10 +57,10 @@ class RedisClock:
 
 
 class ExpectedTimes:
-    """The time that it should be in each workspace of the queue, whichever server has it."""
+    """The expected time of each workspace of the queue, whichever server has it."""
 
     _MOST = 10_000
-    """Workspaces, of which one may be forgotten."""
+    """The most workspaces whose time is known."""
 
     def __init__(self, slowest_reply_s: float) -> None:
         self._slack_s = slowest_reply_s + STEP_MS / 1000
@@ -75,7 +75,7 @@ class ExpectedTimes:
         return clock.at_most(local_s), round(more_s * 1000)
 
     def learn(self, key: str, now_ms: int, asked_at_s: float) -> None:
-        """`now_ms`: what the reply says to a question of `asked_at_s`."""
+        """Learn a workspace's time. `now_ms`: the time in the reply to a question of `asked_at_s`."""
         clock = self._clocks.pop(key, None) or RedisClock()
         clock.learn(now_ms, asked_at_s)
         self._clocks[key] = clock
@@ -98,10 +98,10 @@ class ClockSteps:
     def check(self, server: str, clock: RedisClock, change: Change) -> None:
         if math.isnan(change.by_ms):
             latest = max(self._clocks.values(), key=lambda one: one.learnt_at_s, default=None)
-            known = self._clocks.get(server, latest)
+            reference = self._clocks.get(server, latest)
             self._clocks[server] = clock
-            if known is None:
+            if reference is None:
                 return
-            change = Change(clock.learnt_ms - known.learnt_ms, clock.learnt_at_s - known.learnt_at_s)
+            change = Change(clock.learnt_ms - reference.learnt_ms, clock.learnt_at_s - reference.learnt_at_s)
         if abs(change.by_ms) > STEP_MS + 1000 * (self._slowest_reply_s + DRIFT * change.after_s):
             self._on_step(server, round(change.by_ms))

@@ -26,12 +26,12 @@ from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
 _START_S = 0.05
-"""Between two tries to read the first map."""
+"""The pause between two tries to read the first map."""
 _SOONEST_S = 0.5
-"""Between two readings, also while slots move or a primary does not serve: all workers of all machines read it then."""
+"""The least time between two readings. While slots move or a primary is away, all workers of all machines read it."""
 _CALM_S = 30.0
 _UNNAMED_S = 60.0
-"""How long a node is kept that no map and no redirect names. The target of a moving slot may be in no map."""
+"""The time for which a node is kept that no map and no redirect names: the target of a moving slot may be in none."""
 _ASKING = encode(b"ASKING")
 
 
@@ -73,7 +73,7 @@ class ClusterNodes:
         self._on_recovered = on_recovered
 
     async def start(self) -> None:
-        """Until the first map is read, the first host of the URL stands for every node: it answers with redirects."""
+        """Connect. Until the first map is read, the first host of the URL stands for every node: it sends redirects."""
         self._loop = asyncio.get_running_loop()
         self._by_slot = [self._member(self._seeds[0])] * SLOTS
         self._start_task(self._keep_map())
@@ -93,7 +93,7 @@ class ClusterNodes:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """What is enqueued here leaves each client in the next turn of the event loop, in one write."""
+        """Enqueue a tick's commands. Each client sends its own in the next turn of the event loop, in one write."""
         self._flush_scheduled = False
         self._before_flush()
 
@@ -105,14 +105,14 @@ class ClusterNodes:
         return any(owner.serves for owner in self._owners)
 
     def redirected(self, slot: int, error: str) -> Node | None:
-        found = redirect(error, self._by_slot[slot].place)
-        if found is None:
+        redirection = redirect(error, self._by_slot[slot].place)
+        if redirection is None:
             if error.startswith("CLUSTERDOWN"):
                 self._stale.set()
             return None
-        member = self._member(found.target)
-        if found.lasts:
-            self._by_slot[found.slot] = member
+        member = self._member(redirection.target)
+        if redirection.lasts:
+            self._by_slot[redirection.slot] = member
             self._owners.add(member)
             self._moved = True
             self._stale.set()
@@ -121,7 +121,7 @@ class ClusterNodes:
         return member
 
     def _member(self, place: Place) -> _Member:
-        """The node there, which somebody has just named."""
+        """Return the node at a place that a map, a redirect or the URL has just named."""
         member = self._members.get(place)
         if member is None:
             server = FixedServer(self._login.at(*place), self._dialer, f"Redis at {place.host}:{place.port}")
@@ -167,10 +167,10 @@ class ClusterNodes:
             self._log_once(member.place, reply)
         return False
 
-    def _apply(self, reply: list[Any], asked: Place) -> None:
-        """Slots that the map leaves out keep their node, whose error names the trouble."""
+    def _apply(self, reply: list[Any], source: Place) -> None:
+        """Apply a map that `source` sent. Slots that it leaves out keep their node, whose error names the trouble."""
         by_slot = list(self._by_slot)
-        for first, last, (primary, *_) in slot_ranges(reply, asked):
+        for first, last, (primary, *_) in slot_ranges(reply, source):
             by_slot[first : last + 1] = [self._member(primary)] * (last + 1 - first)
         has_changed = self._moved or by_slot != self._by_slot
         self._by_slot = by_slot

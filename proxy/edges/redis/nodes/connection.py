@@ -41,10 +41,10 @@ class RedisCommand:
         self.expires_at = NEVER
 
     def on_late_reply(self, reply: Any) -> None:
-        """The reply came after the deadline. No caller waits for it, but the command's effect may have to be undone."""
+        """Handle a reply after the deadline. No caller waits for it, but the command's effect may have to be undone."""
 
     def on_connection_lost(self) -> None:
-        """The connection was lost before a reply came. Redis may have run the command, or may still run it."""
+        """Handle the loss of the connection before a reply. Redis may have run the command, or may still run it."""
 
 
 class AwaitedCommand(RedisCommand):
@@ -69,7 +69,7 @@ class RedisConnection(asyncio.Protocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pending: deque[RedisCommand] = deque()
         self.expired = 0
-        """How many of `pending`, from the left, have failed already and only wait for their late reply."""
+        """The number of `pending`, from the left, that have failed already and only wait for their late reply."""
         self.notify_when_idle = False
         self._on_idle = on_idle
         self._reader = hiredis.Reader(protocolError=ConnectionError)

@@ -18,7 +18,7 @@ class LoginRefusedError(Exception):
 
 
 class Dialer:
-    """For the servers of one URL. Reads its certificates once; raises OSError if it cannot."""
+    """Opens connections to the servers of one URL. Reads its certificates once; raises OSError if it cannot."""
 
     def __init__(self, tls: TlsOptions | None) -> None:
         self._tls = tls.context() if tls else None
@@ -44,13 +44,13 @@ class Dialer:
 
 async def ask(connection: RedisConnection, *command: str) -> Any:
     """The reply to a command on a connection that nobody else uses yet. Raises ConnectionError if it is lost."""
-    sent = AwaitedCommand(encode(*(part.encode() for part in command)), asyncio.get_running_loop().create_future())
-    connection.send([sent])
-    waited: list[asyncio.Future[Any]] = [sent.reply, connection.lost]
+    request = AwaitedCommand(encode(*(part.encode() for part in command)), asyncio.get_running_loop().create_future())
+    connection.send([request])
+    waited: list[asyncio.Future[Any]] = [request.reply, connection.lost]
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-    if not sent.reply.done():
+    if not request.reply.done():
         raise ConnectionError("the connection was lost during the login")
-    return sent.reply.result()
+    return request.reply.result()
 
 
 async def _ask_all(connection: RedisConnection, commands: list[tuple[str, ...]]) -> None:

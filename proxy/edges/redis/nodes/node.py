@@ -26,7 +26,7 @@ class Node:
 
     @property
     def serves(self) -> bool:
-        """Whether it replies, as far as is known."""
+        """True if the server is connected and replied lately."""
         return self.client.available and self.client.connected
 
 
@@ -49,12 +49,12 @@ class Nodes(Protocol):
         """The server of a slot, as far as is known."""
 
     def redirected(self, slot: int, error: str) -> Node | None:
-        """Where the error reply to a command sends it: the caller enqueues it there at once, before anything else.
+        """The server that a command's error reply names: the caller enqueues it there at once, before anything else.
         None if the error is another one."""
 
     @property
     def any_serves(self) -> bool:
-        """Whether at least one server replies."""
+        """True if at least one server replies."""
 
 
 async def execute(nodes: Nodes, key: bytes, *command: bytes) -> Any:

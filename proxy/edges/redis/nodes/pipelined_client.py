@@ -85,7 +85,7 @@ class RedisClient:
 
     @property
     def available(self) -> bool:
-        """Whether the circuit breaker is closed. While it is open, commands fail at once."""
+        """True while the circuit breaker is closed. While it is open, commands fail at once."""
         return not self._breaker_open
 
     @property
@@ -199,7 +199,7 @@ class RedisClient:
         return overdue + unsent
 
     def _set_timers(self) -> None:
-        """One for the next deadline; one for the connection if it owes a late reply."""
+        """Set a timer for the next deadline, and one for the connection if it owes a late reply."""
         connection = self._connection
         # Commands enqueued in this tick have no deadline yet. The coming flush sets it, and the timer.
         due = [command.expires_at for command in self._queue[:1] if command.expires_at != NEVER]
@@ -236,7 +236,7 @@ class RedisClient:
             self._report_trouble()
 
     def _on_idle(self) -> None:
-        """Redis has answered every command."""
+        """Close the breaker: Redis has answered every command."""
         self._failures = 0
         if self._breaker_open:
             self._breaker_open = False

@@ -17,7 +17,7 @@ from runtime.redis.votes import most_named
 
 _WATCH_S = 2.0
 _ASK_S = 0.8
-"""How long all sentinels may be silent: less than `open` has as a whole, so that its error says what is wrong."""
+"""Seconds that all sentinels may be silent: less than `open` has as a whole, so that its error says what is wrong."""
 
 
 class SentinelPrimary:
@@ -64,7 +64,7 @@ class SentinelPrimary:
                 on_moved()
 
     async def _named_by(self, sentinel: RedisAddress) -> Place | None:
-        """None if it cannot be reached, refuses us, or does not know the service."""
+        """The primary that a sentinel names. None if it is unreachable, refuses us, or does not know the service."""
         try:
             connection = await self._dialer.open(sentinel)
         except (OSError, LoginRefusedError):

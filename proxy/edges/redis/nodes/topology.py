@@ -1,4 +1,4 @@
-"""Which kind of `Nodes` serves a URL."""
+"""The choice of the kind of `Nodes` that serves a URL."""
 
 from proxy.edges.redis.nodes.cluster import ClusterNodes
 from proxy.edges.redis.nodes.node import Nodes

@@ -9,25 +9,25 @@ from proxy.edges.redis.async_queue.client import QueueClient, keys_of
 from proxy.edges.redis.async_queue.holdings import GIVE_BACK_MOST
 
 LATE_COMMANDS_S = 2.0
-"""A command that the worker sent last may run after its death. What it took is given back after this time."""
+"""Seconds until a dead worker's last command has run. What that command took is given back then."""
 RETRY_S = 0.5
 """Time between two tries while the queue does not answer."""
 log = logging.getLogger(__name__)
 
 
 class DeadHolders:
-    """Call `died`; `run` does the rest. What cannot be given back while its leases hold is left to their end."""
+    """Gives back what holders named to `died` held, while `run` runs. What cannot be given back ends with its lease."""
 
     def __init__(self, client: QueueClient) -> None:
         self._client = client
         self._dead: asyncio.Queue[str] = asyncio.Queue()
 
     def died(self, holder: str) -> None:
-        """The process with this incarnation has ended."""
+        """Note that the process with this incarnation has ended."""
         self._dead.put_nowait(holder)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Give back what dead holders held, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._give_back_twice(await self._dead.get()))
@@ -57,6 +57,6 @@ class DeadHolders:
         return True
 
     async def _give_back_in(self, workspace_id: str, holder: str) -> None:
-        given = GIVE_BACK_MOST
-        while given == GIVE_BACK_MOST:
-            given = await self._client.commands.run("give_back", keys_of(workspace_id), holder, GIVE_BACK_MOST, 0)
+        count = GIVE_BACK_MOST
+        while count == GIVE_BACK_MOST:
+            count = await self._client.commands.run("give_back", keys_of(workspace_id), holder, GIVE_BACK_MOST, 0)

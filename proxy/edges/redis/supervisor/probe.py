@@ -28,7 +28,7 @@ class RedisProbe:
         self._hints = hints
 
     async def trouble(self) -> str:
-        """Why Redis cannot admit calls with limits. "" if it can."""
+        """Return why Redis cannot admit calls with limits; "" if it can."""
         for plan in PLANS:
             try:
                 await self._counters.take(plan, NO_TOKENS)
