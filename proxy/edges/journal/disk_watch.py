@@ -1,4 +1,4 @@
-"""Knows how long the journal's thread has been waiting for the disk: the event loop must not join it."""
+"""Measures how long the journal's thread has been waiting for the disk: the event loop must not wait with it."""
 
 import contextlib
 import time
@@ -8,11 +8,11 @@ from proxy.edges.journal.troubles import Troubles
 
 SLOW_S = 0.1
 STALLED_S = 10.0
-"""How long calls go on while the disk answers nothing: a power loss would lose their records."""
+"""Seconds for which calls go on while the disk answers nothing: a power loss would lose their records."""
 
 
 class DiskWatch:
-    """One thread uses the disk; the event loop asks."""
+    """The present wait of the journal's thread. The thread marks its use of the disk; the event loop asks."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
@@ -20,7 +20,7 @@ class DiskWatch:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
-        """The thread uses the disk within."""
+        """Mark that the thread uses the disk, within the block."""
         self._since = time.monotonic()
         try:
             yield
@@ -30,7 +30,7 @@ class DiskWatch:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the disk keeps the thread waiting, and would keep whoever uses it."""
+        """True while the disk keeps the thread waiting; it would keep any other user waiting too."""
         return self._waited_s > SLOW_S
 
     def note_stall(self) -> None:

@@ -42,9 +42,9 @@ def backlog_bytes(root: Path) -> int:
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
     """Write all of `data`, also if the kernel takes only a part at once."""
-    written = 0
-    while written < len(data):
-        written += os.pwrite(fd, data[written:], offset + written)
+    bytes_written = 0
+    while bytes_written < len(data):
+        bytes_written += os.pwrite(fd, data[bytes_written:], offset + bytes_written)
 
 
 def allocate(fd: int, size: int) -> None:

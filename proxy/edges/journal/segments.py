@@ -19,7 +19,7 @@ from proxy.edges.journal.segment_files import allocate, sync_directory, write_at
 
 log = logging.getLogger(__name__)
 _LINK = "journal"
-"""The name of the link to the worker's journal, by which what nobody will copy any more is told."""
+"""The name of the link to the worker's journal. If the journal is gone, nobody will copy the directory's segments."""
 _MEMORY = "memory"
 """The name of the journal's link to its directory in memory: its reader needs no setting."""
 
@@ -38,11 +38,11 @@ class Segment:
     _copied: int = 0
 
     def copy(self) -> None:
-        """Bring all records to the file on disk. The other segments before this one must be copied first."""
+        """Copy all records to the file on disk. The segments before this one must be copied first."""
         if self.memory is None:
             return
-        while (missing := self.used - self._copied) > 0:
-            data = os.pread(self.write_fd, missing, self._copied)
+        while (size := self.used - self._copied) > 0:
+            data = os.pread(self.write_fd, size, self._copied)
             write_at(self.fd, data, self._copied)
             self._copied += len(data)
 
@@ -52,7 +52,7 @@ class Segment:
         os.fdatasync(self.fd)
 
     def close(self) -> None:
-        """Close it. Its file on disk stays, and the one in memory if it has records that could not be copied."""
+        """Close both files. The one on disk stays, and the one in memory if it has records that could not be copied."""
         os.close(self.fd)
         if self.memory is not None:
             os.close(self.write_fd)
@@ -96,7 +96,7 @@ def _new_memory_file(place: Path, journal: Path, size: int) -> Path | None:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether it is a directory of this user: anybody may make one in the memory's root."""
+    """Return whether it is a directory of this user: anybody may make one in the memory's root."""
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(directory)
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

@@ -1,4 +1,4 @@
-"""Why a journal refuses calls: the troubles that it has now, each logged at most once per interval.
+"""The troubles for which a journal refuses calls. Each is logged at most once per interval.
 
 Promises that a nearly full disk, which fails and recovers with every call, does not flood the log. Does no I/O.
 """
@@ -49,7 +49,7 @@ class Troubles:
         self.texts[kind] = text
 
     def clear(self, kind: str) -> None:
-        """This trouble is over, if there was one."""
+        """Note that this trouble is over, if there was one."""
         if self.texts.pop(kind, None) and self._may_log(f"{kind} recovered"):
             log.warning("The journal has recovered from its %s trouble; new calls are accepted again.", kind)
 

@@ -40,7 +40,7 @@ class JournalOptions:
     sync_interval_s: float = 0.05
     backlog_interval_s: float = 1.0
     memory_root: Path | None = None
-    """Where records wait in memory for the disk. None: the event loop writes to the disk."""
+    """The directory in memory where records wait for the disk. None: the event loop writes to the disk."""
     log_interval_s: float = 1.0
     """The same trouble is logged, and a refused write is tried again, at most this often."""
 
@@ -97,12 +97,12 @@ class JournalWriter:
 
     @property
     def pending(self) -> int:
-        """How many calls are open."""
+        """The number of open calls."""
         return self._reserved // END_ROOM_BYTES
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why new calls are refused, or soon will be. Empty when the journal works. Ask often: it notes a stall."""
+        """The reasons to refuse new calls now or soon. Empty when the journal works. Ask often: it notes a stall."""
         self._disk.note_stall()
         return self._troubles.faults
 
@@ -190,7 +190,7 @@ class JournalWriter:
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        """Kept, because to ask for it is a system call in Python 3.11."""
+        """The running loop, cached: in Python 3.11 asking for it is a system call."""
         return asyncio.get_running_loop()
 
     def _join(self, call: JournaledCall, record: bytes, size: int) -> None:
@@ -210,12 +210,12 @@ class JournalWriter:
             return
         self._group.clear()
         self._records.clear()
-        taken, failure = self._write(b"".join(records))
+        bytes_written, failure = self._write(b"".join(records))
         if failure is not None:
             self._write_failed(failure)
-            self._keep(taken, group, records)
+            self._keep(bytes_written, group, records)
             return
-        self._advance(taken)
+        self._advance(bytes_written)
         for call in group:  # `tell`, without a call for each record
             call.is_written = True
             if (go_on := call.go_on) is not None:
@@ -224,15 +224,15 @@ class JournalWriter:
         if "write" in self._troubles.texts:
             self._troubles.clear("write")
 
-    def _keep(self, taken: int, group: list[JournaledCall], records: list[bytes]) -> None:
-        """The disk took only `taken` bytes: keep whole records, refuse the other opens, try the others alone."""
+    def _keep(self, bytes_written: int, group: list[JournaledCall], records: list[bytes]) -> None:
+        """Keep the records within `bytes_written`, which the disk took. Refuse the other opens; try the rest alone."""
         for call, record in zip(group, records, strict=True):
-            if (size := len(record)) <= taken:
-                taken -= size
+            if (size := len(record)) <= bytes_written:
+                bytes_written -= size
                 self._advance(size)
                 call.tell()
                 continue
-            taken = 0
+            bytes_written = 0
             self._left += size
             if not call.ends:
                 self._erase(size)
@@ -251,11 +251,11 @@ class JournalWriter:
         """Write one record now. Raises OSError."""
         if len(record) > self._left:
             self._rotate()
-        taken, failure = self._write(record)
+        bytes_written, failure = self._write(record)
         if failure is not None:
             raise failure
-        self._left -= taken
-        self._advance(taken)
+        self._left -= bytes_written
+        self._advance(bytes_written)
 
     def _append_new(self, record: bytes) -> None:
         """Append; refuse the call if that fails: copy-on-write file systems can fail within allocated space."""
@@ -269,18 +269,18 @@ class JournalWriter:
             self._troubles.clear("write")
 
     def _write(self, data: bytes) -> tuple[int, OSError | None]:
-        """Write after the last record. Returns how many bytes the disk took, and why not all of them."""
+        """Write after the last record. Return the number of bytes that the disk took, and why it took no more."""
         segment = self._current
-        taken = 0
+        bytes_written = 0
         try:
-            while taken < len(data):  # a signal or a disk that fills up can make the kernel write only a part
-                taken += os.pwrite(segment.write_fd, data[taken:], segment.used + taken)
+            while bytes_written < len(data):  # a signal or a disk that fills up can make the kernel write only a part
+                bytes_written += os.pwrite(segment.write_fd, data[bytes_written:], segment.used + bytes_written)
         except OSError as error:
-            return taken, error
-        return taken, None
+            return bytes_written, error
+        return bytes_written, None
 
     def _advance(self, size: int) -> None:
-        """`size` more bytes are whole records."""
+        """Count `size` more bytes of whole records."""
         self._current.used += size
         if not self._dirty:
             self._dirty = True

@@ -15,7 +15,7 @@ from proxy.errors import UpstreamCutError
 from proxy.records.messages import UpstreamCall
 
 HELD_BYTES = 65_536
-"""With more than this unread, reading from the socket pauses until the answer was read (backpressure)."""
+"""The most unread bytes. Above it, reading from the socket pauses until the answer was read (backpressure)."""
 
 
 class AnsweringConnection(Protocol):
@@ -28,11 +28,11 @@ class AnsweringConnection(Protocol):
         ...
 
     def await_end(self) -> None:
-        """The rest of the answer is discarded: keep the connection only if its end follows soon."""
+        """Discard the rest of the answer. Keep the connection only if the answer's end follows soon."""
         ...
 
     def abandon(self) -> None:
-        """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""
+        """Give up the rest of the answer: close the connection, unless nothing was sent on it."""
         ...
 
 
@@ -59,7 +59,7 @@ class HttpAnswer:
     )
 
     fields: AnswerFields
-    """This and `head` are set when the head is complete."""
+    """Facts in the head's fields. This and `head` are set when the head is complete."""
     head: bytes | bytearray
 
     def __init__(self, call: UpstreamCall, exchange: AnsweringConnection) -> None:
@@ -80,7 +80,7 @@ class HttpAnswer:
 
     @property
     def headers(self) -> Headers:
-        """Read anew each time, so only for those who need more than `fields`."""
+        """All fields, parsed at each access: use `fields` where it suffices."""
         return all_fields(self.head)
 
     async def read(self) -> bytes:
@@ -114,7 +114,7 @@ class HttpAnswer:
         return has_room
 
     def interrupt(self) -> None:
-        """Have a `pour` in progress return False."""
+        """Make a `pour` in progress return False."""
         self.end_pour(has_room=False)
 
     def let_end(self) -> None:
@@ -136,7 +136,7 @@ class HttpAnswer:
             exchange.abandon()
 
     def wake(self) -> None:
-        """Called when bytes or the end arrived: wake the waiting consumer, unless `take` could be given all of it."""
+        """Wake the waiting consumer when bytes or the end arrived, unless the sink takes all of them."""
         waiter = self.waiter
         if waiter is None or waiter.done():
             return
@@ -181,11 +181,11 @@ class HttpAnswer:
 
     def _hand_over(self, take: Callable[[bytes], bool]) -> bool:
         """Pass what arrived to `take`."""
-        started = perf_counter()
+        began_at = perf_counter()
         try:
             return take(self._take_received())
         finally:
-            self.taking_s += perf_counter() - started
+            self.taking_s += perf_counter() - began_at
 
     def _take_received(self) -> bytes:
         """Hand over all bytes that arrived."""

@@ -13,30 +13,30 @@ from proxy.http_rules.headers import READ_FIELDS, RETURNED_FIELDS, answer_fields
 END = b"\r\n\r\n"
 KNOWN_ANSWERS = 256
 KNOWN_BYTES = 4096
-"""Only what shorter heads say is remembered, for memory's sake."""
+"""The longest head whose facts are cached, to bound the memory."""
 
 # The parser takes no folded line, no blank before a colon, and no CR or LF but at a line's end: each field is one line.
 _names = b"|".join(sorted(name.encode() for name in READ_FIELDS | RETURNED_FIELDS))
 wanted_fields = re.compile(rb"\r\n(" + _names + rb"):[ \t]*([^\r]*)", re.IGNORECASE).findall
-"""Those that the gateway acts on or passes to callers, in order. Takes a head without `END`."""
+"""Finds the fields that the gateway acts on or passes to callers, in order. Takes a head without `END`."""
 
-Found = tuple[tuple[bytes, bytes], ...]
+RawFields = tuple[tuple[bytes, bytes], ...]
 
 
 class BrokenHttpError(Exception):
     """The parser accepted the bytes, but they are not an answer to this request."""
 
 
-def understood(found: Found) -> AnswerFields:
-    """What these fields say. Raises `BrokenHttpError` for a transfer coding other than one `chunked`."""
-    fields = answer_fields([(_text(name).lower(), _text(value)) for name, value in found])
+def facts_of(raw: RawFields) -> AnswerFields:
+    """The facts in these fields. Raises `BrokenHttpError` for a transfer coding other than one `chunked`."""
+    fields = answer_fields([(_text(name).lower(), _text(value)) for name, value in raw])
     if fields.codings and fields.codings != ("chunked",):
         raise BrokenHttpError("a transfer coding other than one `chunked`")
     return fields
 
 
-known = lru_cache(KNOWN_ANSWERS)(understood)
-"""The same. Nearly all answers of an upstream have the same few values."""
+cached_facts_of = lru_cache(KNOWN_ANSWERS)(facts_of)
+"""The same, cached: nearly all answers of an upstream have the same few values."""
 
 
 def all_fields(head: bytes | bytearray) -> Headers:

@@ -32,7 +32,7 @@ _REPEATED = b"%b %b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
 
 KNOWN_ROUTES = 1024
 SWEEPS_PER_IDLE_TIME = 11
-"""How often idle connections are checked within `PoolLimits.idle_s`."""
+"""The number of checks of idle connections within `PoolLimits.idle_s`."""
 CLOSED_PER_STEP = 64
 """Close idle connections in steps of a millisecond or two, so that a past burst does not delay calls."""
 NEXT_STEP_S = 0.05
@@ -75,12 +75,12 @@ class HttpUpstream:
         pool = route.pool
         lines = call.lines
         request_id = call.request_id
-        is_last = call.upload is not None  # it cannot be sent twice, so it uses no connection that may be stale
-        if lines and request_id.isprintable() and not is_last:  # nearly every call
+        sent_once_only = call.upload is not None  # an upload cannot be repeated: use no connection that may be stale
+        if lines and request_id.isprintable() and not sent_once_only:  # nearly every call
             head = _REPEATED % (call.method.encode(), route.line, lines, request_id.encode(), len(call.body))
         else:
             head = _head(route.line, call)
-        if is_last:
+        if sent_once_only:
             connection = await pool.take_new(call.deadline)
         else:
             connection = pool.take() or await pool.take_or_wait(call.deadline)
@@ -100,14 +100,14 @@ class HttpUpstream:
             failure = answer.failure
             if answer.status or failure is None:
                 return answer
-            if is_last or not isinstance(failure, StaleConnectionError):
+            if sent_once_only or not isinstance(failure, StaleConnectionError):
                 raise failure
             connection = await pool.replace_stale(call.deadline)
-            is_last = True
+            sent_once_only = True
 
     @property
     def is_idle(self) -> bool:
-        """Whether no connection is open and no end of a burst is left to report."""
+        """True if no connection is open and no end of a burst is left to report."""
         return self._sweep is None
 
     async def aclose(self) -> None:
@@ -288,14 +288,14 @@ class _Pool:
         return await self._connect(deadline)
 
     def release(self, connection: UpstreamConnection) -> None:
-        """`connection` has finished an exchange: give it to the longest waiting call, or keep it."""
+        """Give a connection that has finished an exchange to the longest waiting call, or keep it."""
         if self._waiting and (waiter := self._next_waiter()) is not None:
             waiter.set_result(connection)
         else:
             self._free.append(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """`connection` is closed: free its slot. Idempotent."""
+        """Free the slot of a closed connection. Idempotent."""
         if connection in self._open:
             self._open.remove(connection)
             if connection in self._free:
@@ -357,7 +357,7 @@ class _Pool:
         return None
 
     def _cancel_wait(self, waiter: "asyncio.Future[UpstreamConnection | None]") -> None:
-        """A waiting call was cancelled or timed out: pass on what it may have been granted in the meantime."""
+        """End the wait of a call that was cancelled or timed out. Pass on what it may have been granted meanwhile."""
         if not waiter.done() or waiter.cancelled():
             waiter.cancel()
         elif (connection := waiter.result()) is not None:

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
-from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, BrokenHttpError, known, understood, wanted_fields
+from proxy.edges.upstream.answer_head import END, KNOWN_BYTES, BrokenHttpError, cached_facts_of, facts_of, wanted_fields
 from proxy.edges.upstream.request_writer import RequestWriter
 from proxy.edges.upstream.shared_state import SharedState
 from proxy.edges.upstream.status_lines import FINAL, UnusualHead
@@ -23,9 +23,9 @@ from proxy.records.messages import UpstreamCall
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
 END_WAIT_S = 1.0
-"""How long a connection may take to end a message whose answer is complete; then it is closed."""
+"""Seconds until a connection is closed that does not end the message of an answer that was read."""
 LAST_CHUNK = b"0\r\n\r\n"
-"""How a chunked body without trailers ends."""
+"""The end of a chunked body without trailers."""
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -60,11 +60,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.loop = shared.loop
         self.transport: asyncio.Transport
         self._pieces: list[bytes] = []
-        """What the parser found of a body in the read that it is fed."""
+        """Pieces of a body that the parser found in the present read."""
         self._awaited: list[None] = []
-        """As many entries as answers may begin, so that one without a request fails."""
+        """One entry for each answer that may begin, so that one without a request fails."""
         self._unfinished: list[None] = []
-        """Has an entry from the end of an answer's head to the end of its body."""
+        """One entry from the end of an answer's head to the end of its body."""
         # Three of the parser's callbacks, which must cost nothing: methods of the lists, not of ours.
         self.on_body = self._pieces.append
         self.on_message_begin = self._awaited.pop
@@ -133,7 +133,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def await_end(self) -> None:
-        """The rest of the answer is discarded: keep the connection only if its end follows within `END_WAIT_S`.
+        """Discard the rest of the answer. Keep the connection only if the answer's end follows within `END_WAIT_S`.
 
         More than `HELD_BYTES` that follow pause the reading, so that the end is not seen.
         """
@@ -144,7 +144,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._set_timer(answer.deadline)
 
     def abandon(self) -> None:
-        """The rest of the answer is not wanted: close the connection, unless nothing was sent on it."""
+        """Give up the rest of the answer: close the connection, unless nothing was sent on it."""
         if self._answer is None and not self.transport.is_closing():
             self._pool.release(self)
             return
@@ -208,7 +208,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             waiter.set_result(True)
 
     def _receive(self, answer: HttpAnswer, piece: bytes, nbytes: int) -> None:
-        """Take a read of any kind. `piece`: what it held of the body."""
+        """Take a read of any kind. `piece`: the part of the body in it."""
         if not answer.status and self._unusual is None:
             self._unusual = UnusualHead(is_final=True)
             self._unusual.are_http(self._shared.buffer[:nbytes])
@@ -258,7 +258,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def _finish(self, answer: HttpAnswer, nbytes: int = 0) -> None:
-        """The answer is complete: release the connection if it can carry another exchange, else close it.
+        """End a complete answer: release the connection if it can carry another exchange, else close it.
 
         `nbytes`: the size of the read that ended it.
         """
@@ -275,7 +275,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.drop()
 
     def _pass_trailers(self, last: bytearray) -> None:
-        """The answer's end, of which `last` was read last, may have trailers.
+        """Pass the trailers that an answer's end may have. `last`: the last read of it.
 
         They must not concern the connection (RFC 9110 6.5.1), but one may end it, and the parser obeys: another parser
         reads what follows.
@@ -292,8 +292,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if 200 <= status <= 599:
             received = self._shared.received if self._unusual is None else self._unusual.final()
             answer.head = head = received[: received.find(END)]
-            found = tuple(wanted_fields(head))
-            answer.fields = known(found) if len(head) <= KNOWN_BYTES else understood(found)
+            raw = tuple(wanted_fields(head))
+            answer.fields = cached_facts_of(raw) if len(head) <= KNOWN_BYTES else facts_of(raw)
             answer.status = status
             self._reusable = self._parser.should_keep_alive()
             if answer.method == "HEAD":
@@ -355,7 +355,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.wake()
 
     def _may_repeat(self, method: str, closed_in_order: bool) -> bool:
-        """Whether the request may be sent again, given that no byte of an answer arrived.
+        """Return whether the request may be sent again, given that no byte of an answer arrived.
 
         RFC 9110 9.2.2: idempotent methods may be repeated; others only by "means to detect that the original request
         was never applied". An orderly close (FIN) acknowledges all bytes that the upstream's kernel had received. If

@@ -35,7 +35,7 @@ RESOLVER_THREADS = 32
 """More than the loop's default, so that one customer's dead name server does not delay all look-ups."""
 RESOLVED_FOR_S = 10.0
 STAGGER_S = 0.25
-"""How long one address may take before the next is tried in parallel (RFC 8305 5)."""
+"""Seconds that one address may take before the next is tried in parallel (RFC 8305 5)."""
 MAX_ADDRESSES = 8
 
 
@@ -68,13 +68,13 @@ class Resolver:
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
         """The addresses of `host` in the system's order of preference. Raises OSError if there are none."""
-        known = self._known.get(host)
-        if known is not None and time.perf_counter() < known[0]:
-            return known[1]
+        answer = self._known.get(host)
+        if answer is not None and time.perf_counter() < answer[0]:
+            return answer[1]
         lookup = self._lookups.get(host)
         if lookup is None:
             lookup = self._lookups[host] = asyncio.ensure_future(self._look_up_in_thread(host))
-            lookup.add_done_callback(lambda done: self._lookup_ended(host, done))
+            lookup.add_done_callback(lambda task: self._lookup_ended(host, task))
         return await asyncio.shield(lookup)
 
     def close(self) -> None:
@@ -88,17 +88,17 @@ class Resolver:
     async def _look_up_in_thread(self, host: str) -> tuple[Address, ...]:
         addresses = await asyncio.get_running_loop().run_in_executor(self._threads, lookup_addresses, host)
         now = time.perf_counter()
-        self._known = {name: known for name, known in self._known.items() if now < known[0]}
+        self._known = {name: answer for name, answer in self._known.items() if now < answer[0]}
         self._known[host] = (now + RESOLVED_FOR_S, addresses)
         return addresses
 
 
 def lookup_addresses(host: str) -> tuple[Address, ...]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:
         raise OSError("not a host name") from None
-    return tuple(dict.fromkeys(ip_address(str(place[4][0]).partition("%")[0]) for place in found))
+    return tuple(dict.fromkeys(ip_address(str(place[4][0]).partition("%")[0]) for place in places))
 
 
 class Egress:
@@ -173,7 +173,7 @@ class Egress:
     ) -> ProtocolT:
         """Add transport and TLS to a connected socket. Certificate and SNI go by the URL's host, not the address."""
         try:
-            _, made = await asyncio.get_running_loop().create_connection(
+            _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: protocol(sock),
                 sock=sock,
                 ssl=self._tls if origin.is_tls else None,
@@ -182,26 +182,26 @@ class Egress:
         except BaseException:
             sock.close()
             raise
-        return made
+        return connection
 
 
 async def _race(places: list[tuple[str, int]]) -> socket.socket:
     """A socket connected to the first address that answers. Tries the next when one fails or is slow (RFC 8305)."""
     if len(places) == 1:
         return await dial(*places[0])
-    waiting = list(reversed(places))
+    untried = list(reversed(places))
     running = set[asyncio.Task[socket.socket]]()
     won: asyncio.Task[socket.socket] | None = None
     tried: list[asyncio.Task[socket.socket]] = []
     try:
-        while won is None and (waiting or running):
-            if waiting:
-                tried.append(asyncio.create_task(dial(*waiting.pop())))
+        while won is None and (untried or running):
+            if untried:
+                tried.append(asyncio.create_task(dial(*untried.pop())))
                 running.add(tried[-1])
-            done, running = await asyncio.wait(
-                running, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            finished, running = await asyncio.wait(
+                running, timeout=STAGGER_S if untried else None, return_when=asyncio.FIRST_COMPLETED
             )
-            won = next((task for task in done if task.exception() is None), None)
+            won = next((task for task in finished if task.exception() is None), None)
     finally:
         for task in tried:
             if task is not won:
@@ -219,7 +219,7 @@ def _discard(task: "asyncio.Task[socket.socket]") -> None:
 
 
 async def dial(host: str, port: int) -> socket.socket:
-    """Connect a socket, unless its descriptor is one of the last, which are kept for what calls do not take."""
+    """Connect a socket, unless its descriptor is one of the last, which are reserved for uses other than calls."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

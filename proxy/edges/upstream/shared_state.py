@@ -1,4 +1,4 @@
-"""What all connections of one client share."""
+"""The state that all connections of one client share."""
 
 import asyncio
 

@@ -9,9 +9,9 @@ from proxy.edges.upstream.answer_head import END
 _PREFIXES = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CODE_AT = len(_PREFIXES[0])
 FINAL = tuple(b"HTTP/1.1 %d" % digit for digit in range(2, 6))
-"""How nearly every answer begins: its only status line, and a good one, so there is nothing to find."""
+"""The beginnings of nearly every answer: its only status line, and a good one, so there is nothing to find."""
 _LINE_START_BYTES = 16
-"""How much of an incomplete line is kept: enough for the protocol, an interim status and an empty line."""
+"""The bytes of an incomplete line that are kept: enough for the protocol, an interim status and an empty line."""
 
 
 class UnusualHead:
@@ -35,11 +35,11 @@ class UnusualHead:
         return received
 
     def drop_interim(self) -> None:
-        """The parser has read an interim answer."""
+        """Drop an interim answer that the parser has read."""
         self._received = self._received.lstrip(b"\r\n").partition(END)[2]
 
     def are_http(self, data: memoryview) -> bool:
-        """Whether all complete status lines name HTTP/1.0 or HTTP/1.1. `data`: the next bytes."""
+        """Return whether all complete status lines name HTTP/1.0 or HTTP/1.1. `data`: the next bytes."""
         self._received += data
         if self._is_final:
             return True

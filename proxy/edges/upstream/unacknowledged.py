@@ -1,4 +1,4 @@
-"""What the kernel says of the bytes that a socket sent: how many of them the peer has not acknowledged."""
+"""The number of bytes sent on a socket that the peer has not acknowledged, as the kernel counts them."""
 
 import fcntl
 import socket

@@ -43,7 +43,7 @@ class _CachedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoints:
-    """Which token endpoints may be dialled. The URL is in the customer's secret, so the rules for customers apply.
+    """The token endpoints that may be dialled. The URL is in the customer's secret, so the rules for customers apply.
 
     `operator_base_url` is VENDOR_C's base URL: a token endpoint of the same origin belongs to the operator.
     """
@@ -52,7 +52,7 @@ class TokenEndpoints:
     operator_base_url: str = ""
 
     def reach(self, token_uri: str) -> Reach:
-        """Whose rules apply to the URL. Raises `EndpointRuleError` if it may not be dialled."""
+        """Return whose rules apply to the URL. Raises `EndpointRuleError` if it may not be dialled."""
         if self.operator_base_url and _origin(token_uri) == _origin(self.operator_base_url):
             return Reach.OPERATOR
         check_base_url(token_uri, self.rules)
@@ -95,7 +95,7 @@ class VendorCTokens:
 
     def _begin(self, account: bytes, secret_value: str) -> "asyncio.Task[str]":
         task = self._fetching[account] = asyncio.ensure_future(self._fetch(account, secret_value))
-        task.add_done_callback(lambda done: self._fetch_ended(account, done))
+        task.add_done_callback(lambda fetch: self._fetch_ended(account, fetch))
         return task
 
     def _fetch_ended(self, account: bytes, task: "asyncio.Task[str]") -> None:

@@ -21,7 +21,7 @@ _SHOWN = ("idempotency_key", "workspace_id", "external_entity_id", "api_key_pref
 
 
 class NoJournalError(Exception):
-    """There is no directory of journals."""
+    """Raised if the directory of journals does not exist."""
 
 
 def dumped_calls(directory: Path) -> Iterator[str]:
@@ -37,7 +37,7 @@ def dumped_calls(directory: Path) -> Iterator[str]:
 
 
 def _of_worker(folder: Path) -> Iterator[str]:
-    """The supervisor may delete segments meanwhile: then read again, from the position that it saved."""
+    """Read a worker's journal. If the supervisor deletes segments meanwhile, read again from the position it saved."""
     for _ in range(_TRIES):
         reader = None
         try:
@@ -70,7 +70,7 @@ def _rejected(path: Path) -> Iterator[str]:
                 yield _line("rejected", line)
 
 
-def _line(kept: str, event: bytes) -> str:
+def _line(source: str, event: bytes) -> str:
     wire: dict[str, Any] = orjson.loads(event)
-    shown = {name: wire[name] for name in (*_SHOWN, "ended_at_ms", "status", "tokens") if name in wire}
-    return orjson.dumps({"kept": kept, "event": shown}).decode()
+    members = {name: wire[name] for name in (*_SHOWN, "ended_at_ms", "status", "tokens") if name in wire}
+    return orjson.dumps({"kept": source, "event": members}).decode()

@@ -45,9 +45,9 @@ class JournalReader:
         self.incarnation = directory.name
         self.dead = False
         self.finished = False
-        """Whether the worker is dead and its journal is read to the end."""
+        """True once the worker is dead and its journal is read to the end."""
         self.all_read = False
-        """Whether the last `read` reached the end of what had been written."""
+        """True if the last `read` reached the end of what had been written."""
         self.damage: set[tuple[int, int]] = set()
         """Segment and offset of each place that held neither a record nor zeros."""
         self._lock_fd = -1
@@ -58,11 +58,11 @@ class JournalReader:
         self._offset: int = saved["offset"] if saved else 0
         self._written_segment = self._segment
         self.unread_closes = 0
-        """How many ended calls have not been read yet."""
+        """The number of ended calls that have not been read yet."""
         self._counted_to = (self._segment, self._offset)
 
     def check_dead(self) -> bool:
-        """Whether the worker has died. If so, take its lock, so that no other supervisor recovers the journal too."""
+        """Return whether the worker has died. If so, take its lock: no other supervisor may recover the journal too."""
         if self.dead:
             return True
         with contextlib.suppress(FileNotFoundError):
@@ -118,7 +118,7 @@ class JournalReader:
 
     @property
     def may_save_position(self) -> bool:
-        """Whether segments could be deleted if the position were saved now."""
+        """True if segments could be deleted once the position is saved."""
         return self._segment > self._written_segment
 
     def position(self) -> ReadPosition:
@@ -137,9 +137,9 @@ class JournalReader:
     def remove(self) -> None:
         """Delete a journal that is committed and settled entirely. The rename makes that atomic."""
         self.release()
-        done = self.directory.with_name(f".done-{self.incarnation}")
-        self.directory.rename(done)
-        shutil.rmtree(done)
+        doomed = self.directory.with_name(f".done-{self.incarnation}")
+        self.directory.rename(doomed)
+        shutil.rmtree(doomed)
 
     def release(self) -> None:
         """Close the file descriptors, and with them give up the lock."""
@@ -151,11 +151,11 @@ class JournalReader:
 
     def _read_chunk(self, ended: list[Halves], limit: int) -> bool:
         """Feed what one read returns to the ledger. Return False when there is nothing more for now."""
-        taken, over = self.ledger.feed(self._records_at(self._segment, self._offset), ended, limit)
-        self._offset += taken
+        size, over = self.ledger.feed(self._records_at(self._segment, self._offset), ended, limit)
+        self._offset += size
         if over:
             return self._next_segment()
-        return taken > 0 or self._skip_gap()
+        return size > 0 or self._skip_gap()
 
     def _skip_gap(self) -> bool:
         """Handle an offset where no record starts: unwritten space, a torn record at the end, or damage to skip."""
@@ -183,8 +183,7 @@ class JournalReader:
         return self._next_segment()
 
     def _next_segment_in_use(self, segment: int) -> bool:
-        """Whether the worker writes into the next segment already. Called in every round, so it reads as little as
-        possible."""
+        """Return whether the worker already writes into the next segment. Called in every round, so it reads little."""
         following = self._after(segment)
         if following is None:
             return False

@@ -81,7 +81,7 @@ class ShippedEvents:
 
     @property
     def resending(self) -> bool:
-        """Whether a resend is under way."""
+        """True while a resend is under way."""
         return bool(self._to_resend)
 
     def open(self) -> None:
@@ -147,7 +147,7 @@ class ShippedEvents:
         return None
 
     def resent(self, batch: Batch) -> None:
-        """Control has committed this batch again."""
+        """Note that control has committed this batch again."""
         self.last_key = key_of(batch.events[-1])
         if self._to_resend and (batch.file, batch.start) == (self._to_resend[0], self._offset):
             self._offset = batch.end
@@ -189,9 +189,9 @@ class ShippedEvents:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._size = 0
             self._began_at_s = now_s
-        written = 0
-        while written < len(record):
-            written += os.write(self._fd, record[written:])
+        bytes_written = 0
+        while bytes_written < len(record):
+            bytes_written += os.write(self._fd, record[bytes_written:])
         os.fdatasync(self._fd)
         self._size += len(record)
         self.bytes += len(record)

@@ -39,8 +39,8 @@ RESERVE_NAME = "ballast"
 RESERVE_BYTES = 1024 * 1024
 REPLAY_CHUNK = 2_000
 _MAX_SETTLEMENT_AGE_MS = 2 * 86_400_000
-"""Older settlements are not replayed. A counter's key expires after three days without use, and with it the marker
-without which a settlement would count twice."""
+"""The greatest age of a settlement that is replayed. A counter's key expires after three days without use, and with it
+the marker without which a settlement would count twice."""
 
 
 class SettlementReplayer(Protocol):
@@ -63,14 +63,14 @@ class ShipperOptions:
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0
     look_back_interval_s: float = 60.0
-    """After this long without an answer from control, ask whether it still has what it committed."""
+    """Time without an answer from control after which it is asked whether it still has what it committed."""
     memory_root: Path | None = None
-    """Where workers' journals are written first."""
+    """The directory in memory to which workers write their journals first."""
     shipped: ShippedOptions = field(default_factory=ShippedOptions)
 
 
 class _Retry:
-    """When to try again."""
+    """The time of the next try, and the failures so far."""
 
     def __init__(self, options: ShipperOptions) -> None:
         self._options = options
@@ -140,7 +140,7 @@ class Shipper:
 
     @property
     def damaged(self) -> int:
-        """How many damaged places the journals had, since start."""
+        """The number of damaged places in the journals since start."""
         return len(self._damage)
 
     def start(self, live_incarnations: Callable[[], Collection[str]], settled: SettledThrough) -> None:
@@ -231,7 +231,7 @@ class Shipper:
         return resending or (posted and not all(reader.all_read for reader in self._readers.values()))
 
     def _read_journals(self) -> None:
-        """The disk reads of a round, in one thread call: each costs as much as reading some hundred records."""
+        """Do all disk reads of a round in one thread call: each call costs as much as reading some hundred records."""
         self._find_journals()
         self._shipped.make_room()
         if not self._unsent:
@@ -355,7 +355,7 @@ class Shipper:
                     await self._save_position(reader, position)
 
     async def _is_settled(self, incarnation: str, position: ReadPosition) -> bool:
-        """Whether all settlements before the position are in Redis. Until then the journal must keep them."""
+        """Return whether all settlements before the position are in Redis. Until then the journal must keep them."""
         if not self._settled_poll.due:
             return False
         if await self._worker_settled(incarnation) < position.last_number:
