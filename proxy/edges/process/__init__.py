@@ -1,4 +1,4 @@
-"""What connects the proxy's processes: the channel between supervisor and worker, and the log.
+"""Connections between the proxy's processes: the channel of supervisor and worker, and the log.
 
 Must not carry a secret or an API key.
 """

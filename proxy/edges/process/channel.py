@@ -16,11 +16,11 @@ import orjson
 Message = dict[str, Any]
 
 CONFIRM_TIMEOUT_S = 5.0
-"""How long an unknown key may wait for control before it is answered 503."""
+"""The longest time for which an unknown key waits for control before it is answered 503."""
 ASK_GAP_S = 0.01
 """Time between two questions of one worker. Unknown keys that arrive within it share a question."""
 MAX_WAITING = 1000
-"""How many calls with unknown keys may wait at once. A flood of them must not crowd out calls with known keys."""
+"""The most calls with unknown keys that wait at once. A flood of them must not crowd out calls with known keys."""
 MAX_BACKLOG_BYTES = 4_000_000
 """The worker keeps its counts while more than this waits to be sent."""
 _DAMAGE_REPORT_GAP_S = 10.0
@@ -101,11 +101,11 @@ class SupervisorLink:
         self.max_waiting = MAX_WAITING
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
-        """Called when the supervisor wants the counts now, for a scrape."""
+        """Sends the counts. Called when the supervisor wants them now, for a scrape."""
         self.health: Callable[[], Message] = dict
-        """Called with `flush`; returns this worker's state for `/readyz`."""
+        """Returns this worker's state for `/readyz`. Called with `flush`."""
         self.on_replicas: Callable[[Message], None] = lambda message: None
-        """Called with each answer about a replica."""
+        """Takes each answer about a replica."""
 
     async def open(self, sock: socket.socket) -> None:
         await self._channel.open(sock)
@@ -157,7 +157,7 @@ class SupervisorLink:
         self._channel.send({"is": "counts", "counts": counts})
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
-        """As `Channel.send`."""
+        """Send a message as `Channel.send` does."""
         self._channel.send(message, within_s)
 
     def close(self) -> None:

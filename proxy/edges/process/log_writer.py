@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from runtime.log_schema import DEFAULT_LEVEL, log_line
 
 MAX_QUEUED = 10_000
-"""How many lines may wait for the thread. Further ones are dropped."""
+"""The most lines that wait for the thread. Further ones are dropped."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -34,7 +34,7 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def log_off_the_loop(level: str = DEFAULT_LEVEL) -> Iterator[None]:
-    """Within the block, write this process's log from `level` on to standard error, through a queue and a thread."""
+    """Write this process's log from `level` on to standard error within the block, through a queue and a thread."""
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonFormatter())
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)

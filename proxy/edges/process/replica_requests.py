@@ -1,6 +1,6 @@
 """Asks the supervisor for replicas over the worker's channel: the stages' `Replicas`.
 
-A call that leaves while it waits frees its place at once: `end` tells the supervisor. No answer is waited for without a
+A call that leaves while it waits frees its place at once: `end` tells the supervisor. Every wait for an answer has a
 timer.
 """
 
@@ -18,9 +18,9 @@ from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 
 ANSWER_TIMEOUT_S = 5.0
-"""How long the supervisor may take to say that a call has a replica, or waits for one. Then the answer is 503."""
+"""Seconds in which the supervisor must say that a call has a replica, or waits for one. Then the answer is 503."""
 ANSWERED_WITHIN_S = 0.01
-"""How long the news of an answer may be held back. It only resets a circuit breaker; short calls end meanwhile."""
+"""The longest delay of the news of an answer. It only resets a circuit breaker; short calls end meanwhile."""
 
 
 class SupervisorFailedError(Exception):
@@ -41,16 +41,16 @@ class Line(Protocol):
     """The channel to the supervisor. Satisfied by `SupervisorLink`."""
 
     on_replicas: Callable[[Message], None]
-    """Called with each message about replicas."""
+    """Takes each message about replicas."""
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
-        """`within_s`: how long the message may be held back, to leave with another one."""
+        """Send a message. `within_s`: how long it may be held back, to leave with another one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTimes:
-    """How long a call may be parked (500 after that), and how long it may wait for its turn (529)."""
+    """The longest times for which a call may be parked (500 after that), and may wait for its turn (529)."""
 
     parked_s: float = 1200.0
     queued_s: float = 1200.0
@@ -66,23 +66,23 @@ class ReplicaRequests:
         self._waiting: dict[int, _RequestedReplica] = {}
         self._wakes: dict[int, asyncio.Future[bool]] = {}
         self.ends_waits = False
-        """Set by `end_waits`."""
+        """True once `end_waits` was called."""
         line.on_replicas = self._received
 
-    def begin(self, wanted: Wanted, load: Load) -> "_RequestedReplica":
-        return _RequestedReplica(self, next(self._numbers), wanted, load)
+    def begin(self, request: Wanted, load: Load) -> "_RequestedReplica":
+        return _RequestedReplica(self, next(self._numbers), request, load)
 
-    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> "_BackgroundReplica":
-        """Begin a background call. `told`: whether a replica is healthy, each time that what it waits for changes.
+    def begin_background(self, request: Wanted, listener: Callable[[bool], None]) -> "_BackgroundReplica":
+        """Begin a background call. `listener` gets whether a replica is healthy, each time that its wait changes.
 
-        It takes nothing of the worker's capacity, and waits for as long as its caller does.
+        The call takes nothing of the worker's capacity, and waits for as long as its caller does.
         """
-        return _BackgroundReplica(self, next(self._numbers), wanted, told)
+        return _BackgroundReplica(self, next(self._numbers), request, listener)
 
-    async def wake(self, wanted: Wanted) -> None:
+    async def wake(self, request: Wanted) -> None:
         number = next(self._numbers)
         self._wakes[number] = answer = asyncio.get_running_loop().create_future()
-        self._line.send(_message("wake", number, wanted))
+        self._line.send(_message("wake", number, request))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 woken = await answer
@@ -94,7 +94,7 @@ class ReplicaRequests:
             raise PolicyUnavailableError("control could not be told to wake the deployment")
 
     def end_waits(self) -> None:
-        """This worker is about to stop: answer every call that waits for a replica, and each that would have to."""
+        """Answer every call that waits for a replica, and each that would have to: this worker is about to stop."""
         self.ends_waits = True
         for call in self._waiting.values():
             call.end_wait()
@@ -125,10 +125,10 @@ class _RequestedReplica:
         *("_requests", "_timer", "_url", "_waits_since", "_wanted", "waited_s"),
     )
 
-    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, load: Load | None) -> None:
+    def __init__(self, requests: ReplicaRequests, number: int, request: Wanted, load: Load | None) -> None:
         self._requests = requests
         self._number = number
-        self._wanted = wanted
+        self._wanted = request
         self._load = load
         self._url: str | None = None
         self._avoid: list[str] = []
@@ -176,7 +176,7 @@ class _RequestedReplica:
             asyncio.get_running_loop().call_soon(self._requests.tell, message)
 
     def received(self, message: Message) -> None:
-        """An answer of the supervisor, while the call waits for one."""
+        """Take an answer of the supervisor, while the call waits for one."""
         assert self._answer is not None
         if self._answer.done():  # given up in this turn of the loop; `end` returns what was assigned
             return
@@ -250,9 +250,11 @@ class _BackgroundReplica(_RequestedReplica):
 
     __slots__ = ("_told",)
 
-    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, told: Callable[[bool], None]) -> None:
-        super().__init__(requests, number, replace(wanted, background=True), None)
-        self._told = told
+    def __init__(
+        self, requests: ReplicaRequests, number: int, request: Wanted, listener: Callable[[bool], None]
+    ) -> None:
+        super().__init__(requests, number, replace(request, background=True), None)
+        self._told = listener
 
     def withdraw(self) -> None:
         self._tell_end(None)
@@ -263,16 +265,16 @@ class _BackgroundReplica(_RequestedReplica):
         self._told(what == "turn")
 
 
-def _message(kind: str, number: int, wanted: Wanted, **more: object) -> Message:
+def _message(kind: str, number: int, request: Wanted, **more: object) -> Message:
     return {
         "is": kind,
         "number": number,
-        "workspace": wanted.workspace_id,
-        "model": wanted.model_id,
-        "environment": wanted.where.environment,
-        "deployment": wanted.where.deployment_id,
-        "turn": wanted.turn,
-        "background": wanted.background,
+        "workspace": request.workspace_id,
+        "model": request.model_id,
+        "environment": request.where.environment,
+        "deployment": request.where.deployment_id,
+        "turn": request.turn,
+        "background": request.background,
         **more,
     }
 

@@ -1,1 +1,1 @@
-"""What the proxy does on the network for replicas of platform models, besides sending calls to them."""
+"""Network work for replicas of platform models, besides sending calls to them."""

@@ -19,7 +19,7 @@ CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"
 MAX_PATH_CHARS = 256
 COLLECT_S = 0.05
-"""How long lines are collected for one write."""
+"""Seconds for which lines are collected for one write."""
 _LINE = (
     b'{"time":"%b.%03dZ","message":"%b",%b"status":%d,"request_bytes":%d,"response_bytes":%d,"total_ms":%.3f'
     b',"ours_ms":%.3f,"upstream_ms":%.3f,"request_id":%b%b}\n'
@@ -77,12 +77,12 @@ class AccessLogWriter:
         pending = [self._pending.popleft() for _ in range(len(self._pending))]
         count = sum(number for number, _ in pending)
         lines = [lines for _, lines in pending]
-        lost = self._dropped + self._not_written
-        if lost > self._reported:
-            lines.append(b'{"message":"access log lines lost","lines":%d}\n' % (lost - self._reported))
+        lost_lines = self._dropped + self._not_written
+        if lost_lines > self._reported:
+            lines.append(b'{"message":"access log lines lost","lines":%d}\n' % (lost_lines - self._reported))
         try:
             _write_all(self._fd, b"".join(lines))
-            self._reported = lost
+            self._reported = lost_lines
         except OSError:
             self._not_written += count
         self._left_queue += count
@@ -91,12 +91,12 @@ class AccessLogWriter:
 def lines_of(calls: Iterable[RequestReport]) -> bytes:
     """A flat JSON line per call, times in milliseconds, unknown fields left out. One loop, because each call costs."""
     lines = []
-    known = -1
+    text_second = -1
     text = b""
     for call in calls:
         second, ms = divmod(call.ended_at_ms, 1000)
-        if second != known:  # calls that are written together ended in the same second or two
-            known = second
+        if second != text_second:  # calls that are written together ended in the same second or two
+            text_second = second
             text = _timestamp(second)
         more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
         if call.tokens is not None:
@@ -134,8 +134,8 @@ def _encoded(labels: CallLabels) -> bytes:
         "slug": labels.slug,
         "model_id": labels.model_id,
     }
-    known = {name: value for name, value in members.items() if value}
-    labels.encoded = orjson.dumps({"method": labels.method} | known)[1:-1] + b","
+    present = {name: value for name, value in members.items() if value}
+    labels.encoded = orjson.dumps({"method": labels.method} | present)[1:-1] + b","
     return labels.encoded
 
 

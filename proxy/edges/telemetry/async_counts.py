@@ -1,4 +1,4 @@
-"""Counts what becomes of asynchronous requests, until `WorkerMetrics` sends the counts."""
+"""Counts attempts, deliveries and ends of asynchronous requests, until `WorkerMetrics` sends the counts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ATTEMPT_BOUNDS_S = (
 
 
 class AsyncCounts:
-    """What happened since the counts were last taken. A request counts as ended once, by whoever ends it."""
+    """Counts since they were last taken. A request counts as ended once, in the process that ends it."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[DeploymentRef, Status]] = Counter()
@@ -30,7 +30,7 @@ class AsyncCounts:
         return bool(self._requests or self._attempts or self._deliveries or any(self._histograms["queued"].counts))
 
     def left_queue(self, queued_ms: int) -> None:
-        """A request is QUEUED no longer: its first attempt has begun, or it ended without one."""
+        """Count a request that is QUEUED no longer: its first attempt has begun, or it ended without one."""
         self._histograms["queued"].observe((queued_ms / 1000,))
 
     def attempt_started(self, deployment: DeploymentRef, queued_ms: int | None) -> None:
@@ -52,7 +52,7 @@ class AsyncCounts:
         """Return the counts, as they go over the channel, and begin again. Empty when nothing happened."""
         if not self:
             return {}
-        taken: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "requests": [_row(deployment, status, count) for (deployment, status), count in self._requests.items()],
             "attempts": dict(self._attempts),
             "deliveries": dict(self._deliveries),
@@ -61,7 +61,7 @@ class AsyncCounts:
         self._requests.clear()
         self._attempts.clear()
         self._deliveries.clear()
-        return taken
+        return counts
 
 
 def _row(deployment: DeploymentRef, status: Status, count: int) -> Sequence[str | int]:

@@ -17,10 +17,10 @@ class HistogramCounts:
 
     def take(self) -> list[Any]:
         """Return the counts and their sum, and begin again with the same list: one made now would stay (0052)."""
-        taken = [self.counts.copy(), self.sum]
+        state = [self.counts.copy(), self.sum]
         self.counts[:] = [0] * len(self.counts)
         self.sum = 0.0
-        return taken
+        return state
 
     def observe(self, values: Sequence[float]) -> None:
         counts = self.counts

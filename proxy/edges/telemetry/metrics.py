@@ -18,7 +18,7 @@ from proxy.edges.telemetry.histogram_counts import HistogramCounts
 
 FLUSH_AFTER_S = 0.1
 COUNT_AFTER_CALLS = 64
-"""How many calls are queued before they are counted and logged together, which is cheaper than one by one."""
+"""The number of calls that are queued and then counted and logged together, which is cheaper than one by one."""
 
 DURATION_BOUNDS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0,
@@ -61,7 +61,7 @@ class WorkerMetrics:
     def __init__(self, sink: CountsSink, log_calls: Callable[[Sequence[RequestReport]], None] | None = None) -> None:
         """`log_calls`: writes the access log. None in a process that serves no calls."""
         self.async_requests = AsyncCounts()
-        """What became of asynchronous requests."""
+        """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
         """Returns what to send of traces; None while they are off."""
         self._sink = sink
@@ -75,7 +75,7 @@ class WorkerMetrics:
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
         """Queues a decision: of a call, which is counted when it has finished."""
         self._calls: dict[tuple[tuple[str, str, str], int], tuple[list[int], list[int]]] = {}
-        """By labels and status: sums, and the buckets in which times to first byte are counted."""
+        """The counts of calls by labels and status: sums, and the buckets in which times to first byte are counted."""
         self._first_bytes: dict[tuple[str, str], list[int]] = {}
         """Buckets of times to first byte, of answers that are no errors, by workspace and slug. Those of errors are in
         `_histograms`, which gets these, too, when counts are sent."""
@@ -107,15 +107,15 @@ class WorkerMetrics:
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
 
     def reservation_overrun(self, tokens: int) -> None:
-        """A call cost so many tokens more than it was taken to cost at most."""
+        """Count the tokens by which a call's cost was above the most that was reserved for it."""
         self._overrun_tokens += tokens
 
     def redis_clock_stepped(self, server: str, by_ms: int) -> None:
-        """The clock of a Redis server stepped. It is told with the round trip in which that was noticed."""
+        """Note that a Redis server's clock stepped. It is sent with the round trip in which that was noticed."""
         self._clock_steps.append((server, by_ms))
 
     def decided_alone(self) -> None:
-        """A limit check was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
+        """Count a limit check that was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
         self._decided_alone += 1
 
     def flush(self) -> None:
@@ -155,8 +155,8 @@ class WorkerMetrics:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
-            found = calls.get((call.labels.counted, call.status))
-            sums, first_bytes = found if found is not None else self._uncounted(call)
+            row = calls.get((call.labels.counted, call.status))
+            sums, first_bytes = row if row is not None else self._uncounted(call)
             sums[0] += 1
             if (tokens := call.tokens) is not None:
                 inputs, outputs, cached_inputs = tokens
@@ -170,16 +170,16 @@ class WorkerMetrics:
         histograms["first_byte"].sum += sum([call.first_byte_s or 0.0 for call in ended])
 
     def _uncounted(self, call: RequestReport) -> tuple[list[int], list[int]]:
-        """Where calls like this one are counted from now on."""
-        workspace_id, _entity_id, called = call.labels.counted
+        """Add and return the counts for calls like this one."""
+        workspace_id, _entity_id, slug = call.labels.counted
         buckets = self._histograms["first_byte"].counts
         if call.status < 400:
-            buckets = self._first_bytes.setdefault((workspace_id, called), [0] * BUCKETS)
+            buckets = self._first_bytes.setdefault((workspace_id, slug), [0] * BUCKETS)
         counted = self._calls[call.labels.counted, call.status] = ([0, 0, 0, 0], buckets)
         return counted
 
     def _take_counts(self) -> dict[str, Any]:
-        """Empties what it takes from: a container in its place would lie in a burst's memory, and hold it (0052)."""
+        """Take the counts and empty their containers. New ones would lie in a burst's memory, and hold it (0052)."""
         for buckets in self._first_bytes.values():
             self._histograms["first_byte"].add(buckets)
         alone = self._decided_alone
@@ -214,6 +214,6 @@ class WorkerMetrics:
         }
         if self.traces is not None:
             counts["traces"] = self.traces()
-        for taken in (self._calls, self._first_bytes, self._decisions, self._unreported):
-            taken.clear()
+        for container in (self._calls, self._first_bytes, self._decisions, self._unreported):
+            container.clear()
         return counts

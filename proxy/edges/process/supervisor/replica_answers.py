@@ -30,7 +30,7 @@ class Waker(Protocol):
 
 
 class NoWaker:
-    """Without a way to control, nothing can be woken."""
+    """A `Waker` without a way to control: nothing can be woken."""
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         return False
@@ -45,7 +45,7 @@ class ReplicaAnswers:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakes: dict[str, asyncio.Task[bool]] = {}
-        """Being told to control, by deployment. Those who ask meanwhile share it: a flood of them is one report."""
+        """Wakes that control is being told of, by deployment. Callers share one: a flood of them is one report."""
         clocks = Clocks(time.monotonic, lambda: time.time_ns() // 1_000_000)
         self.switchboard = Switchboard(models, self, clocks, SystemRandom().randrange)
 
@@ -54,7 +54,7 @@ class ReplicaAnswers:
         self.switchboard.policy_changed([change.id for change in changes])
 
     def received(self, slot: int, message: Message) -> None:
-        """A worker's message about replicas. A bug of ours fails one call, and not the channel with all that use it."""
+        """Take a worker's message about replicas. A bug of ours fails one call, not the whole channel."""
         try:
             self._take(slot, message)
         except Exception:
@@ -97,16 +97,16 @@ class ReplicaAnswers:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, at - time.monotonic()), self.switchboard.woke_up)
 
-    async def _wake(self, id: CallId, wanted: Wanted) -> None:
+    async def _wake(self, id: CallId, request: Wanted) -> None:
         try:
-            found = self.switchboard.find(wanted)
+            target = self.switchboard.find(request)
         except PolicyUnavailableError:
             self.refused(id, Why.NO_POLICY)
             return
-        if found is None:
+        if target is None:
             self.refused(id, Why.NO_MODEL)
             return
-        model, deployment = found
+        model, deployment = target
         telling = self._wakes.get(deployment.id)
         if telling is None:
             telling = asyncio.ensure_future(self.waker.wake(model.id, deployment.id))

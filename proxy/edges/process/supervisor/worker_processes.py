@@ -65,24 +65,24 @@ def _check_free(family: socket.AddressFamily, host: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SlotCallbacks:
-    """What a slot reports to the supervisor and asks of it."""
+    """The reports and questions of a slot to the supervisor."""
 
     counted: Callable[[int, dict[str, Any]], None]
     died: Callable[[int, str], None]
-    """Called with the slot's number and the dead worker's incarnation."""
+    """Takes the slot's number and the dead worker's incarnation."""
     confirm: Callable[[], Awaitable[bool]]
     damage: Callable[[], Awaitable[None]]
     replicas: Callable[[int, Message], None]
-    """Called with the slot's number and a message about replicas."""
+    """Takes the slot's number and a message about replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs in a slot: `python -m MODULE [LISTEN_FD] CHANNEL_FD INCARNATION`."""
+    """The program of a slot: `python -m MODULE [LISTEN_FD] CHANNEL_FD INCARNATION`."""
 
     module: str
     name: str
-    """In log lines."""
+    """The name in log lines."""
     when_lost: str
     """A log line's sentence: what became of the work of a worker that died."""
     listener: socket.socket | None = None
@@ -141,22 +141,22 @@ class WorkerSlot:
                 await asyncio.sleep(backoff_s)
 
     async def flush(self, within_s: float = ANSWER_TIMEOUT_S) -> bool:
-        """Have the worker send its counts and its state. Return whether it serves and answered in time."""
+        """Ask the worker for its counts and its state. Return whether it serves and answered in time."""
         if self._channel is None or not self._serving:
             return False
         if self._flush_answer is None:
             self._flush_answer = asyncio.get_running_loop().create_future()
             self._channel.send({"is": "flush"})
-        waiting = self._flush_answer
-        await asyncio.wait([waiting], timeout=within_s)
-        return waiting.done() and waiting.result()
+        answer = self._flush_answer
+        await asyncio.wait([answer], timeout=within_s)
+        return answer.done() and answer.result()
 
     async def settled(self) -> int:
         """Ask the worker up to which number its settlements are in Redis. 0 when it does not answer."""
         return int(self.health.get("settled", 0)) if await self.flush() else 0
 
     def retire(self) -> None:
-        """Have the worker finish its calls and exit. It is not replaced."""
+        """Tell the worker to finish its calls and exit. It is not replaced."""
         self._retired.set()
         if self._program.listener is not None:
             self._program.listener.close()
@@ -246,7 +246,7 @@ class WorkerSlot:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For `preexec_fn`: the kernel kills the child when this process ends, however it ends. Linux only."""
+    """Make a `preexec_fn` by which the kernel kills the child when this process ends, however it ends. Linux only."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None).prctl

@@ -58,7 +58,7 @@ class QueueOptions:
     """The deadline of a command, and of the wait for a free connection."""
     connect_timeout_s: float = 2.0
     piece_bytes: int = 131_072
-    """Larger inputs go in pieces of this size."""
+    """The size of pieces in which larger inputs go."""
     scripts: Mapping[str, str] = field(default_factory=load_scripts)
     clock: Callable[[], float] = time.monotonic
 

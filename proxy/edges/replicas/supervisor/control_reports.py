@@ -1,4 +1,4 @@
-"""Posts what this machine knows to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`.
+"""Posts this machine's reports to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`.
 
 A return means that control has taken it. One outage of control is logged once, however many reports fail meanwhile.
 Errors never carry the token.
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a client reports, below which path, and what follows while control takes none."""
+    """A kind of report: its path, its name, and the consequence while control takes none."""
 
     path: str
     name: str
@@ -68,7 +68,7 @@ class ControlReports:
         self._away = False
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
-        """`what`: the last part of the path. Raises `ReportNotTakenError` or `ReportRejectedError`."""
+        """Post a report. `what`: the path's last part. Raises `ReportNotTakenError` or `ReportRejectedError`."""
         status, text = await self._send(what, report)
         if status in _MALFORMED:
             raise ReportRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")

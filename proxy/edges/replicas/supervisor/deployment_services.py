@@ -1,6 +1,6 @@
-"""What the supervisor does for deployments beside assigning calls: probes, reports to control, logs, wakes, gauges.
+"""The supervisor's work for deployments beside assigning calls: probes, reports to control, logs, wakes, gauges.
 
-Connects them to the switchboard, which tells of loads and ended calls, and is told of health.
+Connects them to the switchboard, which reports loads and ended calls, and gets the replicas' health.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class DeploymentServices:
-    """Give it the changes of models after the switchboard. Run `services` in the background."""
+    """The services of one machine. Give it changes of models after the switchboard. Run `services` beside it."""
 
     def __init__(self, board: Switchboard, probes: UpstreamClient, reports: ControlReports, max_labels: int) -> None:
         self._board = board

@@ -1,4 +1,4 @@
-"""Tells control what this machine carries of each deployment, and which replicas are healthy.
+"""Reports to control this machine's load of each deployment, and which replicas are healthy.
 
 At once when a figure leaves 0 or returns to it or health changes, twice a second while a figure is not 0, and now and
 then otherwise. Only the newest figures count: while control is away, nothing is queued but the deployments' names.
@@ -17,18 +17,18 @@ GATHER_S = 0.04
 """Time between two posts, so that changes which come together are sent together."""
 BUSY_INTERVAL_S = 0.5
 REFRESH_INTERVAL_S = 10.0
-"""Time between two posts in which deployments that are idle are told of again: control may have lost what it knew."""
+"""Time between two posts that report idle deployments again: control may have lost what it knew."""
 LONGEST_PAUSE_S = 5.0
 MAX_LOADS = 1000
 MAX_URL_CHARS = 4_000_000
 """Most deployments, and about the most characters of replicas' base URLs, in one post."""
 SLICE = 100
-"""How many deployments are looked at in one turn of the event loop, which calls share."""
+"""The number of deployments that are read in one turn of the event loop, which calls share."""
 log = logging.getLogger(__name__)
 
 
 class Loads(Protocol):
-    """What this machine carries: the switchboard."""
+    """The load that this machine carries: the switchboard."""
 
     def deployment_ids(self) -> Iterable[str]: ...
 
@@ -44,7 +44,7 @@ class LoadReports:
         self._machine = machine
         self._changed: dict[str, None] = {}
         self._busy: dict[str, None] = {}
-        """Deployments to be told of in the next round: a figure is not 0, or was not 0 a moment ago."""
+        """Deployments to report in the next round: a figure is not 0, or was not 0 a moment ago."""
         self._told: dict[str, object] = {}
         self._to_refresh: list[str] = []
         self._busy_at_s = self._refresh_at_s = 0.0
@@ -53,7 +53,7 @@ class LoadReports:
         self._failures = 0
 
     def changed(self, deployment_id: str) -> None:
-        """One of its figures left 0 or returned to it, or the health of a replica changed."""
+        """Note that a figure of a deployment left 0 or returned to it, or the health of a replica changed."""
         self._changed[deployment_id] = None
         self._wanted.set()
 
@@ -106,23 +106,23 @@ class LoadReports:
         async with self._sending:
             while ids:
                 try:
-                    loads, taken = await self._next_loads(ids)
+                    loads, count = await self._next_loads(ids)
                     await self._post(loads)
                 except BaseException:
                     for id in ids:
                         self._changed[id] = None
                         self._told.pop(id, None)
                     raise
-                del ids[:taken]
+                del ids[:count]
 
     async def _next_loads(self, ids: list[str]) -> tuple[list[dict[str, Any]], int]:
-        """The newest figures of the first deployments, as many as fit into a post, and how many these are."""
+        """The newest figures of the first deployments, as many as fit into a post, and their number."""
         loads: list[dict[str, Any]] = []
-        taken = url_chars = 0
-        while taken < min(len(ids), MAX_LOADS) and url_chars < MAX_URL_CHARS:
-            id = ids[taken]
-            taken += 1
-            if taken % SLICE == 0:
+        count = url_chars = 0
+        while count < min(len(ids), MAX_LOADS) and url_chars < MAX_URL_CHARS:
+            id = ids[count]
+            count += 1
+            if count % SLICE == 0:
                 await asyncio.sleep(0)
             load = self._loads.load_of(id)
             self._changed.pop(id, None)
@@ -135,7 +135,7 @@ class LoadReports:
             self._told[id] = _outline(load)
             if load.has_calls:
                 self._busy[id] = None
-        return loads, taken
+        return loads, count
 
     async def _post(self, loads: list[dict[str, Any]]) -> None:
         try:
@@ -157,5 +157,5 @@ class LoadReports:
 
 
 def _outline(load: DeploymentLoad | None) -> object:
-    """What control learns of at once."""
+    """The part of a load whose change is reported at once."""
     return load and (load.in_flight > 0, load.queued > 0, load.parked > 0, load.healthy, load.unhealthy)

@@ -1,7 +1,7 @@
 """Probes every replica of every deployment that has a health check: `GET {replica}{path}`, whether it is called or not.
 
-A task per replica, so a probe that hangs delays no other. Follows the policy replica: probes of a replica that is taken
-off the list stop at once. `replica_health.py` counts the probes; the switchboard and the reports to control are told.
+A task per replica, so a probe that hangs delays no other. Follows the policy replica: probes of a replica that leaves
+the list stop at once. `replica_health.py` counts the probes; the switchboard and the reports to control get the result.
 
 See docs/reference/inference.md#health-checks.
 """
@@ -32,18 +32,18 @@ HURRIED_PER_S = 320
 SLOW_S = 0.5
 """A replica whose last probe took longer is slow."""
 MAX_BODY_BYTES = 65_536
-"""How much of an answer's body is read; a longer one is cut off there."""
+"""The bytes of an answer's body that are read; a longer one is cut off there."""
 REMEDY = "Check the replica, and the deployment's `health`."
 _HEADERS = {"user-agent": "tollgate-health-check", "accept": "*/*"}
 log = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    """How a probe ended: the label of `tollgate_replica_probes_total`."""
+    """The outcome of a probe: the label of `tollgate_replica_probes_total`."""
 
     GOOD = "good"
     STATUS = "status"
-    """Answered, but not with a 2xx."""
+    """An answer without a 2xx."""
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
     """No connection, or an address that may not be dialled."""
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 OnHealth = Callable[[str, str, bool], None]
-"""Told of a deployment's id, a replica's base URL and whether it is healthy, first when probes have decided."""
+"""Takes a deployment's id, a replica's base URL and whether it is healthy, first when probes have decided."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +75,10 @@ class _Probed:
     url: str
     health: ReplicaHealth
     is_new: bool = True
-    """Whether it has not been probed yet."""
+    """True until the first probe."""
     slow: bool = False
     in_exchange: bool = False
-    """Whether a probe is under way."""
+    """True while a probe is under way."""
     task: asyncio.Task[None] | None = None
 
 
@@ -105,7 +105,7 @@ class Prober:
                     self._follow(id, after.get(id))
 
     def hurry(self, deployment_id: str, parked: bool) -> None:
-        """Calls are parked for this deployment, or no longer: probe replicas that are not healthy more often."""
+        """Probe this deployment's unhealthy replicas more often while calls are parked for it."""
         if not parked:
             self._hurried.discard(deployment_id)
         elif deployment_id not in self._hurried:
@@ -128,24 +128,24 @@ class Prober:
         serves = deployment is not None and deployment.status not in NOT_SERVING
         check = deployment.health if deployment is not None and serves else None
         watched = self._watched.pop(id, None) or _Watched(id)
-        known = watched.probed
+        probed_before = watched.probed
         watched.probed = {}
         if deployment is not None and check is not None and deployment.replicas:
             self._watched[id] = watched
             for url in dict.fromkeys(deployment.replicas):
-                if url in known and watched.check == check:
-                    watched.probed[url] = known.pop(url)
+                if url in probed_before and watched.check == check:
+                    watched.probed[url] = probed_before.pop(url)
                 else:
                     watched.probed[url] = _Probed(url, ReplicaHealth(check))
                     self._start(watched, watched.probed[url])
             watched.check = check
-        for url, stopped in known.items():
+        for url, stopped in probed_before.items():
             _cancel(stopped)
             if not serves:  # when it serves again, nothing is known of this replica
                 self._on_health(id, url, False)
 
     def _start(self, watched: _Watched, probed: _Probed) -> None:
-        """Probe it from now on. What it was waiting for is abandoned."""
+        """Probe the replica from now on. Cancels a probe that waits or is under way."""
         _cancel(probed)
         task = probed.task = asyncio.create_task(self._probe_for_ever(watched, probed))
         self._tasks.add(task)
@@ -166,7 +166,7 @@ class Prober:
             await asyncio.sleep(max(0.0, self._gap_s(watched, probed) - took_s))
 
     async def _probe_once(self, watched: _Watched, probed: _Probed) -> float:
-        """Wait until a probe may start, send it and record how it went. Returns how long it took."""
+        """Wait until a probe may start, send it and record its outcome. Returns how long it took."""
         loop = asyncio.get_running_loop()
         async with self._lane(watched, probed):
             started_s = loop.time()
@@ -214,9 +214,9 @@ class Prober:
         """The answer's status. Its body is read too, so that the replica can finish sending. Follows no redirect."""
         answer = await self._client.send(call)
         try:
-            left = MAX_BODY_BYTES
-            while left > 0 and (piece := await answer.read()):
-                left -= len(piece)
+            remaining_bytes = MAX_BODY_BYTES
+            while remaining_bytes > 0 and (piece := await answer.read()):
+                remaining_bytes -= len(piece)
         finally:
             answer.close()
         return answer.status

@@ -41,8 +41,8 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, workspace_shown: Wor
         return web.json_response({"status": "ok"})
 
     async def readyz(_request: web.Request) -> web.Response:
-        found = await report()
-        return web.json_response(found.to_wire(), status=200 if found.ready else 503)
+        findings = await report()
+        return web.json_response(findings.to_wire(), status=200 if findings.ready else 503)
 
     async def metrics(request: web.Request) -> web.Response:
         here = _is_from_this_machine(request)
@@ -63,13 +63,13 @@ async def _shown_to_credentials(request: web.Request, workspace_shown: Workspace
     if not credentials:
         raise web.HTTPUnauthorized(text=_error("Unauthorized"), content_type=_JSON, headers=_CHALLENGE)
     try:
-        shown = {await workspace_shown(credential) for credential in credentials} - {None}
+        workspaces = {await workspace_shown(credential) for credential in credentials} - {None}
     except PolicyUnavailableError:
         text = _error("There is no policy yet to check this key against")
         raise web.HTTPServiceUnavailable(text=text, content_type=_JSON) from None
-    if len(shown) != 1:
+    if len(workspaces) != 1:
         raise web.HTTPForbidden(text=_error("Authentication failed"), content_type=_JSON)
-    return str(shown.pop())
+    return str(workspaces.pop())
 
 
 def _keep(request: web.Request, workspace: str) -> None:
@@ -94,7 +94,7 @@ def _is_from_this_machine(request: web.Request) -> bool:
 
 
 def is_direct_from_loopback(peer: str, is_http_1_1: bool, fields: Headers) -> bool:
-    """Whether a request comes directly from this machine, not through a proxy or TLS terminator on it.
+    """Return whether a request comes directly from this machine, not through a proxy or TLS terminator on it.
 
     A forwarder shows by its header fields, by the host name that its own client used, or by HTTP/1.0, which nginx uses
     for upstreams by default. The names in `fields` are in lower case.
@@ -107,7 +107,7 @@ def is_direct_from_loopback(peer: str, is_http_1_1: bool, fields: Headers) -> bo
 
 
 def _names_this_machine(host: str) -> bool:
-    """Whether a Host field (RFC 9110 7.2) names `localhost` or a loopback address, with any port."""
+    """Return whether a Host field (RFC 9110 7.2) names `localhost` or a loopback address, with any port."""
     name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     return name.lower() in _LOCAL_NAMES or _is_loopback(name)
 

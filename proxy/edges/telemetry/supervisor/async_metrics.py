@@ -1,4 +1,4 @@
-"""What became of this machine's asynchronous requests, and what the shared queue holds now.
+"""Metrics of this machine's asynchronous requests, and of the present state of the shared queue.
 
 The counts are sums over the machine's workers. The gauges are read from the queue at each scrape, so every machine
 exports the same; while the queue does not answer there are none. The labels are bounded.
@@ -24,7 +24,7 @@ from proxy.edges.telemetry.supervisor.bounded_labels import OTHER, BoundedLabels
 READ_TIMEOUT_S = 0.8
 """A scrape does not wait longer for the queue."""
 QUIET_S = 300.0
-"""How long a deployment without requests keeps its series: longer than any scrape interval."""
+"""The time for which a deployment without requests keeps its series: longer than any scrape interval."""
 _LABELS = ("workspace", "model_id", "deployment_id")
 _HISTOGRAMS = {
     "queued": ("tollgate_async_time_in_queue_seconds", "From acceptance to the first attempt's start", QUEUED_BOUNDS_S),
@@ -55,7 +55,7 @@ class AsyncMetrics(Collector):
         self.queue: QueueOverview | None = None
         """None: this machine serves no asynchronous requests."""
         self.exists: Callable[[str], bool] = lambda deployment_id: True
-        """Whether policy still has the deployment."""
+        """Returns whether policy still has the deployment."""
         self._clock = clock
         self._labels = BoundedLabels(max_deployments)
         self._seen_at_s: dict[Labels, float] = {}
@@ -85,18 +85,18 @@ class AsyncMetrics(Collector):
             return
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                found = await self.queue.overview()
+                rows = await self.queue.overview()
         except (TimeoutError, QueueUnavailableError):
             self._figures = None
             return
         sums: defaultdict[Labels, _Sums] = defaultdict(_Sums)
-        for figures in found:
+        for figures in rows:
             sums[self._seen(figures.deployment)].add(figures)
         self._forget()
         self._figures = {labels: sums[labels] for labels in self._seen_at_s}  # zeros of those that had some lately
 
     def _seen(self, deployment: DeploymentRef) -> Labels:
-        """The deployment's labels. It has requests now."""
+        """The labels of a deployment that has requests now. Notes the time."""
         id = self._labels.bounded(deployment.workspace_id, deployment.deployment_id)
         labels = (deployment.workspace_id, OTHER if id == OTHER else deployment.model_id, id)
         self._seen_at_s[labels] = self._clock()

@@ -22,19 +22,19 @@ class BoundedLabels:
 
     def bounded(self, workspace: str, value: str) -> str:
         """`value`, or `_other` when there is no room for one more. The empty value needs no room."""
-        known = self._known[workspace]
-        if value in known or not value:
+        values = self._known[workspace]
+        if value in values or not value:
             return value
-        if self._count >= self._max_values and len(known) >= self._guaranteed:
+        if self._count >= self._max_values and len(values) >= self._guaranteed:
             return OTHER
-        known.add(value)
+        values.add(value)
         self._count += 1
         return value
 
-    def keep(self, used: Iterable[tuple[str, str]]) -> None:
+    def keep(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Forget all values but these (workspace, value)."""
         self._known.clear()
-        for workspace, value in used:
+        for workspace, value in pairs:
             if value not in ("", OTHER):
                 self._known[workspace].add(value)
         self._count = sum(map(len, self._known.values()))

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 from proxy.records.supervisor.findings import OK, Finding
 
 TOLD_S = 3600.0
-"""How long `/readyz` names a step."""
+"""The time for which `/readyz` names a step."""
 SAME_MS = 2000
-"""The most by which what two processes say of one step differs."""
+"""The most by which two processes' figures of one step differ."""
 _REMEDY = "Let NTP slew the clocks of all Redis servers instead of stepping them, and check that they agree"
 
 
@@ -41,9 +41,9 @@ class RedisClockSteps(Collector):
             self.noticed(worker, server, by_ms)
 
     def noticed(self, worker: int | None, server: str, by_ms: int) -> None:
-        """A worker, or with None the supervisor, noticed a step.
+        """Record a step that a worker, or with None the supervisor, noticed.
 
-        A step that another process has told already is the same; one that it told itself is another one.
+        It is the same step if another process has reported it, and a new one if this process has reported it itself.
         """
         now_s = self._clock()
         self._steps = [step for step in self._steps if now_s - step.at_s < TOLD_S]

@@ -17,7 +17,7 @@ from policy.deployment_load import DeploymentLoad
 from proxy.edges.telemetry.supervisor.bounded_labels import OTHER, BoundedLabels
 
 QUIET_S = 300.0
-"""How long a deployment without calls keeps its series: longer than any scrape interval."""
+"""The time for which a deployment without calls keeps its series: longer than any scrape interval."""
 _GAUGES = (
     ("tollgate_deployment_in_flight_requests", "Calls at the deployment's replicas now"),
     ("tollgate_deployment_queued_requests", "Calls that wait for a replica to have room now"),
@@ -27,7 +27,7 @@ _LABELS = ("workspace", "model_id", "deployment_id")
 
 
 class Carried(Protocol):
-    """What this machine carries: the switchboard. Both answer None for a deployment that is not known here."""
+    """The load that this machine carries: the switchboard. Both answer None for a deployment that is unknown here."""
 
     def load_of(self, deployment_id: str) -> DeploymentLoad | None: ...
 
@@ -53,7 +53,7 @@ class DeploymentMetrics(Collector):
         self._probes: Mapping[str, int] = {}
 
     def called(self, deployment_id: str) -> None:
-        """The deployment has calls now."""
+        """Note that the deployment has calls now."""
         self._called_at_s[deployment_id] = self._clock()
 
     def read(self) -> None:
@@ -63,16 +63,18 @@ class DeploymentMetrics(Collector):
         for load in loads:
             if load.has_calls:
                 self._called_at_s[load.deployment_id] = now_s
-        kept = [
+        rows = [
             (self._carried.workspace_of(load.deployment_id) or "", load)
             for load in loads
             if now_s - self._called_at_s[load.deployment_id] <= QUIET_S
         ]
-        self._called_at_s = {load.deployment_id: self._called_at_s[load.deployment_id] for _, load in kept}
-        known = {labels[2] for labels in self._figures}
-        self._labels.keep((workspace, load.deployment_id) for workspace, load in kept if load.deployment_id in known)
+        self._called_at_s = {load.deployment_id: self._called_at_s[load.deployment_id] for _, load in rows}
+        exported_ids = {labels[2] for labels in self._figures}
+        self._labels.keep(
+            (workspace, load.deployment_id) for workspace, load in rows if load.deployment_id in exported_ids
+        )
         figures: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for workspace, load in kept:
+        for workspace, load in rows:
             id = self._labels.bounded(workspace, load.deployment_id)
             sums = figures[workspace, OTHER if id == OTHER else load.model_id, id]
             sums[:] = map(int.__add__, sums, (load.in_flight, load.queued, load.parked))

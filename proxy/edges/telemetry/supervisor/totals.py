@@ -24,7 +24,7 @@ from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
 QUIET_S = 300.0
-"""How long a slug must not have been called before its series may be removed: longer than any scrape interval."""
+"""The time without calls after which a slug's series may be removed: longer than any scrape interval."""
 TOKEN_KINDS = ("uncached_input", "cached_input", "output")
 _HISTOGRAMS = {
     "duration": ("tollgate_request_duration_seconds", "From the request's head to the answer's end", DURATION_BOUNDS_S),
@@ -77,9 +77,9 @@ class MetricTotals(Collector):
     def add(self, worker: int, counts: dict[str, Any]) -> None:
         """Add what `worker` counted since it last sent, and replace its gauges."""
         now_s = self._clock()
-        for workspace, entity, called, status, calls, *tokens in counts["calls"]:
-            slug = self._slugs.bounded(workspace, called)
-            if slug == called != "":
+        for workspace, entity, model_slug, status, calls, *tokens in counts["calls"]:
+            slug = self._slugs.bounded(workspace, model_slug)
+            if slug == model_slug != "":
                 self._called_at_s[slug] = now_s
             where = (workspace, self._entities.bounded(workspace, entity), slug)
             self._requests[*where, str(status)] += calls

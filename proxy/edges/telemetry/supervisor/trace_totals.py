@@ -1,4 +1,4 @@
-"""What workers report of traces: calls that stand for a histogram's bucket, and what became of spans."""
+"""Sums of the workers' reports on traces: exemplars of histograms' buckets, and spans by outcome."""
 
 from typing import Any
 

@@ -94,11 +94,11 @@ class TrafficReports:
             async with asyncio.timeout(within_s):
                 await self.send()
         if self._unanswered or self._kept:
-            lost = sum(row.sums[_CALLS] for row in self._unanswered) + sum(one[_CALLS] for one in self._kept.values())
+            calls = sum(row.sums[_CALLS] for row in self._unanswered) + sum(one[_CALLS] for one in self._kept.values())
             log.warning(
                 "Traffic figures lack up to %d calls that control did not take before shutdown. Billing events have"
                 " them. Stop control after the proxy.",
-                lost + self._dropped,
+                calls + self._dropped,
             )
 
     async def close(self) -> None:

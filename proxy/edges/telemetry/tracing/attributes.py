@@ -35,25 +35,25 @@ SERVER_ERROR = 500
 
 
 def method_of(method: str) -> str:
-    """`_OTHER` for a method that the conventions do not know."""
+    """The method, or `_OTHER` if the conventions do not know it."""
     return method if method in _METHODS else "_OTHER"
 
 
 def server_span_name(method: str, path: str) -> str:
-    """`path`: without the query."""
-    known = method if method in _METHODS else "HTTP"
-    return f"{known} {path}" if path in ROUTES else known
+    """The name of a server span. `path`: without the query."""
+    name = method if method in _METHODS else "HTTP"
+    return f"{name} {path}" if path in ROUTES else name
 
 
-def client_span_name(call: UpstreamCall, asked: Attributes) -> str:
-    """`asked`: the attributes of a call to a slug; empty for a direct call."""
-    if not asked:
+def client_span_name(call: UpstreamCall, target: Attributes) -> str:
+    """The name of a client span. `target`: from `of_target`; empty for a direct call."""
+    if not target:
         return method_of(call.method)
-    return f"{asked['gen_ai.operation.name']!s} {asked['gen_ai.request.model']!s}"
+    return f"{target['gen_ai.operation.name']!s} {target['gen_ai.request.model']!s}"
 
 
 def of_request(method: str, path: str) -> Attributes:
-    """What a server span knows when it starts. A sampler sees these."""
+    """The attributes of a server span at its start. A sampler sees these."""
     attributes: Attributes = {
         "http.request.method": method_of(method),
         "url.scheme": "http",
@@ -65,7 +65,7 @@ def of_request(method: str, path: str) -> Attributes:
 
 
 def of_report(report: RequestReport) -> Attributes:
-    """What a server span says of the whole call."""
+    """The attributes of a server span that describe the whole call."""
     attributes: Attributes = {
         "http.request.body.size": report.request_bytes,
         "http.response.body.size": report.response_bytes,
@@ -77,7 +77,7 @@ def of_report(report: RequestReport) -> Attributes:
     if report.status >= SERVER_ERROR:
         attributes["error.type"] = report.cause or str(report.status)
     labels = report.labels
-    known = {
+    members = {
         "tollgate.cause": report.cause,
         "tollgate.workspace": labels.workspace_id,
         "tollgate.group": labels.group_id,
@@ -86,14 +86,14 @@ def of_report(report: RequestReport) -> Attributes:
         "tollgate.slug": labels.slug,
         "tollgate.model_id": labels.model_id,
     }
-    attributes.update({name: value for name, value in known.items() if value})
+    attributes.update({name: value for name, value in members.items() if value})
     if report.first_byte_s is not None:
         attributes["tollgate.first_byte_ms"] = round(report.first_byte_s * 1e6) / 1000
     return attributes
 
 
 def of_target(target: Target, path: str, slug: str, streaming: bool) -> Attributes:
-    """What a client span says of a call to a slug. `path`: the caller's."""
+    """The attributes of a client span of a call to a slug. `path`: the caller's."""
     provider = PROVIDERS.get(target.provider)
     return {
         "gen_ai.operation.name": OPERATIONS[path],
@@ -104,7 +104,7 @@ def of_target(target: Target, path: str, slug: str, streaming: bool) -> Attribut
 
 
 def of_usage(report: RequestReport) -> Attributes:
-    """Tokens as they are billed. The input includes what came from a cache, as the conventions want it."""
+    """The tokens as they are billed. The input includes cached tokens, as the conventions require."""
     if report.tokens is None:
         return {}
     return {
@@ -115,7 +115,7 @@ def of_usage(report: RequestReport) -> Attributes:
 
 
 def of_upstream(call: UpstreamCall) -> Attributes:
-    """Host and port, but not the URL: its path may be a secret of its owner's."""
+    """The upstream's host and port, but not the URL: its path may be a secret of its owner's."""
     parts = urlsplit(call.url)
     return {
         "http.request.method": method_of(call.method),

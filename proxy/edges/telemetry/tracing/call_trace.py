@@ -46,40 +46,40 @@ class CallTrace(Work):
         return self._tracer.start_span(name, self._within)
 
     def asks(self, target: Target, request: Received) -> None:
-        """The next request upstream is this call to a slug."""
+        """Note the target of the next request upstream, a call to a slug."""
         path = request.facts.path
         self._asked = attributes.of_target(target, path, request.slug, request.streaming)
 
     def sends(self, call: UpstreamCall) -> None:
-        """A request is about to leave: start its span, and name it in the request's fields."""
+        """Start the span of a request that is about to leave, and name it in the request's fields."""
         parent = self._server
         if self.is_recorded:
             self._end_upstream()
-            asked = self._asked
+            target = self._asked
             self._sent_at = perf_counter()
-            name = attributes.client_span_name(call, asked)
-            described = asked | attributes.of_upstream(call)
+            name = attributes.client_span_name(call, target)
+            described = target | attributes.of_upstream(call)
             parent = self._upstream = self._tracer.start_span(name, self._within, SpanKind.CLIENT, described)
         fields = fields_of(parent)
-        kept = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
-        call.headers = kept | fields
+        headers = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
+        call.headers = headers | fields
         call.lines = b""
 
     def answered(self, status: int) -> None:
-        """The head of the upstream's answer has arrived."""
+        """Record the status of the upstream's answer, whose head has arrived."""
         if self._upstream is not None:
             self._upstream.set_attribute("http.response.status_code", status)
             if status >= CLIENT_ERROR:
                 fail(self._upstream, str(status))
 
     def not_answered(self, error: BaseException) -> None:
-        """The request failed before the head of an answer arrived."""
+        """End the span of a request that failed before the head of an answer arrived."""
         if self._upstream is not None:
             fail(self._upstream, type(error).__name__)
             self._end_upstream()
 
     def finish(self, report: RequestReport) -> None:
-        """The call has ended."""
+        """End all spans of a call that has ended."""
         self.is_open = False
         if not self.is_recorded:
             return

@@ -54,19 +54,19 @@ class TracedCounters:
         self.give_back = counters.give_back
 
     def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        asked = self._ask(plan, estimate, tier)
+        question = self._ask(plan, estimate, tier)
         call = current_call()
 
-        return asked if call is None or not call.is_recorded else self._awaited(asked, call.child("admit"))
+        return question if call is None or not call.is_recorded else self._awaited(question, call.child("admit"))
 
-    async def _awaited(self, asked: Awaitable[Taken | LimitHit], span: Span) -> Taken | LimitHit:
+    async def _awaited(self, question: Awaitable[Taken | LimitHit], span: Span) -> Taken | LimitHit:
         try:
-            answer = await asked
+            answer = await question
             span.set_attributes(_outcome(answer))
             return answer
         except BaseException as error:
             if isinstance(error, CancelledError):
-                self.abandon(asked)
+                self.abandon(question)
             fail(span, type(error).__name__)
             raise
         finally:
@@ -85,7 +85,7 @@ def _outcome(answer: Taken | LimitHit) -> Mapping[str, str]:
 
 
 class TracedJournal:
-    """Has what follows a call's close record run in the call's context, as its task would."""
+    """Runs what follows a call's close record in the call's context, as its task would."""
 
     def __init__(self, journal: Journal) -> None:
         self._close = journal.close
@@ -128,7 +128,7 @@ class TracedUpstream:
 
 
 class TracedDialects(Dialects):
-    """Tells a call's trace whom it asks."""
+    """Tells a call's trace its target."""
 
     def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
         _note_target(request, target)
@@ -149,10 +149,10 @@ class TracedReplicas:
         self.wake = replicas.wake
         self.begin_background = replicas.begin_background
 
-    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
-        begun = self._replicas.begin(wanted, load)
+    def begin(self, request: Wanted, load: Load) -> ReplicaCall:
+        replica_call = self._replicas.begin(request, load)
         call = current_call()
-        return begun if call is None or not call.is_recorded else _TracedReplicaCall(begun, call)
+        return replica_call if call is None or not call.is_recorded else _TracedReplicaCall(replica_call, call)
 
 
 class _TracedReplicaCall:
