@@ -1,4 +1,4 @@
-"""What a call reserves, costs and leaves in the journal, and how a journal is read after a crash.
+"""A call's reservations, costs and journal records, and the reading of a journal after a crash.
 
 Pure. Must not touch the disk, Redis or a clock: `edges/journal` and `edges/redis` do.
 """

@@ -27,9 +27,9 @@ class Form(Enum):
     """Something that is not read."""
 
 
-def form_of(begun: bytes) -> Form | None:
-    """The form of a text that begins so; None if more of it is needed."""
-    text = begun.removeprefix(_UTF_8_MARK).lstrip(_BLANK)
+def form_of(beginning: bytes) -> Form | None:
+    """Return the form of a text that begins with `beginning`; None if more of it is needed."""
+    text = beginning.removeprefix(_UTF_8_MARK).lstrip(_BLANK)
     name = text[:_LONGEST_FIELD_BYTES].partition(b":")[0]
     if text.startswith(b":") or (name in _FIELDS and len(name) < len(text)):
         return Form.STREAM
@@ -39,9 +39,9 @@ def form_of(begun: bytes) -> Form | None:
     return Form.JSON if start.startswith((b"{", b"[")) else Form.OTHER
 
 
-def form_of_values(begun: bytes) -> Form | None:
-    """The form of JSON that begins so: one value, or objects on lines of their own; None if more of it is needed."""
-    line, _, rest = begun.strip(_BLANK).partition(b"\n")
+def form_of_values(beginning: bytes) -> Form | None:
+    """Return the form of JSON by its beginning: one value, or objects on lines of their own; None if more is needed."""
+    line, _, rest = beginning.strip(_BLANK).partition(b"\n")
     if not rest:
         return None
     return Form.JSON_LINES if line.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{") else Form.JSON
@@ -58,5 +58,5 @@ def labelled_form(content_type: str, streaming: bool) -> Form:
 
 
 def is_media(content_type: str) -> bool:
-    """Whether an answer is sound or a picture, whose bytes may look like anything."""
+    """Return whether an answer is sound or a picture, whose bytes may look like anything."""
     return content_type.lstrip().lower().startswith(_MEDIA)

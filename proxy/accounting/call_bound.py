@@ -37,7 +37,7 @@ OUTPUT_CAPS = (
 )
 """The names that dialects and servers have for the cap of an answer's tokens."""
 ANSWER_COUNTS = ("n", "best_of")
-"""How many answers a request asks for."""
+"""Members that say how many answers a request asks for."""
 COUNTING = frozenset((*ANSWER_COUNTS, "prompt"))
 """The members that `answers` reads."""
 MOST_EDITED_PICTURES = 16
@@ -70,25 +70,25 @@ _INNER = _MARKS | {"content", "output", "source"}
 
 
 def answers(body: Json, path: str) -> int:
-    """How many answers a call may generate: `n` times `best_of` times the prompts of a list."""
+    """Return how many answers a call may generate: `n` times `best_of` times the prompts of a list."""
     count = 1
     for name in ANSWER_COUNTS:
-        asked = body.get(name)
-        if type(asked) is int and asked > 1:
-            count *= asked
+        number = body.get(name)
+        if type(number) is int and number > 1:
+            count *= number
     if path == COMPLETIONS_PATH and type(prompts := body.get("prompt")) is list and prompts:
         count *= 1 if type(prompts[0]) is int else len(prompts)  # one prompt may be given as its tokens
     return min(count, MAX_COUNT)
 
 
 def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens: int = 0) -> int:
-    """The most input tokens of a JSON body: one per byte, and a figure per picture, recording and file.
+    """Return the most input tokens of a JSON body: one per byte, and a figure per picture, recording and file.
 
     The data of a picture in the body counts by the figure alone. `part_tokens` replaces the figure of each part.
     """
     tokens = body_bytes if _BESIDE_CONTENT.isdisjoint(body) else body_bytes + _beside_content(body, part_tokens)
     contents = [*map(body.get, _CONTENT.intersection(body))]
-    left = MOST_PARTS
+    parts_left = MOST_PARTS
     while contents:
         content = contents.pop()
         if type(content) is not list:
@@ -98,8 +98,8 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
                 continue  # text, as nearly every message
             kind = part.get("type")
             if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):
-                left -= 1
-                if left < 0:
+                parts_left -= 1
+                if parts_left < 0:
                     return (
                         body_bytes + _beside_content(body, part_tokens) + MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
                     )
@@ -115,7 +115,7 @@ def most_form_input(path: str) -> int:
 
 
 def most_form_answers(path: str) -> int:
-    """How many answers a form may ask for if `n` has not arrived when it is admitted."""
+    """Return how many answers a form may ask for if `n` has not arrived when it is admitted."""
     return MOST_EDITS if path == EDITS_PATH else 1
 
 
@@ -152,10 +152,10 @@ def _figure(part: dict[str, Any]) -> int:
 
 
 def _is_sound_elsewhere(part: dict[str, Any]) -> bool:
-    """Whether a recording is behind a URL. Servers take URLs in each member that may hold its data."""
+    """Return whether a recording is behind a URL. Servers take URLs in each member that may hold its data."""
     for name in _SOUNDS:
-        held = part.get(name)
-        for text in held.values() if type(held) is dict else (held,):
+        value = part.get(name)
+        for text in value.values() if type(value) is dict else (value,):
             if type(text) is str and ":" in text[:_SCHEME_CHARS] and not text.startswith("data:"):
                 return True
     return False

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 GoOn = Callable[[Exception | None], None]
-"""What waits for a record: gets None once it is written, else why it was refused. Must not raise."""
+"""Callback of a record: gets None once it is written, else why it was refused. Must not raise."""
 
 
 class UnwrittenRecord(Protocol):
@@ -23,7 +23,7 @@ class JournaledCall:
 
     is_written = False
     refused: Exception | None = None
-    """Why the record was not written."""
+    """Reason why the record was not written."""
     ends = False
     """The record is the close, which is tried again alone where an open is refused."""
     go_on: GoOn | None = None

@@ -28,7 +28,7 @@ class Reported(Protocol):
 
     @property
     def rejected(self) -> str:
-        """Why a report was rejected; empty if none was. Quotes nothing from the provider."""
+        """Reason why a report was rejected; empty if none was. Quotes nothing from the provider."""
         ...
 
 
@@ -37,12 +37,12 @@ class AnswerReader(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """What was reported so far."""
+        """The usage reported so far."""
         ...
 
     @property
     def failed(self) -> bool:
-        """Whether upstream reported a failure inside its 2xx answer."""
+        """True if upstream reported a failure inside its 2xx answer."""
         ...
 
     @property
@@ -52,17 +52,17 @@ class AnswerReader(Protocol):
 
     @property
     def streams(self) -> bool:
-        """Whether the answer goes to the caller piece by piece. Otherwise it is held until its end."""
+        """True if the answer goes to the caller piece by piece. Otherwise it is held until its end."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether the answer has ended by its own last event, whether or not its upstream goes on."""
+        """True if the answer has ended by its own last event, even if its upstream goes on."""
         ...
 
     @property
     def flows(self) -> bool:
-        """Whether nothing but output came in the last read: the reader neither failed nor waits, nor has it ended."""
+        """True if the last read brought nothing but output: the reader neither failed nor waits, nor has it ended."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class DeliveredCounter(Protocol):
 
     @property
     def expects_usage(self) -> bool:
-        """Whether an answer without a usage report is worth noting."""
+        """True if an answer without a usage report is worth noting."""
         ...
 
     @property

@@ -73,10 +73,9 @@ def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
 def close_record(
     *, event_key: str, status: int, tokens: Tokens, ended_at_ms: int, numbers: tuple[int, ...] = ()
 ) -> bytes:
-    """How a call ended; `WITHDRAWN_STATUS`: it was not sent. `numbers`: the settlement numbers of its reservations, in
-    order.
+    """Return the record of a call's end. `numbers`: the settlement numbers of its reservations, in order.
 
-    Three lines: the key, the rest of the event, the numbers.
+    `status` is `WITHDRAWN_STATUS` if the call was not sent. Three lines: the key, the rest of the event, the numbers.
     """
     payload = _CLOSE_LINES % (event_key.encode(), ended_at_ms, status, *tokens, orjson.dumps(numbers))
     return pack_head(_CLOSE_MAGIC, len(payload), crc32(payload, _CLOSE_SEED)) + payload
@@ -182,12 +181,12 @@ class Ledger:
 
         Billed as the last progress record says, or zero if no answer had begun.
         """
-        given = dict[str, int]()
+        last_numbers = dict[str, int]()
         ended = []
         for event_key, opened in sorted(self.open.items()):
             estimated_input, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimated_input)
-            numbers = tuple(_next_number(given, reservation.key) for reservation in reservations)
+            numbers = tuple(_next_number(last_numbers, reservation.key) for reservation in reservations)
             closed = close_record(
                 event_key=event_key.decode(),
                 status=ORPHAN_STATUS,
@@ -208,7 +207,7 @@ class Ledger:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Ledger":
-        """Also reads the state of an older proxy, which only recorded whether an answer had begun."""
+        """Read a ledger. Also reads that of an older proxy, which only recorded whether an answer had begun."""
         ledger = cls(latest_ms=wire["latest_ms"])
         for text, progress in wire["open"]:
             opened = text.encode()
@@ -236,6 +235,6 @@ def _time_of(payload: bytes) -> int:
     return int(payload[start : payload.index(b",", start)])
 
 
-def _next_number(given: dict[str, int], key: str) -> int:
-    given[key] = given.get(key, ORPHAN_NUMBERS_FROM) + 1
-    return given[key]
+def _next_number(last_numbers: dict[str, int], key: str) -> int:
+    last_numbers[key] = last_numbers.get(key, ORPHAN_NUMBERS_FROM) + 1
+    return last_numbers[key]

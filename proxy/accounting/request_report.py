@@ -51,5 +51,5 @@ class RequestReport:
     upstream_s: float
     first_byte_s: float | None
     trace_id: str = ""
-    """This and the next are of its server span, in hexadecimal."""
+    """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""

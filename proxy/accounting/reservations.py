@@ -1,4 +1,4 @@
-"""What a take in the counters answers: `Taken`, or the limit that refused it.
+"""The counters' answers to a take: `Taken`, or the limit that refused it.
 
 See docs/reference/limits.md.
 """
@@ -16,7 +16,7 @@ minutes), but usually settles much earlier, so no caller is told to wait longer 
 
 
 LimitDecision = tuple[str, str, str]
-"""How a take ended, for the metrics: outcome, type and unit. The last two are "" unless a limit has refused."""
+"""The outcome of a take for the metrics: outcome, type and unit. The last two are "" unless a limit has refused."""
 ADMITTED: LimitDecision = ("admitted", "", "")
 UNAVAILABLE: LimitDecision = ("unavailable", "", "")
 
@@ -32,7 +32,7 @@ class LimitStatus:
 
 
 Tightest = tuple[LimitStatus | None, LimitStatus | None]
-"""Of the REQUEST and of the TOKEN limits. None for a type without a limit."""
+"""Status of the REQUEST and of the TOKEN limits. None for a type without a limit."""
 
 
 def no_limits() -> Tightest:
@@ -40,7 +40,7 @@ def no_limits() -> Tightest:
 
 
 CLOSED_RETRY_MS = 60_000
-"""When callers of a slug with a threshold of 0 are told to come back. Only a change of the limit admits them."""
+"""`retry-after` for callers of a slug with a threshold of 0. Only a change of the limit admits them."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class LimitHit:
 
     @property
     def retry_after_s(self) -> int:
-        """What callers are told to wait: whole seconds, at least one."""
+        """The wait that the caller is told: whole seconds, at least one."""
         wait_ms = max(self.counted_retry_after_ms, min(self.retry_after_ms, LONGEST_GUESS_MS))
         return max(1, -(-wait_ms // 1000))
 

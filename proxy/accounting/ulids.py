@@ -35,9 +35,9 @@ class Ulids:
         if ms >> _SPELLED_BITS != self._quarter:
             self._quarter = ms >> _SPELLED_BITS
             self._spelled = "".join([_PAIRS[self._quarter >> shift & 1023] for shift in _TIME_SHIFTS])
-        left = self._left or self._draw()
-        self._left = left - 1
-        return f"{self._spelled}{_PAIRS[ms >> 10 & 1023]}{_PAIRS[ms & 1023]}{self._chars[_SLICES[left - 1]]}"
+        count = self._left or self._draw()
+        self._left = count - 1
+        return f"{self._spelled}{_PAIRS[ms >> 10 & 1023]}{_PAIRS[ms & 1023]}{self._chars[_SLICES[count - 1]]}"
 
     def _draw(self) -> int:
         self._chars = self._chance(_DRAWN * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode()

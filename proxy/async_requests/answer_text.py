@@ -39,7 +39,7 @@ class AnswerText:
         return AnswerKind.JSON if self._json.is_json() else AnswerKind.TEXT
 
     def _decodes(self, chunk: bytes, final: bool = False) -> bool:
-        """Whether the answer is UTF-8 so far."""
+        """Return whether the answer is UTF-8 so far."""
         try:
             self._decoder.decode(chunk, final)
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What webhooks are told, byte by byte, how it is signed, and when it is tried again. Pure.
+"""Bodies, signatures and retry times of deliveries to webhooks. Pure.
 
 A body may have 100 MB and is never whole in memory. It is made twice from the stored answer: once to sign and measure
 it, once to send it.
@@ -23,23 +23,23 @@ from runtime.log_schema import timestamp
 
 TYPE = "async_request_completed"
 TRIES_AT_S = (0, 15, 60, 180, 600)
-"""When each try begins, counted from the request's end."""
+"""Seconds from the request's end to the start of each try."""
 SHORTEST_PAUSE_MS = 1000
-"""Between two tries, however long the first of them took."""
+"""Shortest pause between two tries, even if the first of them took long."""
 PIECE_BYTES = 64 << 10
 """Bytes of text that are escaped at a time: at most a millisecond of work."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix, no secret)
 
 
 def again_in_ms(delivery: Delivery) -> int | None:
-    """How long to wait after a try that has failed; None if it was the last one."""
+    """Return the pause after a try that has failed; None if it was the last one."""
     if delivery.attempt >= len(TRIES_AT_S):
         return None
     return max(TRIES_AT_S[delivery.attempt] * 1000 - delivery.age_ms, SHORTEST_PAUSE_MS)
 
 
 def without_answer(delivery: Delivery) -> Delivery:
-    """What is told instead if a part of the answer was lost: a failure, rather than a wrong answer."""
+    """Replace the answer by a failure if a part of it was lost: better than a wrong answer."""
     return replace(delivery, status=Status.FAILED, errors=(ANSWER_LOST,), answer=None)
 
 
@@ -94,7 +94,7 @@ class SignedHeaders:
         head = f"{message_id}.{at_s}.".encode()
         self._signatures = [hmac.new(_key(secret), head, sha256) for secret in secrets]
         self.size_bytes = 0
-        """Of the body so far."""
+        """Size of the body so far."""
 
     def add(self, part: bytes) -> None:
         self.size_bytes += len(part)

@@ -1,4 +1,4 @@
-"""How requests end without a model server's answer, and which statuses callers see. Pure.
+"""Errors of requests that end without a model server's answer, and the statuses that callers see. Pure.
 
 The Lua scripts get these texts from here, so that the queue in memory and the one in Redis say the same.
 """

@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its request: it has succeeded, has failed, or is attempted again. Pure.
+"""Effects of an attempt's end on its request: it has succeeded, has failed, or is attempted again. Pure.
 
 `endings.py` has the errors of requests that ended without an attempt.
 
@@ -18,7 +18,7 @@ from proxy.http_rules.upstream_errors import MAX_REASON_CHARS, discreet, error_f
 from proxy.refusals import BadUpstreamAnswerError, NoModelReplicaError, NoSuchModelError
 
 MAX_ANSWER_BYTES = 100_000_000
-"""Of a model's answer."""
+"""Largest answer of a model."""
 SHORTEST_ATTEMPT_MS = 100
 """No attempt begins with less time than this left: clocks differ by about as much."""
 _PASSING_STATUSES = frozenset((500, 502, 503, 504))
@@ -28,7 +28,7 @@ _MODEL_SERVER = Target(PLATFORM)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an attempt failed. `may_pass`: another attempt may succeed."""
+    """The error of a failed attempt. `may_pass`: another attempt may succeed."""
 
     error: RequestError
     may_pass: bool = False

@@ -27,9 +27,9 @@ LEASE_S = HELD_S + 2.0
 """Time without renewal after which an attempt is taken back: its holder has given it up."""
 RENEW_INTERVAL_S = 2.0
 STANDING_S = 3.0
-"""How long the mark of `report_standing` holds."""
+"""Seconds for which a mark of `report_standing` holds."""
 KEPT_S = 3600.0
-"""How long a request can be looked up after it has ended."""
+"""Seconds for which a request can be looked up after it has ended."""
 DELIVERY_TRIES = 5
 
 
@@ -139,7 +139,7 @@ class DeliveryQueue(Protocol):
         ...
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
-        """As `AttemptQueue.renew`."""
+        """Renew the leases of deliveries, as `AttemptQueue.renew` those of attempts."""
         ...
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:

@@ -31,7 +31,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeploymentRef:
-    """Which deployment a request is for. It is fixed when the request is accepted."""
+    """The deployment that a request is for. It is fixed when the request is accepted."""
 
     workspace_id: str
     model_id: str
@@ -79,7 +79,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """What `GET …/async_queue_status` shows. `queued`: by priority, every priority named."""
+    """Figures of `GET …/async_queue_status`. `queued`: by priority, every priority named."""
 
     queued: Mapping[int, int]
     in_progress: int
@@ -106,12 +106,12 @@ class Attempt:
     retries: RetryRules
     path: str
     keeps_answer: bool
-    """Whether a webhook waits for the answer."""
+    """True if a webhook waits for the answer."""
     run_until_ms: int
-    """When the request must have ended, by the workspace's time: 3600 s after its first attempt began."""
+    """Time by which the request must have ended, by the workspace's clock: 3600 s after its first attempt began."""
     started_at_ms: int
     queued_ms: int
-    """How long the request was QUEUED."""
+    """Time for which the request was QUEUED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Succeeded:
     size_bytes: int = 0
     chunks: int = 0
     is_json: bool = True
-    """Whether the answer is JSON text; otherwise it is text, and its webhook gets it as a JSON string."""
+    """True if the answer is JSON text; otherwise it is text, and its webhook gets it as a JSON string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +156,15 @@ class Delivery:
     ended_at_ms: int
     """The time by Redis' clock as it was when this try began."""
     age_ms: int
-    """How long ago the request had ended then."""
+    """Time from the request's end to that moment."""
     errors: tuple[RequestError, ...]
     answer: Succeeded | None
-    """Where the model's answer is, if there is one."""
+    """Place of the model's answer, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is to do in one workspace, after a sweep."""
+    """The work in one workspace, after a sweep."""
 
     startable: Mapping[DeploymentRef, int]
     """Requests that an attempt could begin for now: QUEUED ones, and PAUSED ones whose delay is over."""
@@ -176,7 +176,7 @@ class Work:
     ended: Sequence[tuple[DeploymentRef, Status, int]] = ()
     """Requests whose outcome this sweep has decided, with their time in the queue in milliseconds, for metrics."""
     more: bool = False
-    """Whether the sweep stopped at its bound: sweep again at once."""
+    """True if the sweep stopped at its bound: sweep again at once."""
     uncounted: Mapping[tuple[DeploymentRef, Status], int] = field(default_factory=dict)
     """Requests that have ended since the last sweep, and not by a worker's attempt, delivery or cancel, for metrics."""
 
@@ -189,4 +189,4 @@ class DeploymentFigures:
     queued: Mapping[int, int]
     in_progress: int
     oldest_queued_s: float | None
-    """How long the oldest of its QUEUED requests has waited."""
+    """Seconds for which the oldest of its QUEUED requests has waited."""

@@ -12,19 +12,19 @@ from enum import Enum, StrEnum
 
 
 class Phase(StrEnum):
-    """Where a request stands."""
+    """The state of a request."""
 
     QUEUED = "queued"
     RUNNING = "running"
     PAUSED = "paused"
     """An attempt has failed; the next one begins after a delay, when a replica is free."""
     DELIVERING = "delivering"
-    """Its outcome is known; its webhook has not accepted it yet. A success whose answer is lost becomes a failure."""
+    """The outcome is known; the webhook has not accepted it yet. A success whose answer is lost becomes a failure."""
     ENDED = "ended"
 
 
 class Event(Enum):
-    """What happens to a request."""
+    """An event in a request's life."""
 
     START = "start"
     """An attempt begins."""

@@ -172,15 +172,15 @@ def _check_names(settings: Json, allowed: Sequence[str], where: str) -> None:
     raise MalformedRequestError(f"{members}: {where} may have {', '.join(allowed)}")
 
 
-def _misfit(path: str, wanted: str, value: object) -> MalformedRequestError:
+def _misfit(path: str, kind: str, value: object) -> MalformedRequestError:
     match value:
         case dict():
-            shown = "an object"
+            text = "an object"
         case list():
-            shown = "a list"
+            text = "a list"
         case _:
-            shown = _shortened(orjson.dumps(value).decode())
-    return MalformedRequestError(f"{path} must be {wanted}, not {shown}")
+            text = _shortened(orjson.dumps(value).decode())
+    return MalformedRequestError(f"{path} must be {kind}, not {text}")
 
 
 def _shortened(text: str) -> str:

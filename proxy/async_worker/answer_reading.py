@@ -14,7 +14,7 @@ from proxy.records.messages import UpstreamAnswer
 
 CHUNK_BYTES = 128 << 10
 MAX_ERROR_BYTES = 64 << 10
-"""Of an error's body to read."""
+"""Most bytes of an error's body that are read."""
 ERROR_BODY_S = 30.0
 RETRY_S = 0.25
 """Time between two attempts to store a chunk while the queue does not answer."""

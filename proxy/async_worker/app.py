@@ -141,7 +141,7 @@ def _deliveries(settings: Settings, edges: _Edges, incarnation: str, exhaustion:
 
 
 def _trouble(client: QueueClient) -> str:
-    """What `/readyz` says: asynchronous requests are kept, but none makes progress."""
+    """Return the warning for `/readyz` that asynchronous requests are kept, but make no progress; empty if they do."""
     if not client.trouble:
         return ""
     return f"Redis does not serve asynchronous requests, so they wait: {client.trouble}. {remedy_for(client.trouble)}"

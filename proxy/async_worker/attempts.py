@@ -42,12 +42,12 @@ from proxy.replicas.replica_sending import send_to_replica
 from runtime.exhaustion import is_exhausted
 
 PATH = "/predict"
-"""At the replica, as for synchronous calls."""
+"""Path of the request at the replica, as for synchronous calls."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 AGAIN = "again"
 LOST = "lost"
-"""How attempts end. LOST: another process may have taken it over."""
+"""Results of attempts, for metrics. LOST: another process may have taken it over."""
 CUT_OFF = 499
 """The status in the deployment's log of an attempt that this process gave up."""
 _STATUSES = {
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptParts:
-    """What attempts work with."""
+    """Counterparts and settings of attempts."""
 
     queue: AttemptQueue
     upstream: UpstreamClient
@@ -76,7 +76,7 @@ class AttemptParts:
     meters: AsyncMeters
     stream_idle_timeout_s: float
     on_exhausted: Callable[[Exception], None] = lambda error: None
-    """Told when this process, or the machine, has run out of something."""
+    """Callback for an error that means: this process, or the machine, has run out of something."""
 
 
 @dataclass(slots=True)
@@ -223,12 +223,12 @@ class Attempts:
     async def _finish(self, run: _Run, outcome: Outcome | None) -> None:
         duration_s = perf_counter() - run.began
         try:
-            held = outcome is not None and await self._record(run.attempt.ref, outcome)
+            is_ours = outcome is not None and await self._record(run.attempt.ref, outcome)
         finally:
             self._parts.leases.release(run.attempt.ref)
         deployment = run.attempt.ref.deployment
         meters = self._parts.meters
-        if not held:
+        if not is_ours:
             log.warning(
                 "Attempt %d of asynchronous request %s was taken back, because its lease was not renewed in time. If it"
                 " has attempts left, another one follows.",

@@ -35,7 +35,7 @@ class Teller(Protocol):
     """Makes one try."""
 
     async def tell(self, delivery: Delivery) -> str:
-        """Why the webhook has not accepted the delivery, as the log says it; empty if it has.
+        """Send a delivery. Returns why the webhook has not accepted it, for the log; empty if it has.
 
         Raises `AnswerLostError`.
         """
@@ -99,11 +99,11 @@ class Deliveries:
         await self._hand_back(unsent)
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=timeout_s)
-        left = dict(self._under_way)
-        for task in left.values():
+        rest = dict(self._under_way)
+        for task in rest.values():
             task.cancel()
-        await asyncio.gather(*left.values(), return_exceptions=True)
-        await self._hand_back(left)
+        await asyncio.gather(*rest.values(), return_exceptions=True)
+        await self._hand_back(rest)
 
     async def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
         """Another process may try at once. This try is used up."""
@@ -135,8 +135,8 @@ class Deliveries:
             )
 
     async def _take_round(self) -> bool:
-        """Whether any was taken."""
-        taken = False
+        """Take at most one delivery of each workspace. Returns whether any was taken."""
+        has_any = False
         for workspace_id in list(self._due):
             if self._drains or not self._slots.may_take(workspace_id):
                 continue
@@ -148,8 +148,8 @@ class Deliveries:
                 self._leases.hold(delivery, asked_at, partial(self._lost, delivery))
                 if self._slots.begin(delivery):
                     self._start(delivery)
-                taken = True
-        return taken
+                has_any = True
+        return has_any
 
     def _lost(self, delivery: Delivery) -> None:
         """Another process has it, or may have."""
@@ -210,7 +210,7 @@ class Deliveries:
             )
 
     async def _tell_twice(self, delivery: Delivery) -> str:
-        """As `tell`; waits for an answer of which something is missing."""
+        """Send a delivery; if a part of its answer is missing, wait and try once more."""
         try:
             return await self._parts.teller.tell(delivery)
         except AnswerLostError:
@@ -219,7 +219,7 @@ class Deliveries:
 
 
 async def _until_recorded(write: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether it was still held. Goes on while the queue does not answer: the end of the lease cancels it."""
+    """Return whether this process still had the delivery. Retries until the queue answers or the lease ends."""
     while True:
         try:
             return await write()

@@ -1,4 +1,4 @@
-"""Which deliveries may be under way at once. A receiver that hangs holds up its own deliveries and hardly any others.
+"""Slots for deliveries. A receiver that hangs delays its own deliveries and hardly any others.
 
 A workspace may have a quarter as many under way as there are free slots, and a receiver half as many as its workspace
 has left. So one alone gets a fair number, and however many hang, the next one finds a slot.
@@ -12,7 +12,7 @@ from proxy.async_requests.requests import Delivery
 
 SLOTS = 128
 MAX_HELD = 512
-"""How many deliveries of a workspace may wait here for their receiver, while others of the workspace pass them."""
+"""Most deliveries of a workspace that may wait here for their receiver, while others of the workspace pass them."""
 _PART_OF_FREE = 4
 _PART_OF_WORKSPACE = 2
 
@@ -30,18 +30,18 @@ class DeliverySlots:
         self._held: dict[str, deque[Delivery]] = {}
 
     def may_take(self, workspace_id: str) -> bool:
-        """Whether another delivery of the workspace may be taken from the queue."""
+        """Return whether another delivery of the workspace may be taken from the queue."""
         return self._room(workspace_id) > 0 and len(self._held.get(workspace_id, ())) < MAX_HELD
 
     def begin(self, delivery: Delivery) -> bool:
-        """Whether a delivery that was taken may begin. If not, it waits here."""
+        """Give a delivery from the queue a slot. Returns False if there is none: then it waits here."""
         if self._try(delivery):
             return True
         self._held.setdefault(delivery.deployment.workspace_id, deque()).append(delivery)
         return False
 
     def end(self, delivery: Delivery) -> None:
-        """It is no longer under way."""
+        """Free the slot of a delivery."""
         workspace_id = delivery.deployment.workspace_id
         receiver = receiver_of(delivery)
         self._workspaces[workspace_id] -= 1
@@ -52,11 +52,11 @@ class DeliverySlots:
             del self._receivers[receiver]
 
     def drop(self, delivery: Delivery) -> None:
-        """It waits here no longer: another process has it."""
+        """Remove a waiting delivery: another process has it."""
         workspace_id = delivery.deployment.workspace_id
-        held = self._held[workspace_id]
-        held.remove(delivery)
-        if not held:
+        queue = self._held[workspace_id]
+        queue.remove(delivery)
+        if not queue:
             del self._held[workspace_id]
 
     def released(self) -> Iterator[Delivery]:
@@ -70,8 +70,8 @@ class DeliverySlots:
                     yield delivery
 
     def held(self) -> list[Delivery]:
-        """Those that wait."""
-        return [delivery for held in self._held.values() for delivery in held]
+        """Return the deliveries that wait."""
+        return [delivery for queue in self._held.values() for delivery in queue]
 
     def _try(self, delivery: Delivery) -> bool:
         workspace_id = delivery.deployment.workspace_id
@@ -84,7 +84,7 @@ class DeliverySlots:
         return True
 
     def _room(self, workspace_id: str) -> float:
-        """How many more deliveries of the workspace may begin; the first one needs only a free slot."""
+        """Return how many more deliveries of the workspace may begin; the first one needs only a free slot."""
         free = self._slots - self._workspaces.total()
         if free <= 0:
             return 0

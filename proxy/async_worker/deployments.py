@@ -1,4 +1,4 @@
-"""Whether a deployment was deleted, or this machine has only not heard of it yet."""
+"""Tells deleted deployments from ones that this machine does not know yet."""
 
 from policy.deployments import Where
 from proxy.async_requests.requests import DeploymentRef
@@ -12,7 +12,7 @@ class Deployments:
         self._directory = directory
 
     async def is_deleted(self, deployment: DeploymentRef) -> bool:
-        """Whether policy, as control has it now, lacks it. Raises `PolicyUnavailableError`."""
+        """Return whether control's policy lacks the deployment now. Raises `PolicyUnavailableError`."""
         await self._directory.confirm_unknown()
         model = self._directory.model(deployment.model_id)
         if model is None or model.workspace_id != deployment.workspace_id:

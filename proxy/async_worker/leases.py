@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Leases(Generic[Held]):
-    """What is held, with what to call when it is lost. `renew` returns what is no longer held."""
+    """Leases of this process, each with a callback for its loss. `renew` returns the leases that are lost."""
 
     def __init__(
         self,
@@ -40,26 +40,26 @@ class Leases(Generic[Held]):
             await asyncio.sleep(RENEW_INTERVAL_S if renewed else RETRY_S)
 
     async def renew(self) -> bool:
-        """Renew all once. Calls `on_lost` for what is lost. False if the queue did not answer."""
+        """Renew all once. Calls `on_lost` for each lease that is lost. Returns False if the queue did not answer."""
         began = self._clock()
-        if not (held := list(self._held)):
+        if not (leases := list(self._held)):
             return True
         try:
             async with asyncio.timeout(RENEW_INTERVAL_S):
-                lost = await self._renew(held)
+                losses = await self._renew(leases)
         except (QueueUnavailableError, TimeoutError):
-            self._give_up([one for one in held if self._is_overdue(one)])
+            self._give_up([one for one in leases if self._is_overdue(one)])
             return False
-        for one in held:
+        for one in leases:
             if one in self._held:
                 self._held[one] = (began, self._held[one][1])
-        self._give_up(lost)
+        self._give_up(losses)
         return True
 
     def _is_overdue(self, one: Held) -> bool:
         return one in self._held and self._clock() - self._held[one][0] >= HELD_S
 
-    def _give_up(self, lost: Collection[Held]) -> None:
-        for one in lost:
+    def _give_up(self, losses: Collection[Held]) -> None:
+        for one in losses:
             if (entry := self._held.pop(one, None)) is not None:
                 entry[1]()

@@ -1,4 +1,4 @@
-"""How many attempts may run at once in this process, and how much of that one workspace or deployment may have.
+"""Places for attempts in this process, and the part of them that one workspace or deployment may have.
 
 Also the payloads in memory, which are released as soon as they are written: the model may then take an hour to answer.
 Something stays free for the next workspace, and for the next deployment of each: an attempt may take an hour.

@@ -27,19 +27,19 @@ from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, Wanted
 
 MAX_ASKS = 16
-"""Of one deployment at once."""
+"""Most asks for one deployment at once."""
 STARTS_AT_ONCE = 8
 STARTS_OF_ONE_WORKSPACE = 4
-"""How many payloads may be on their way from the queue at once: nobody knows their size before, and a large one takes
-seconds, in which other workspaces' requests begin all the same."""
+"""Most payloads on their way from the queue at once, in all and of one workspace. A large one takes seconds, and nobody
+knows its size before; requests of other workspaces begin meanwhile."""
 HAND_BACK_S = 1.0
-"""How long the queue may take at the end to hear of attempts that are handed back."""
+"""Seconds that the queue may take at the end to hear of attempts that are handed back."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerParts:
-    """What the runner works with. `holder`: this process's incarnation."""
+    """Counterparts of the runner. `holder`: this process's incarnation."""
 
     queue: AttemptQueue
     replicas: Replicas
@@ -86,13 +86,13 @@ class Runner:
         self._short: OrderedDict[DeploymentRef, None] = OrderedDict()
         """Deployments with fewer asks than they may have. The first one is next."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Of asks and of attempts."""
+        """Tasks of asks and of attempts."""
         self._gone: set[DeploymentRef] = set()
-        """Those that seem to be deleted; nothing is asked for them until that is known."""
+        """Deployments that seem to be deleted; nothing is asked for them until that is known."""
         self._looking: set[asyncio.Task[None]] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._starts_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """By workspace, while one of its requests is to begin."""
+        """Semaphores by workspace, while one of its requests is to begin."""
         self._asks_soon = self._stopping = False
 
     # --- what there is to do ------------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ class Runner:
             self._parts.meters.request_ended(deployment, status, count)
 
     def _review(self, deployment: DeploymentRef) -> None:
-        """Withdraw asks for what is not startable any more, and have others made."""
-        wanted = self._wanted(deployment)
+        """Withdraw asks for requests that are not startable any more, and have others made."""
+        number = self._wanted(deployment)
         asks = self._asks[deployment]
-        for ask in [ask for ask in asks if not ask.granted][: max(0, len(asks) - wanted)]:
+        for ask in [ask for ask in asks if not ask.granted][: max(0, len(asks) - number)]:
             self._withdraw(ask)
-        if len(asks) < wanted:
+        if len(asks) < number:
             self._short.setdefault(deployment)
             self._ask_soon()
         else:
@@ -130,11 +130,11 @@ class Runner:
         return min(self._count(deployment), MAX_ASKS)
 
     def _count(self, deployment: DeploymentRef) -> int:
-        """How many of its requests are startable, as far as is known."""
+        """Return how many of its requests are startable, as far as is known."""
         return self._startable.get(deployment.workspace_id, {}).get(deployment, 0)
 
     def _take_off(self, deployment: DeploymentRef, count: int | None = None) -> None:
-        """So many are not startable any more; None: all, until the next sweep says otherwise."""
+        """Subtract `count` from the startable requests that are known; None: forget them until the next sweep."""
         startable = self._startable.get(deployment.workspace_id, {})
         if deployment in startable:
             startable[deployment] = 0 if count is None else max(0, startable[deployment] - count)
@@ -178,7 +178,7 @@ class Runner:
             ask.task.cancel()
 
     def _ended(self, ask: _Ask, task: asyncio.Task[None]) -> None:
-        """Not in the task itself: one that is cancelled at once never begins."""
+        """Clean up after an ask. Not in the task itself: a task that is cancelled at once never begins."""
         self._tasks.discard(task)
         ask.leave_place()
         self._ask_soon()
@@ -193,19 +193,19 @@ class Runner:
             self._ask_soon()
 
         call = self._parts.replicas.begin_background(_wanted_of(ask.deployment), told)
-        begun: _Begun | None = None
+        start: _Begun | None = None
         try:
-            begun = await self._attempt_for(ask, call)
+            start = await self._attempt_for(ask, call)
         except Exception:
             self._take_off(ask.deployment)
             raise
         finally:
-            if begun is None:
+            if start is None:
                 call.withdraw()
             self._asks[ask.deployment].discard(ask)
             self._review(ask.deployment)
-        if begun is not None:
-            await self._parts.attempts.run(begun.attempt, call, begun.payload, begun.held_since)
+        if start is not None:
+            await self._parts.attempts.run(start.attempt, call, start.payload, start.held_since)
 
     async def _attempt_for(self, ask: _Ask, call: BackgroundCall) -> _Begun | None:
         """Wait for a replica, then begin a request. None if there is nothing to begin, or no place for it."""
@@ -243,7 +243,7 @@ class Runner:
     # --- deployments that do not exist --------------------------------------------------------------------------------
 
     def _deployment_unknown(self, deployment: DeploymentRef) -> None:
-        """Its requests fail, once control has confirmed that it was deleted: this machine's policy may be older."""
+        """Fail its requests, once control has confirmed that it was deleted: this machine's policy may be older."""
         if deployment not in self._gone:
             self._gone.add(deployment)
             task = asyncio.ensure_future(self._fail_if_deleted(deployment))
@@ -273,16 +273,16 @@ class Runner:
             self._review(deployment)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
-        left = list(self._tasks)
-        for task in left:
+        rest = list(self._tasks)
+        for task in rest:
             task.cancel()
-        if left:
+        if rest:
             log.warning(
                 "Handing back %d asynchronous requests that did not end within TOLLGATE_DRAIN_TIMEOUT_S; their attempts"
                 " are used up.",
-                len(left),
+                len(rest),
             )
-            await asyncio.wait(left, timeout=HAND_BACK_S)
+            await asyncio.wait(rest, timeout=HAND_BACK_S)
         await self._parts.attempts.finished(HAND_BACK_S)
 
 

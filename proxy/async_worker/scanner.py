@@ -23,13 +23,13 @@ NOTHING = Work({}, 0, 0)
 class Scanner:
     """`found`: each is called with a workspace's id and what there is to do in it, after every sweep."""
 
-    def __init__(self, queue: AttemptQueue, *found: Callable[[str, Work], None]) -> None:
+    def __init__(self, queue: AttemptQueue, *listeners: Callable[[str, Work], None]) -> None:
         self._queue = queue
-        self._found = found
+        self._listeners = listeners
         self._wanted: dict[str, None] = {}
         self._known: set[str] = set()
         self._due_at: dict[str, float] = {}
-        """When something in a workspace is due before the next scan."""
+        """Time at which something in a workspace is due before the next scan."""
         self._wake = asyncio.Event()
         self._next_scan_at = 0.0
 
@@ -80,19 +80,19 @@ class Scanner:
             self._wanted |= dict.fromkeys(names)
             self._forget(self._known.difference(names, self._wanted))
         self._wanted |= {name: None for name, at in self._due_at.items() if at <= now}
-        wanted = self._wanted
+        due = self._wanted
         self._wanted = {}
         try:
-            await self._sweep_all(wanted)
+            await self._sweep_all(due)
         except BaseException:
-            self._wanted = wanted | self._wanted
+            self._wanted = due | self._wanted
             raise
 
     async def _sweep_all(self, names: Iterable[str]) -> None:
-        left = list(names)
-        while left:
-            some = left[:SWEEPS_AT_ONCE]
-            left = left[SWEEPS_AT_ONCE:]
+        rest = list(names)
+        while rest:
+            some = rest[:SWEEPS_AT_ONCE]
+            rest = rest[SWEEPS_AT_ONCE:]
             results = await asyncio.gather(*map(self._sweep, some), return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):
@@ -114,12 +114,12 @@ class Scanner:
             self._due_at[workspace_id] = monotonic() + max(wait_s, 0.05)
 
     def _forget(self, workspace_ids: Iterable[str]) -> None:
-        """Nothing is left there."""
+        """Report that there is no more work in these workspaces."""
         for workspace_id in workspace_ids:
             self._known.discard(workspace_id)
             self._due_at.pop(workspace_id, None)
             self._tell(workspace_id, NOTHING)
 
     def _tell(self, workspace_id: str, work: Work) -> None:
-        for found in self._found:
-            found(workspace_id, work)
+        for listener in self._listeners:
+            listener(workspace_id, work)

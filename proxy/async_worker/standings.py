@@ -14,7 +14,7 @@ INTERVAL_S = 1.0
 
 
 class Standings:
-    """What this machine knows. `asking`: the deployments that have requests which wait for a replica here."""
+    """This machine's knowledge of replicas. `asking`: deployments with requests that wait for a replica here."""
 
     def __init__(
         self,
@@ -61,4 +61,4 @@ class Standings:
             if deployment in self._known:
                 self._known[deployment] = (self._known[deployment][0], now)
                 self._untold[deployment] = None
-        self._known = {one: told for one, told in self._known.items() if now - told[1] < STANDING_S}
+        self._known = {one: report for one, report in self._known.items() if now - report[1] < STANDING_S}

@@ -31,21 +31,21 @@ READ_BYTES = 4096
 """Most bytes of a receiver's answer that are read, so that its connection can be used again."""
 READ_TIMEOUT_S = 1.0
 FIRST_SECRET_S = 3.0
-"""How long a result waits for control to confirm that its workspace has no signing secret."""
+"""Seconds that a result waits for control to confirm that its workspace has no signing secret."""
 BUFFERED_BYTES = 16 << 20
-"""So much of a body may still be on its way, or unread by the receiver, when its last piece has been handed over."""
+"""Bytes of a body that may still be on their way, or unread by the receiver, when its last piece was handed over."""
 USER_AGENT = "Tollgate-Webhooks/1"
 
 
 class AnswerChunks(Protocol):
-    """Where the model's answer is stored."""
+    """Storage of the model's answer."""
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TellerTimeouts:
-    """How long a receiver may take to answer once it has the body, to take more of the body, and for all."""
+    """Seconds that a receiver may take to answer once it has the body, to take more of the body, and for all."""
 
     head_s: float = 15.0
     progress_s: float = 30.0
@@ -54,7 +54,7 @@ class TellerTimeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellerParts:
-    """What the teller works with. `keys`: of TOLLGATE_SECRET_KEY. `wall_ms`: milliseconds since 1970."""
+    """Counterparts of the teller. `keys`: those of TOLLGATE_SECRET_KEY. `wall_ms`: milliseconds since 1970."""
 
     chunks: AnswerChunks
     directory: Directory
@@ -64,7 +64,7 @@ class TellerParts:
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     timeouts: TellerTimeouts = TellerTimeouts()
     on_exhausted: Callable[[Exception], None] = lambda error: None
-    """Told when this process, or the machine, has run out of something."""
+    """Callback for an error that means: this process, or the machine, has run out of something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class WebhookTeller:
         self._parts = parts
 
     async def tell(self, delivery: Delivery) -> str:
-        """Why the webhook has not accepted the delivery; empty if it has. Raises `AnswerLostError`."""
+        """Send a delivery. Returns why the webhook has not accepted it; empty if it has. Raises `AnswerLostError`."""
         try:
             check_base_url(delivery.webhook_endpoint, self._parts.egress)
             return await self._post(delivery, await self._secrets(delivery.deployment.workspace_id))
@@ -162,8 +162,8 @@ class WebhookTeller:
 
         A workspace's first one may be younger than this machine's policy.
         """
-        if found := self._known_secrets(workspace_id):
-            return found
+        if secrets := self._known_secrets(workspace_id):
+            return secrets
         with contextlib.suppress(PolicyUnavailableError, TimeoutError):  # then what is known here counts
             async with asyncio.timeout(FIRST_SECRET_S):
                 await self._parts.directory.confirm_unknown()
@@ -174,11 +174,11 @@ class WebhookTeller:
         sealed = workspace.signing_secrets if workspace is not None else None
         if sealed is None:
             return []
-        found = [unseal(self._parts.keys, workspace_id, sealed.current)]
+        secrets = [unseal(self._parts.keys, workspace_id, sealed.current)]
         if (previous := self._previous(sealed)) is not None:
             with contextlib.suppress(SealedWithUnknownKeyError):  # receivers know the current one, too
-                found.append(unseal(self._parts.keys, workspace_id, previous))
-        return found
+                secrets.append(unseal(self._parts.keys, workspace_id, previous))
+        return secrets
 
     def _previous(self, sealed: SigningSecrets) -> str | None:
         return sealed.previous if self._parts.wall_ms() < sealed.previous_until_ms else None
@@ -214,7 +214,7 @@ class ResultUpload:
         return piece
 
     def _rest_s(self, now: float) -> float:
-        """How long the receiver needs for what is still on its way, at the pace that it has shown."""
+        """Return how long the receiver needs for the bytes still on their way, at the pace that it has shown."""
         return (now - self._began_at) * min(1.0, BUFFERED_BYTES / max(1, self.received_bytes))
 
     def _allow_until(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""What one call takes of its worker's capacity, as the stages see it. `worker_capacity.py` implements it.
+"""One call's share of its worker's capacity, as the stages see it. `worker_capacity.py` implements it.
 
 Nothing here awaits, so everything is released even if the call's task is cancelled.
 """

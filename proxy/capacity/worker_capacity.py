@@ -18,12 +18,12 @@ PARKED = "parked"
 WORKER = "worker"
 WORKSPACE = "workspace"
 GROUP = "group"
-"""Which bound refused: the worker's, the workspace's or the group's. A workspace key counts as a group of its own."""
+"""Names of the bounds that refuse: the worker's, the workspace's, the group's. A workspace key counts as a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityLimits:
-    """What one worker accepts before it sheds, and one workspace's share of it (decision 0015)."""
+    """The load that one worker accepts before it sheds, and one workspace's share of it (decision 0015)."""
 
     max_in_flight: int = 10_000
     max_parked: int = 5_000
@@ -35,7 +35,7 @@ class CapacityLimits:
 
 @dataclass(slots=True)
 class Holdings:
-    """What the calls of one workspace, or of one group, use now."""
+    """The load of all calls of one workspace, or of one group."""
 
     name: str
     in_flight: int = 0
@@ -45,7 +45,7 @@ class Holdings:
 
 @dataclass(slots=True)
 class GroupHoldings(Holdings):
-    """What the calls of one group use, with what all calls of its workspace use."""
+    """The load of all calls of one group, with that of its workspace."""
 
     workspace: Holdings = field(default_factory=lambda: Holdings(""))
 
@@ -83,21 +83,21 @@ class Capacity:
         self.ample_in_flight = ample * limits.max_in_flight
         self.ample_held_bytes = ample * limits.max_held_bytes
 
-    def check(self, what: str, free: int, more: int, *held: int) -> None:
+    def check(self, what: str, free: int, more: int, *uses: int) -> None:
         """Raise `ShedError` unless the call may use `more` of `what` while `free` is free.
 
-        `held`: what the call's workspace, its group and the call itself use of it.
+        `uses`: how much of it the call's workspace, its group and the call itself use.
         """
-        of_workspace, of_group, of_call = held
+        of_workspace, of_group, of_call = uses
         if not more:
             return
         if more > free:
             raise self.shed(what, WORKER)
         before_last = more - 1  # as if taken one by one
-        left = self._times * (free - before_last) - of_workspace - before_last
-        if left < 1 and of_workspace > of_call:
+        share = self._times * (free - before_last) - of_workspace - before_last
+        if share < 1 and of_workspace > of_call:
             raise self.shed(what, WORKSPACE)
-        if of_group + more > self._times * left and of_group > of_call:
+        if of_group + more > self._times * share and of_group > of_call:
             raise self.shed(what, GROUP)
 
     def new_group(self, workspace: str, turn: str) -> GroupHoldings:

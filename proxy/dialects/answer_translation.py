@@ -105,27 +105,27 @@ class TranslatingStreamReader(FinishingReader):
     )
 
     def __init__(
-        self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter, *, is_lines: bool = False
+        self, target: Dialect, caller: Dialect, context: AnswerContext, meter: UsageMeter, *, is_lines: bool = False
     ) -> None:
-        """`spoken`: the target's dialect; `heard`: the caller's. `is_lines`: an event is JSON on a line of its own."""
+        """`is_lines`: an event is JSON on a line of its own."""
         super().__init__()
         self._context = context
         self._framer = (sse.LineFramer if is_lines else sse.Framer)(MAX_EVENT_BYTES)
-        reader = spoken.new_stream_reader()
+        reader = target.new_stream_reader()
         names = context.request.tool_names
         self._reader = RenamingStreamReader(reader, names) if names else reader
-        self._roles = spoken.roles
+        self._roles = target.roles
         self.streams = context.streams is not False
         self._answer: AnswerStream | GatheredAnswer = (
-            AnswerStream(heard.new_stream_writer(context)) if self.streams else GatheredAnswer(heard, context)
+            AnswerStream(caller.new_stream_writer(context)) if self.streams else GatheredAnswer(caller, context)
         )
         self._has_said = False
-        """Whether some output came: then an event above the bounds may repeat it."""
+        """True once some output came: then an event above the bounds may repeat it."""
         self._scanner: MemberScanner | None = None
         """Reads an event above the size bound."""
         self._skeletons: list[Json] = []
         """The small members that it found."""
-        self._holder = spoken.holder
+        self._holder = target.holder
         self._meter = meter
 
     @property
@@ -138,15 +138,15 @@ class TranslatingStreamReader(FinishingReader):
 
     def feed(self, data: bytes) -> bytes:
         if self._framer.at_boundary and (frames := sse.whole_frames(data)):
-            written = b"".join(map(self._piece, frames))
+            output = b"".join(map(self._piece, frames))
         else:
-            written = b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
+            output = b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
         self._note()
-        return written
+        return output
 
     def waited(self) -> bytes:
-        held = super().waited()
-        return held if self.ended else held + self._written(self._reader.finished()) + self._answer.finish()
+        frames = super().waited()
+        return frames if self.ended else frames + self._written(self._reader.finished()) + self._answer.finish()
 
     def end(self) -> bytes:
         rest = self._framer.flush()
@@ -192,21 +192,21 @@ class TranslatingStreamReader(FinishingReader):
         return self._read(event, may_fail=ERROR_KEY in data)
 
     def _read(self, event: Json, *, may_fail: bool) -> bytes:
-        """The caller's bytes for an event."""
+        """Return the caller's bytes for an event."""
         try:
             events = self._reader.read(event)
             if may_fail:
                 events = self._with_failure(events, event)
             self._has_said = self._has_said or any(isinstance(each, _SAYING) for each in events)
-            written = self._written(events)
+            output = self._written(events)
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
-        return self._leave(written, self._roles.of_event(event), tells_usage(event, self._meter))
+        return self._leave(output, self._roles.of_event(event), tells_usage(event, self._meter))
 
     def _written(self, events: list[Event]) -> bytes:
-        written = self._answer.write(events)
+        output = self._answer.write(events)
         self.failed = self._answer.failed
-        return written
+        return output
 
     def _oversized(self, piece: bytes, kind: int) -> bytes:
         """Read a part of an event above the bounds: its usage, and its end if it repeats what was said before."""
@@ -232,18 +232,18 @@ class TranslatingStreamReader(FinishingReader):
             return b""
         kind = event.get("type")
         repeats = isinstance(kind, str) and (kind.endswith(".done") or kind in _REPEATING)
-        kept, unread = _without_unread(event)
+        members, unread = _without_unread(event)
         if unread and not (repeats and (self._has_said or kind in _BEFORE_OUTPUT)):
             raise UpstreamCutError(_TOO_MUCH)
-        return self._read(kept, may_fail="error" in event)
+        return self._read(members, may_fail="error" in event)
 
     def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
         """Return what `event` says, its error last. Readers report only the failures of their own dialect."""
         part = failed_part(event, self._holder)
         if part is None or any(isinstance(each, Failed) for each in events):
             return events
-        said = [each for each in events if not isinstance(each, Stopped)]
-        return [*said, Failed(*failure_details(part))]
+        others = [each for each in events if not isinstance(each, Stopped)]
+        return [*others, Failed(*failure_details(part))]
 
     def _read_usage_after_failure(self, piece: bytes) -> None:
         """Read usage and end alone: nothing follows a failure, but its answer is billed as reported."""
@@ -273,13 +273,13 @@ def _event(data: bytes) -> Json | None:
 
 def _without_unread(event: Json) -> tuple[Json, bool]:
     """Return what was read of an event with large members, and whether some of the unread ones are output."""
-    kept = {name: value for name, value in event.items() if value is not UNREAD}
-    unread = bool(_OUTPUT & (event.keys() - kept.keys()))
-    for name, value in kept.items():
+    members = {name: value for name, value in event.items() if value is not UNREAD}
+    unread = bool(_OUTPUT & (event.keys() - members.keys()))
+    for name, value in members.items():
         if isinstance(value, dict) and UNREAD in value.values():
-            kept[name], is_output = _without_unread(value)
+            members[name], is_output = _without_unread(value)
             unread = unread or is_output
-    return kept, unread
+    return members, unread
 
 
 class TranslatingBodyReader(NothingHeld):
@@ -288,10 +288,9 @@ class TranslatingBodyReader(NothingHeld):
     __slots__ = ("_context", "_heard", "_held", "_meter", "_result", "_size", "_spoken", "failed", "unknown_stop")
     streams = False
 
-    def __init__(self, spoken: Dialect, heard: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
-        """`spoken`: the target's dialect; `heard`: the caller's."""
-        self._spoken = spoken
-        self._heard = heard
+    def __init__(self, target: Dialect, caller: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
+        self._target = target
+        self._caller = caller
         self._context = context
         self._meter = meter
         self._held: list[bytes] = []
@@ -347,28 +346,28 @@ class TranslatingBodyReader(NothingHeld):
         if outline is not None and not restore_slots(json_slots(answer), outline):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
-            said = self._spoken.read_answer(answer)
-            failure = failure_of(said.stop)
+            middle = self._target.read_answer(answer)
+            failure = failure_of(middle.stop)
             if failure is not None:
                 self.failed = True
                 return orjson.dumps({"error": {"message": failure.message, "type": failure.kind}})
-            self.unknown_stop = said.stop.word
-            fill_empty_arguments(said.parts)
-            rename_calls(said.parts, self._context.request.tool_names)
+            self.unknown_stop = middle.stop.word
+            fill_empty_arguments(middle.parts)
+            rename_calls(middle.parts, self._context.request.tool_names)
             if self._context.streams:
-                return self._streamed(said)
-            written = orjson.dumps(self._heard.write_answer(said, self._context, self._meter.tokens))
+                return self._streamed(middle)
+            body = orjson.dumps(self._caller.write_answer(middle, self._context, self._meter.tokens))
         except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None
-        self._context.request.left_out += said.left_out.names + self._context.left_out.names
-        return written
+        self._context.request.left_out += middle.left_out.names + self._context.left_out.names
+        return body
 
     def _streamed(self, answer: Answer) -> bytes:
-        """The answer as the stream that its caller asked for."""
-        stream = AnswerStream(self._heard.new_stream_writer(self._context))
-        written = stream.write(events_of(answer))
+        """Return the answer as the stream that its caller asked for."""
+        stream = AnswerStream(self._caller.new_stream_writer(self._context))
+        output = stream.write(events_of(answer))
         left_out = stream_comment(answer.left_out.names + self._context.left_out.names)
-        return written + left_out + stream.end(self._meter.tokens)
+        return output + left_out + stream.end(self._meter.tokens)
 
 
 def _read_leniently(raw: bytes) -> Any:

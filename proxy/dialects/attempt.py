@@ -1,4 +1,4 @@
-"""How a call is put to its target: in which dialect, and translated or not.
+"""The form in which a call is put to its target: in which dialect, and translated or not.
 
 A value. `registry.py` makes it; `dispatch` uses the first one, and the next where a target turns out not to speak the
 dialect.
@@ -26,16 +26,15 @@ class Attempt:
     json: dict[str, Any] | None = None
     """The translated body; None if the caller's own passes, and once it is sent."""
     reasoning_off: str = ""
-    """Why the caller's own body goes without the reasoning that it asks for; empty if it does not."""
+    """Reason why the caller's own body goes without the reasoning that it asks for; empty if it keeps it."""
     left_out: list[str] = field(default_factory=list)
     """The members that the caller's own body goes without, besides."""
     seals: Seals | None = None
     """Seals the reasoning in the answer, if it is translated."""
     is_fallback: bool = False
-    """Whether the target has already refused another dialect's path in this call."""
+    """True if the target has already refused another dialect's path in this call."""
     asks_usage: bool = True
-    """Whether to ask for a stream's usage where the caller does not. False once the target refused that in this
-    call."""
+    """True to ask for a stream's usage where the caller does not. False once the target refused that in this call."""
 
     @property
     def is_translated(self) -> bool:
@@ -43,7 +42,7 @@ class Attempt:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the caller's own body passes, to a target of which nothing is left to be found out."""
+        """True if the caller's own body passes, and nothing is left to be learned of the target."""
         return self.request is None and self.json is None and not self.untried and self.asks_usage
 
     @property

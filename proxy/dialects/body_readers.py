@@ -33,7 +33,7 @@ UNREAD_BYTES = 4_096
 FIRST_LINE_BYTES = 64 << 10
 """Most bytes to wait with for the end of the first line of JSON, and for what follows it."""
 SCANNED_BYTES = 64 << 10
-"""How much is scanned in one step."""
+"""Bytes that are scanned in one step."""
 _WANTED = Wanted(TELLING_MEMBERS | {"usage"})
 
 Work = Generator[None, None, bytes]
@@ -94,7 +94,7 @@ class UnreadAnswer(NothingHeld):
         return None if form is None else self._reader(form)
 
     def _form_of_json(self, is_enough: bool) -> Form | None:
-        """Whether JSON is one value or lines. None if more bytes are needed: JSON that would be held can wait."""
+        """Return whether JSON is one value or lines. None if more bytes are needed: JSON that is held can wait."""
         if not self._is_translated:
             if not self._streaming:
                 return Form.JSON
@@ -318,9 +318,9 @@ class WholeAnswers:
         return body, tokens
 
 
-def _begins_with_a_line(begun: bytes) -> bool:
-    """Whether an answer begins with a JSON object on a line of its own, which tells no failure."""
-    line, end, _ = begun.lstrip().partition(b"\n")
+def _begins_with_a_line(beginning: bytes) -> bool:
+    """Return whether an answer begins with a JSON object on a line of its own, which tells no failure."""
+    line, end, _ = beginning.lstrip().partition(b"\n")
     return bool(end) and line.rstrip().endswith(b"}") and ERROR_KEY not in line
 
 

@@ -25,7 +25,7 @@ TELLING_MEMBERS = frozenset(("error", "object", "status", "type", *OUTPUT_MEMBER
 
 
 def reports_failure(event: Json, holder: str | None = None) -> bool:
-    """Whether an event of a stream reports a failure. `holder`: the member around the answer, if any."""
+    """Return whether an event of a stream reports a failure. `holder`: the member around the answer, if any."""
     return failed_part(event, holder) is not None
 
 
@@ -42,7 +42,7 @@ def failed_part(answer: Json, holder: str | None = None) -> Json | None:
 
 
 def is_failure(body: Json) -> bool:
-    """Whether a body is an error and not an answer. A body with any output is an answer, whatever else it has.
+    """Return whether a body is an error and not an answer. A body with any output is an answer, whatever else it has.
 
     A failed response of the Responses API is an answer too: its SDKs read `status` and `error`, and would retry a 502.
     """
@@ -54,7 +54,7 @@ def is_failure(body: Json) -> bool:
 
 
 def is_empty_failure(body: bytes) -> bool:
-    """Whether a body is a response of the Responses API that failed without any output."""
+    """Return whether a body is a response of the Responses API that failed without any output."""
     if len(body) > MAX_FAILURE_BYTES or _FAILED not in body:
         return False
     try:

@@ -17,10 +17,12 @@ from proxy.dialects import sse
 Json = dict[str, Any]
 
 HELD_S = 2.0
-"""How long a finish frame is held, and how long an answer that only lacks its last event may stay without it."""
+"""Seconds for which a finish frame is held, and for which an answer may lack only its last event."""
 WAITS_FOR_USAGE = 5
-"""How many times `HELD_S` an answer with a finish and no usage may stay without its last event: it holds up a caller,
-but a late report is still a better bill than a count."""
+"""Multiple of `HELD_S` for which an answer with a finish and no usage may lack its last event.
+
+The wait holds up a caller, but a late report is still a better bill than a count.
+"""
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
 MAX_KNOWN_TYPES = 100
@@ -55,7 +57,7 @@ class Roles(Protocol):
 
     @property
     def mark(self) -> re.Pattern[bytes]:
-        """Found in every frame that is no output. A cheap test: a frame without it is not looked at."""
+        """A pattern in every frame that is no output. A cheap test: a frame without it is not examined."""
         ...
 
     def of_frame(self, frame: bytes) -> Role | None:
@@ -100,8 +102,8 @@ class EventRoles:
         self.kinds = [(re.compile(kind.encode()), role) for kind, role in _kinds(output, part_end, last) if kind]
 
     def of_frame(self, frame: bytes) -> Role | None:
-        found = _TYPE.search(frame)
-        kind = found[1] if found is not None else sse.event_of(frame)
+        match = _TYPE.search(frame)
+        kind = match[1] if match is not None else sse.event_of(frame)
         if kind:
             return None if kind == _STOP_TELLER else self._of(kind)
         return Role.LAST if _DONE.search(frame) else None
@@ -154,7 +156,7 @@ class FinishingReader:
         self._is_complete = False
         """Finish and usage came, or a failure: only the last event is missing."""
         self._waited = 0
-        """How many waits are over since the finish that stands."""
+        """Number of waits that are over since the finish that stands."""
         self._waits = 0
         self.waits = 0
         """The number of the wait in progress; 0 if there is none. After `HELD_S` of one wait call `waited`."""
@@ -162,14 +164,14 @@ class FinishingReader:
         """The answer has ended, whether or not its upstream ends. What is held leaves with `end`."""
         self.failed = False
         self.flows = True
-        """Nothing but output came in the last read: subclasses call `_note` after each that is not known to be that."""
+        """True if the last read brought nothing but output. Subclasses call `_note` after reads that may have more."""
 
     def _note(self) -> None:
         self.flows = not (self.waits or self.ended or self.failed)
 
     def waited(self) -> bytes:
         """Let what was held for `HELD_S` leave. An answer that lacks only its last event ends."""
-        held = self._let_go()
+        frames = self._let_go()
         self._waited += 1
         stands_alone = self._is_alone and self._finish is Role.FINISH
         if self._is_complete or (stands_alone and self._waited == WAITS_FOR_USAGE):
@@ -177,7 +179,7 @@ class FinishingReader:
             self._held = b"" if self.failed else self._missing_end()
         elif stands_alone:
             self._begin_wait()
-        return held
+        return frames
 
     def _missing_end(self) -> bytes:
         """The dialect's last event, for a stream that leaves it out."""
@@ -211,19 +213,19 @@ class FinishingReader:
 
     def _leave_failed(self, frame: bytes, role: Role) -> bytes:
         """Let all of an answer that failed leave at once. The failure ends it unless output follows."""
-        held = self._held
+        frames = self._held
         self._held = b""
         if role is not Role.OTHER or not self._is_complete:
             self._is_complete = True
             self._begin_wait()
-        return held + frame
+        return frames + frame
 
     def _let_go(self) -> bytes:
-        """Return what was held; it no longer waits."""
+        """Return the held frames; they no longer wait."""
         self.waits = 0
-        held = self._held
+        frames = self._held
         self._held = b""
-        return held
+        return frames
 
     def _wait_with(self, frame: bytes) -> bytes:
         if not self._held:
@@ -236,15 +238,15 @@ class FinishingReader:
 
     def _hold(self, frame: bytes) -> bytes:
         """Hold a frame, or of too many bytes only the tail. Returns what passes."""
-        held = self._held + frame
-        keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
-        passing = held[: len(held) - keep]
-        self._held = held[len(held) - keep :]
+        frames = self._held + frame
+        keep = len(frames) if len(frames) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
+        passing = frames[: len(frames) - keep]
+        self._held = frames[len(frames) - keep :]
         return passing
 
 
 def tells_usage(event: Json, reported: Reported) -> bool:
-    """Whether an event, which `reported` has seen, tells the usage of its answer. Zero may be a figure to come."""
+    """Return whether an event, which `reported` has read, tells its answer's usage. Zero may be a figure to come."""
     tokens = reported.tokens if event.get("usage") is not None else None
     return tokens is not None and tokens.output > 0
 

@@ -53,15 +53,15 @@ def _pictures(request: Received, _content_type: str) -> DeliveredCounter:
 
 
 def _speech(request: Received, content_type: str) -> DeliveredCounter:
-    asked = RequestTokens(request)
+    input_tokens = RequestTokens(request)
     asked_format = request.json.get("response_format")
     if not _may_be_text(request, content_type):
-        return SpeechCounter(asked, asked_format, is_encoded=False)
-    return FormCounter(lambda form: SpeechCounter(asked, asked_format, is_encoded=form is not Form.OTHER))
+        return SpeechCounter(input_tokens, asked_format, is_encoded=False)
+    return FormCounter(lambda form: SpeechCounter(input_tokens, asked_format, is_encoded=form is not Form.OTHER))
 
 
 def _may_be_text(request: Received, content_type: str) -> bool:
-    """Whether speech may come as base64 in events or in JSON: by what is asked for, or by the answer's label."""
+    """Return whether speech may come as base64 in events or in JSON: by the request, or by the answer's label."""
     is_labelled = bool(content_type) and labelled_form(content_type, streaming=False) is not Form.OTHER
     return is_labelled or request.json.get("stream_format") == "sse"
 
@@ -79,19 +79,19 @@ def transcript_texts(answer: Json) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PassedPath:
-    """How the answers on a path are read and billed, and whether its requests may be forms."""
+    """A path's rules: how its answers are read and billed, and whether its requests may be forms."""
 
     count: Counter = _unbilled
     """Makes the counter for answers without a usage report."""
     takes_forms: bool = False
     has_output: bool = True
-    """Whether a usage report must tell output tokens."""
+    """True if a usage report must tell output tokens."""
     last: str = ""
     """The type of the event that ends a stream, and of the only one that reports usage."""
     is_many: bool = False
-    """Whether a stream may hold several things, each with such an event."""
+    """True if a stream may hold several things, each with such an event."""
     answers_are_files: bool = False
-    """Whether an answer is a file, whose bytes may look like anything, unless it may be text. It is never held."""
+    """True if an answer is a file, whose bytes may look like anything, unless it may be text. It is never held."""
 
 
 _RERANK = PassedPath(_ranking, has_output=False)
@@ -109,7 +109,7 @@ PATHS = {
 
 
 def is_file(passed: PassedPath, request: Received, content_type: str) -> bool:
-    """Whether the bytes of an answer do not tell what it is."""
+    """Return whether the bytes of an answer do not tell what it is."""
     return passed.answers_are_files and not _may_be_text(request, content_type)
 
 

@@ -54,7 +54,7 @@ from proxy.records.messages import Received
 MIN_RESPONSES_CAP = 16
 """The lowest cap on output tokens that VENDOR_B takes at `/v1/responses`."""
 REFUSED = "refused"
-"""In place of a dialect: what is remembered of a target that refuses a member."""
+"""Marker in place of a dialect, for a target that refuses a member."""
 
 _DIALECTS: Mapping[str, Dialect] = {
     each.name: each for each in (chat_dialect.DIALECT, messages_dialect.DIALECT, responses_dialect.DIALECT)
@@ -69,13 +69,13 @@ _BODY_METERS: Mapping[str, Callable[[int], UsageMeter]] = {
     **{path: _DIALECTS[name].new_body_meter for path, name in _PATH_DIALECTS.items() if path not in passed_paths.PATHS},
     chat_completions.EMBEDDINGS_PATH: partial(OpenAiMeter, has_output=False),
 }
-"""How the usage of an answer that is no stream is read, by path."""
+"""Meters of answers that are no streams, by path."""
 _READERS_OF_BLOCKS = {name: dialect.native_reasoning for name, dialect in _DIALECTS.items()}
 _MARK = MARK.encode()
 _TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
     chat_completions.COMPLETIONS_PATH: chat_texts
 }
-"""How to find the text of an answer, by the caller's path. Embeddings have none."""
+"""Readers of an answer's texts, by the caller's path. Embeddings have none."""
 
 
 class Dialects:
@@ -90,7 +90,7 @@ class Dialects:
         """The attempts of calls that pass unchanged, by path, provider and stated dialects."""
 
     def first_attempt(self, request: Received, target: Target) -> Attempt:
-        """How to put the call to `target`.
+        """Return the form in which to send the call to `target`.
 
         Raises `UntranslatableError` if the target cannot be asked this.
         """
@@ -98,9 +98,9 @@ class Dialects:
         if path == token_count.PATH:
             return _attempt(request, target, MESSAGES, (MESSAGES,), self._seals(request, target))
         caller_dialect = _PATH_DIALECTS[path]
-        known = self._spoken.known(target, caller_dialect)
-        if known is not None and path == _DIALECTS[caller_dialect].path:
-            return _attempt(request, target, caller_dialect, (known,), self._seals(request, target))
+        dialect = self._spoken.known(target, caller_dialect)
+        if dialect is not None and path == _DIALECTS[caller_dialect].path:
+            return _attempt(request, target, caller_dialect, (dialect,), self._seals(request, target))
         attempt = self._passing.get((path, target.provider, target.dialects))
         if attempt is not None and not self.has_sealed(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
@@ -114,21 +114,21 @@ class Dialects:
 
     @staticmethod
     def has_sealed(request: Received) -> bool:
-        """Whether the caller returns reasoning that another target's translation sealed."""
+        """Return whether the caller returns reasoning that another target's translation sealed."""
         body = request.body
         if len(body) <= SHORT_BODY_BYTES and body.find(_MARK) < 0:  # costs less than looking at its turns, or than `in`
             return False
         return has_reasoning(request.json) and body.find(_MARK) >= 0
 
     def translated_containers(self, request: Received, target: Target) -> int:
-        """How many objects and lists the first attempt translates or unseals; 0 if the call passes unchanged."""
+        """Return how many objects and lists the first attempt translates or unseals; 0 if the call passes unchanged."""
         caller_dialect = _PATH_DIALECTS[request.facts.path]
         dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
         is_other = dialect != caller_dialect or self.has_sealed(request)
         return request.body.count(b"{") + request.body.count(b"[") if is_other else 0
 
     def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
-        """Whether an answer with this status may call for another attempt, or teaches something of the target."""
+        """Return whether an answer with this status may call for another attempt, or teaches something of it."""
         if status in REFUSING:
             return adds_stream_options(request, attempt)
         if request.facts.path == token_count.PATH:
@@ -157,7 +157,7 @@ class Dialects:
         return None
 
     def _seals(self, request: Received, target: Target) -> Seals:
-        """What seals for the caller's workspace and the server that `target` is asked at, and opens what did."""
+        """Return the seals for the caller's workspace and the server that `target` is asked at."""
         return Seals(self._seal_keys, request.workspace_id, self._seal_keys.place(target), _READERS_OF_BLOCKS)
 
     def _learn(self, target: Target, attempt: Attempt) -> None:
@@ -223,8 +223,10 @@ class Dialects:
         headers: Headers,
         most: int = MAX_REPORTED_TOKENS,
     ) -> UnreadAnswer:
-        """This answer, a success, whose first bytes choose its reader. `headers`: the upstream's, names in lower case.
-        `most`: a usage report with a larger figure is rejected. Call it before the request's body is dropped."""
+        """Return this successful answer, whose first bytes choose its reader. Call it while the request's body is here.
+
+        `headers`: the upstream's, names in lower case. `most`: a usage report with a larger figure is rejected.
+        """
         passed = passed_paths.PATHS.get(request.facts.path)
         is_file = passed is not None and passed_paths.is_file(passed, request, content_type)
         readers = _Readers(request, attempt, headers, most)
@@ -233,16 +235,16 @@ class Dialects:
         )
 
     def delivered_counter(self, request: Received, content_type: str) -> DeliveredCounter:
-        """The counter of what is delivered to the caller. Call it before the request's body is dropped."""
+        """Return the counter of what is delivered to the caller. Call it before the request's body is dropped."""
         if request.facts.path == token_count.PATH:
             return UnbilledCounter()
         if (passed := passed_paths.PATHS.get(request.facts.path)) is not None:
             return passed.count(request, content_type)
         texts = _TEXTS.get(request.facts.path)
-        asked = RequestTokens(request)
+        input_tokens = RequestTokens(request)
         if texts is None or is_media(content_type):
-            return NoTextCounter(asked)
-        return text_counter(asked, texts, with_media(StreamCounter(asked, texts), request.json))
+            return NoTextCounter(input_tokens)
+        return text_counter(input_tokens, texts, with_media(StreamCounter(input_tokens, texts), request.json))
 
 
 class _Readers:
@@ -285,15 +287,15 @@ class _Readers:
         return _DIALECTS[self._attempt.dialect].stream_reader(request, self._most)
 
     def _translating(self, call: Request, form: Form) -> AnswerReader:
-        spoken = _DIALECTS[self._attempt.dialect]
-        heard = _DIALECTS[self._attempt.caller_dialect]
+        target = _DIALECTS[self._attempt.dialect]
+        caller = _DIALECTS[self._attempt.caller_dialect]
         assert self._attempt.seals is not None  # a translation has them
         streams = self._request.streaming
         context = AnswerContext(self._request.slug, call, self._created_s, self._attempt.seals, streams=streams)
         if form is Form.JSON:
-            return TranslatingBodyReader(spoken, heard, context, spoken.new_body_meter(self._most))
-        meter = spoken.new_meter(self._most)
-        return TranslatingStreamReader(spoken, heard, context, meter, is_lines=form is Form.JSON_LINES)
+            return TranslatingBodyReader(target, caller, context, target.new_body_meter(self._most))
+        meter = target.new_meter(self._most)
+        return TranslatingStreamReader(target, caller, context, meter, is_lines=form is Form.JSON_LINES)
 
 
 def _attempt(
@@ -331,23 +333,23 @@ def _attempt(
 
 
 def _written(call: Request, target: Target, dialect: str, slug: str) -> Json:
-    """The body for the target, within its vendor's narrow rules. Notes on `call` what its answer needs."""
+    """Return the body for the target, within its vendor's narrow rules. Notes on `call` what its answer needs."""
     names = accepted_names(call)
-    asked = fitted(with_names(call, names) if names else call, target.provider)
-    body = _DIALECTS[dialect].write_request(asked, target.target_model or slug, target.provider)
-    call.tool_names = {given: own for own, given in names.items()}
-    call.reasoning_off = asked.reasoning_off
+    target_call = fitted(with_names(call, names) if names else call, target.provider)
+    body = _DIALECTS[dialect].write_request(target_call, target.target_model or slug, target.provider)
+    call.tool_names = {short: own for own, short in names.items()}
+    call.reasoning_off = target_call.reasoning_off
     return body
 
 
 def _prefers_responses(call: Request, target: Target) -> bool:
-    """Whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back in the next turn.
+    """Return whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back later.
 
     Stop sequences, and a lower cap on output than Responses takes, can be said in Chat Completions alone.
     """
-    wanted = call.reasoning is not None and call.reasoning.enabled is not False
+    wants_reasoning = call.reasoning is not None and call.reasoning.enabled is not False
     can_say = not call.sampling.stop and (call.max_output_tokens or MIN_RESPONSES_CAP) >= MIN_RESPONSES_CAP
-    return target.provider == VENDOR_B and wanted and can_say
+    return target.provider == VENDOR_B and wants_reasoning and can_say
 
 
 def _fallback(request: Received, target: Target, attempt: Attempt, seals: Seals) -> Attempt:

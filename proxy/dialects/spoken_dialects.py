@@ -1,4 +1,4 @@
-"""Which dialects a target speaks, and in which order to ask in them.
+"""The dialects that a target speaks, and the order in which to try them.
 
 Pure, but for what a worker remembers for an hour: in which dialect a target answered that lacked the caller's path, and
 what else it refused that we added.
@@ -42,13 +42,13 @@ class SpokenDialects:
         self._known: OrderedDict[_Key, tuple[str, float]] = OrderedDict()
 
     def known(self, target: Target, caller_dialect: str) -> str | None:
-        """The dialect that `target` answered in within the last hour."""
+        """Return the dialect that `target` answered in within the last hour."""
         if not self._known:  # as for nearly all workers
             return None
-        found = self._known.get((target, caller_dialect))
-        if found is None:
+        entry = self._known.get((target, caller_dialect))
+        if entry is None:
             return None
-        dialect, until = found
+        dialect, until = entry
         if self._clock() >= until:
             self.forget(target, caller_dialect)
             return None

@@ -22,7 +22,7 @@ _LINE_END = re.compile(rb"\n[\r\n\t ]*")
 _LEADING_BYTES = b":\r\n\xef"
 _LINE_BEGINNINGS = (b":", b"\r", b"\n")
 CR = 0x0D
-"""As an integer: `in` then takes a tenth of the time."""
+"""A byte as an integer: `in` then takes a tenth of the time."""
 
 Piece = tuple[bytes, int]
 """Bytes of the stream, and their kind."""
@@ -50,7 +50,7 @@ class Framer:
         self._last = b""
         """The last two bytes held: together with the next ones they may form a blank line."""
         self._leads = False
-        """What is held may be a comment or blank line before a frame, or a byte-order mark: its line has not ended."""
+        """True if the held bytes may be a comment, blank line or byte-order mark before a frame: the line goes on."""
         self._oversized = False
         self._limit = limit
         self.at_boundary = True
@@ -96,7 +96,7 @@ class Framer:
         return len(BYTE_ORDER_MARK)
 
     def _completes_nothing(self, data: bytes) -> bool:
-        """Whether held bytes and `data` together still make no piece. Does not scan the held bytes again."""
+        """Return whether held bytes and `data` together still make no piece. Does not scan the held bytes again."""
         if self._oversized or self._held_bytes + len(data) > self._limit:
             return False
         if self._leads:

@@ -20,9 +20,9 @@ from proxy.json_text.member_scanner import MemberScanner, Wanted
 
 _SCANNED_MEMBERS = failures.TELLING_MEMBERS | {"usage"}
 HEAD_BYTES = 4 << 10
-"""How much of a frame is searched for the model's name without parsing it."""
+"""Bytes of a frame that are searched for the model's name without parsing it."""
 LESSONS = 8
-"""How many deltas are tried as the pattern for the others: the first ones of a stream may differ."""
+"""Number of deltas that are tried as the pattern for the others: the first ones of a stream may differ."""
 
 # A frame with the model before any nested value, as in every delta of a Chat Completions stream.
 _MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*+:\s*+("[^"\\]*+")')
@@ -34,7 +34,7 @@ _NO_OPENING = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """How an API's stream is read."""
+    """The form of an API's stream."""
 
     roles: Roles
     holder: str | None = None
@@ -80,10 +80,10 @@ class StreamReader(FinishingReader):
             several = self._expected.rewritten(data)
             if several is not None:
                 return several
-        sent = self._feed_other(data)
+        passed = self._feed_other(data)
         self._note()
         self._expected = self._pattern if self.flows and self._framer.at_boundary else MATCHES_NOTHING
-        return sent
+        return passed
 
     def _feed_other(self, data: bytes) -> bytes:
         """Read what is not deltas of the pattern alone."""
@@ -94,9 +94,9 @@ class StreamReader(FinishingReader):
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._passed(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        held = self._held
+        frames = self._held
         self._held = b""
-        return last + held
+        return last + frames
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
@@ -112,7 +112,7 @@ class StreamReader(FinishingReader):
         return self._leave(piece, Role.OTHER) if kind == sse.COMMENT else self._oversized(piece, kind)
 
     def _frame(self, received: bytes) -> bytes:
-        """The frame as the caller gets it. Parses it only if it is no ordinary delta."""
+        """Return the frame as the caller gets it. Parses it only if it is no ordinary delta."""
         frame = received
         opening = self._opening
         if self.waits or frame.find(failures.ERROR_KEY) >= 0 or self._shape.roles.mark.search(frame):
@@ -124,8 +124,8 @@ class StreamReader(FinishingReader):
             if self._drop_usage:
                 frame = _without_last_member(frame, at)
         if frame.startswith(opening) and frame.find(b'"model"', len(opening)) < 0:
-            sent = self._opening_as_slug + frame[len(opening) :]
-            return self._learned(received, sent, len(opening)) if self._lessons else sent
+            passed = self._opening_as_slug + frame[len(opening) :]
+            return self._learned(received, passed, len(opening)) if self._lessons else passed
         if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame, 0, HEAD_BYTES)):
             start, end = match.span(1)
             opening = frame[:end]
@@ -174,16 +174,16 @@ class StreamReader(FinishingReader):
                 del event["usage"]
         return frame[:start] + self._renamed(payload, event) + frame[end:]
 
-    def _learned(self, frame: bytes, sent: bytes, opening_bytes: int = 0) -> bytes:
-        """Returns `sent`, as which a frame passes that was not parsed. The first ones teach the pattern of the others.
+    def _learned(self, frame: bytes, passed: bytes, opening_bytes: int = 0) -> bytes:
+        """Return `passed`, the caller's form of a frame that was not parsed. The first ones teach the others' pattern.
 
         Whatever was looked for in the frame is not in the text of another that matches, where quotes are escaped.
         """
         if self._lessons:
             self._lessons -= 1
             opening_sent_bytes = len(self._opening_as_slug) if opening_bytes else 0
-            self._pattern = learn_from(frame, sent, opening_bytes, opening_sent_bytes) or self._pattern
-        return sent
+            self._pattern = learn_from(frame, passed, opening_bytes, opening_sent_bytes) or self._pattern
+        return passed
 
     def _renamed(self, payload: bytes, event: Json) -> bytes:
         holder = self._shape.holder
@@ -230,7 +230,7 @@ class MessagesStreamReader(StreamReader):
 
 
 def _has_output(event: Json) -> bool:
-    """Whether a chunk with the usage carries something else: choices, an error, or a list, such as of citations."""
+    """Return whether a chunk with the usage carries more: choices, an error, or a list, such as of citations."""
     return bool(event.get("error")) or any(isinstance(value, list) and value for value in event.values())
 
 

@@ -47,14 +47,14 @@ def target_body(request: Received, target: Target, attempt: Attempt) -> RequestB
 
 
 def adds_usage(request: Received, attempt: Attempt) -> bool:
-    """Whether a call that passes is changed so that its stream reports the usage."""
+    """Return whether a call that passes is changed so that its stream reports the usage."""
     if not attempt.asks_usage or attempt.dialect != CHAT_COMPLETIONS:
         return False
     return chat_completions.adds_include_usage(request.facts.path, request.json)
 
 
 def adds_stream_options(request: Received, attempt: Attempt) -> bool:
-    """Whether only this attempt, and not the caller, sends `stream_options`: then a refusal of it is our fault."""
+    """Return whether this attempt, and not the caller, sends `stream_options`: then a refusal of it is our fault."""
     if attempt.is_translated:
         return attempt.asks_usage and chat_completions.STREAM_OPTIONS in (attempt.json or {})
     return adds_usage(request, attempt) and request.json.get(chat_completions.STREAM_OPTIONS) is None

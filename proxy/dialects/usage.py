@@ -32,7 +32,7 @@ class InvalidUsageError(Exception):
 
 
 class UsageMeter(Reported, Protocol):
-    """Is shown every frame or body that holds a usage object, in order."""
+    """Reads the usage of an answer. It gets every frame or body that holds a usage object, in order."""
 
     def observe(self, answer: Json) -> None:
         """Read the usage of a parsed frame or of a whole body, if it is in its place there."""
@@ -41,7 +41,7 @@ class UsageMeter(Reported, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPlace:
-    """Where an answer has its usage. A `usage` anywhere else is content."""
+    """The place of the usage in an answer. A `usage` anywhere else is content."""
 
     holder: str | None = None
     """The member around it."""
@@ -64,15 +64,15 @@ _DELTA = ReportPlace(None, frozenset(("message_delta",)))
 
 
 def usual_tokens(holder: Json, most: int) -> Tokens | None:
-    """What `OpenAiMeter` reads, in one step, if the report is as nearly all of Chat Completions are; else None."""
+    """Return what `OpenAiMeter` reads, in one step, for the usual report of Chat Completions; else None."""
     try:
         usage = holder["usage"]
-        given = usage["prompt_tokens"]
+        prompt = usage["prompt_tokens"]
         output = usage["completion_tokens"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        in_bounds = 0 <= cached <= given <= most and 0 <= output <= most
-        if in_bounds and type(given) is type(output) is type(cached) is int:
-            return Tokens(input=given, output=output, cached_input=cached)
+        in_bounds = 0 <= cached <= prompt <= most and 0 <= output <= most
+        if in_bounds and type(prompt) is type(output) is type(cached) is int:
+            return Tokens(input=prompt, output=output, cached_input=cached)
     except (KeyError, TypeError):
         pass
     return None

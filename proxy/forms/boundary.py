@@ -17,7 +17,7 @@ _FORM = re.compile(_MEDIA_TYPE + _CHARSET + _BOUNDARY + _CHARSET, re.IGNORECASE)
 
 
 def is_form(content_type: str | None) -> bool:
-    """Whether a body of this `content-type` is a form, or may be read as one."""
+    """Return whether a body of this `content-type` is a form, or may be read as one."""
     return content_type is not None and content_type.strip().lower().startswith("multipart/")
 
 

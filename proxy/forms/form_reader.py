@@ -45,7 +45,7 @@ class FormReader:
         self._state = _State.START
         self._data = b""
         self._at = 0
-        """Where the bytes begin that are not judged yet: between two pieces, part of a delimiter or of a head."""
+        """Offset of the bytes that are not judged yet: between two pieces, part of a delimiter or of a head."""
         self._out: list[bytes] = []
         self._head = PartHead(b"", None)
         self._content_bytes = 0
@@ -61,7 +61,7 @@ class FormReader:
         self.model: str | None = None
         self.streaming = False
         self.n: int | None = None
-        """How many answers the form asks for, once that part is complete."""
+        """Number of answers that the form asks for, once that part is complete."""
         self.most_n: int | None = None
         """The largest `n` that may still come."""
 

@@ -38,16 +38,16 @@ class FormUpload:
 
     @property
     def streaming(self) -> bool:
-        """Whether the form asks for a stream, as far as it was read."""
+        """True if the form asks for a stream, as far as it was read."""
         return self._reader.streaming
 
     def most_answers(self, unless_said: int) -> int:
-        """How many answers the form asks for. Not known yet: at most `unless_said`, and a larger `n` is refused."""
-        said = self._reader.n
-        if said is None:
+        """Return how many answers the form asks for. If unknown: at most `unless_said`, and a larger `n` is refused."""
+        number = self._reader.n
+        if number is None:
             self._reader.most_n = unless_said
             return unless_said
-        return max(1, said)
+        return max(1, number)
 
     def rename(self, model: str) -> None:
         """Give the upstream this model. Call it before `read`."""

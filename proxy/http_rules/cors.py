@@ -14,7 +14,7 @@ from proxy.records.messages import Incoming
 
 ANY = "*"
 MAX_AGE_S = 7200
-"""How long a browser may reuse a preflight's answer. Browsers allow no more."""
+"""Seconds for which a browser may reuse a preflight's answer. Browsers allow no more."""
 _METHODS = "GET, HEAD, POST"
 _DIRECT_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _USUAL_FIELDS = "authorization, x-api-key, content-type"
@@ -60,8 +60,8 @@ class CorsRules:
         origin = incoming.header("origin")
         if origin is None or self.origins.isdisjoint((origin, ANY)):
             return None
-        asked = incoming.header("access-control-request-headers") or ""
-        fields = asked if _FIELD_NAMES.fullmatch(asked) else _USUAL_FIELDS
+        names = incoming.header("access-control-request-headers") or ""
+        fields = names if _FIELD_NAMES.fullmatch(names) else _USUAL_FIELDS
         headers = (
             ("access-control-allow-methods", _DIRECT_METHODS if is_direct else _METHODS),
             ("access-control-allow-headers", fields),

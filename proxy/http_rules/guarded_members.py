@@ -19,7 +19,7 @@ _KINDS: dict[str, type] = {
     "metadata": dict,
     **dict.fromkeys((*ANSWER_COUNTS, *OUTPUT_CAPS), int),
 }
-"""Without `model`, which is required and checked where it is read."""
+"""Types of members. `model` is missing: it is required, and checked where it is read."""
 _TYPE_NAMES = {
     bool: "true or false",
     dict: "a JSON object",
@@ -28,7 +28,7 @@ _TYPE_NAMES = {
 _OUTPUT_CAPS = frozenset(OUTPUT_CAPS)
 _TYPED = frozenset(_KINDS)
 _GUARDED = _TYPED | {"model", "background", "container", "conversation", "previous_response_id", "thread"}
-"""Also the members that name state in the vendor's account (`vendor_state.py`): a server may fold their names."""
+"""Names that must be spelled exactly. Those of state in the vendor's account are included: servers may fold names."""
 _USAGE = "include_usage"
 _GUARDED_OPTIONS = frozenset((_USAGE,))
 _KNOWN_OPTIONS = frozenset((_USAGE, "include_obfuscation"))
@@ -66,11 +66,11 @@ def check_members(body: dict[str, Any]) -> int | None:
         if type(value) is not _KINDS[name]:
             raise MalformedRequestError(_first_type_error(body))
         if name in _OUTPUT_CAPS:
-            asked: int = body[name]
-            if asked < 1:
+            number: int = body[name]
+            if number < 1:
                 is_capped = False
-            elif asked > cap:
-                cap = asked
+            elif number > cap:
+                cap = number
     if not _KNOWN.issuperset(body):
         _check_names(body, _KNOWN, _GUARDED, "")
     options = body.get("stream_options")
@@ -95,9 +95,9 @@ def _first_type_error(body: dict[str, Any]) -> str:
     return next(wrong)
 
 
-def _check_names(names: Iterable[str], known: frozenset[str], guarded: frozenset[str], where: str) -> None:
+def _check_names(names: Iterable[str], allowed: frozenset[str], guarded: frozenset[str], where: str) -> None:
     """Fold all unknown names in one string, which is cheaper than one by one; find the culprit only on a hit."""
-    unknown = [name for name in names if name not in known and len(name) <= _LONGEST_NAME]
+    unknown = [name for name in names if name not in allowed and len(name) <= _LONGEST_NAME]
     if guarded.isdisjoint(_folded("\n".join(unknown)).split("\n")):
         return
     for name in unknown:

@@ -109,15 +109,15 @@ def field_lines(headers: Mapping[str, str]) -> bytes:
 
 
 def forwarded_query(target: str) -> str:
-    """The query for the upstream, without its question mark; each parameter once. `target`: path and query as sent."""
+    """Return the query for the upstream, without its question mark; each parameter once. `target`: path and query."""
     if "?" not in target:
         return ""
-    kept: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for pair in target.partition("?")[2].split("&"):
         name, _, value = pair.partition("=")
         if name in FORWARDED_PARAMETERS and _QUERY_VALUE.fullmatch(value):
-            kept.setdefault(name, value)
-    return "&".join(f"{name}={value}" for name, value in kept.items())
+            parameters.setdefault(name, value)
+    return "&".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> AnswerFields:
@@ -125,12 +125,12 @@ def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) 
     content_type = ""
     encoded = False
     connection = ""
-    kept: list[tuple[str, str]] = []
+    returned: list[tuple[str, str]] = []
     codings: list[str] = []
     for field in upstream:
         name = field[0]
         if name in fields:
-            kept.append(field)
+            returned.append(field)
         if name not in READ_FIELDS:
             continue
         if name == "content-type":
@@ -143,9 +143,9 @@ def answer_fields(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) 
             encoded = encoded or field[1] != "identity"
     if connection:
         dropped = set(_list_items(connection))
-        kept = [field for field in kept if field[0] not in dropped]
-    longest = max((len(value) for _, value in kept), default=0)
-    return AnswerFields(content_type, encoded, tuple(kept), tuple(codings), longest)
+        returned = [field for field in returned if field[0] not in dropped]
+    longest = max((len(value) for _, value in returned), default=0)
+    return AnswerFields(content_type, encoded, tuple(returned), tuple(codings), longest)
 
 
 def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> Headers:
@@ -154,7 +154,7 @@ def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELD
 
 
 def is_encoded(upstream: Headers) -> bool:
-    """Whether a body is compressed."""
+    """Return whether a body is compressed."""
     return answer_fields(upstream).encoded
 
 
@@ -167,7 +167,7 @@ def rate_limit_names(kind: str, limit: int) -> tuple[str, str]:
 
 
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
-    """These lines, with CRLF, for the tightest limit of each type; none for a type without a limit."""
+    """Return the `x-ratelimit-*` lines, with CRLF, of the tightest limit of each type; none for a type without one."""
     lines = ""
     for kind, status in (("requests", requests), ("tokens", tokens)):
         if status is not None:

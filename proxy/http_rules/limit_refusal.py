@@ -1,4 +1,4 @@
-"""What a caller is told of a limit that is reached. Pure.
+"""The refusal of a call by a limit that is reached. Pure.
 
 See docs/reference/limits.md#admission.
 """

@@ -87,14 +87,14 @@ def _masked_value(name: str, value: str, secret: str) -> str:
 
 @lru_cache(1024)
 def _spellings(secret: str) -> tuple[str, ...]:
-    """How a text without escapes may spell the secret."""
+    """Return the spellings that a text without escapes may have for the secret."""
     raw = secret.encode("utf-8", "surrogateescape")
     encoded = _encoded(raw) if len(raw) >= ENCODED_FROM_BYTES else set()
     return (secret, *(form.decode() for form in encoded))
 
 
 def _encoded(secret: bytes) -> set[bytes]:
-    """What base64 and hex make of the secret, whatever stands before and behind it in the encoded text."""
+    """Return what base64 and hex make of the secret, for every text before and after it in the encoded text."""
     forms = {secret.hex().encode(), secret.hex().upper().encode()}
     for before in range(3):  # base64 writes three bytes as four characters, so a secret has three places to begin
         own = slice((8 * before + 5) // 6, 8 * (before + len(secret)) // 6)  # the characters that are of it alone
@@ -109,8 +109,8 @@ class _DecodedText:
     def __init__(self, original: bytes, escapes: re.Pattern[bytes] | None) -> None:
         """`escapes`: None if there is none."""
         self._original = original
-        found = () if escapes is None else escapes.finditer(original)
-        spans = [match.span() for _, match in zip(range(MAX_ESCAPES + 1), found, strict=False)]
+        matches = () if escapes is None else escapes.finditer(original)
+        spans = [match.span() for _, match in zip(range(MAX_ESCAPES + 1), matches, strict=False)]
         if len(spans) > MAX_ESCAPES:
             raise TooManyEscapesError
         parts: list[bytes] = []
@@ -145,27 +145,27 @@ class _DecodedText:
         text = self.text
         spans: list[tuple[int, int]] = []
         for form in forms:
-            done = 0
+            run_end = 0
             at = text.find(form)
             while at >= 0:
-                before = text[done:at]
-                start = done + len(before.rstrip(_ALPHABET))
-                done = _RUN.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
-                spans.append((start, done))
-                at = text.find(form, done)
+                before = text[run_end:at]
+                start = run_end + len(before.rstrip(_ALPHABET))
+                run_end = _RUN.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
+                spans.append((start, run_end))
+                at = text.find(form, run_end)
         return self._cut(sorted(spans)) if spans else self._original
 
     def _cut(self, spans: list[tuple[int, int]]) -> bytes:
         """The original text with `[hidden]` in place of these spans of the decoded text, which are in order."""
-        kept = []
-        done = 0
+        pieces = []
+        cut_end = 0
         last = 0
         for start, end in spans:
             if start >= last:
-                kept.append(self._original[done : self._original_start(start)])
+                pieces.append(self._original[cut_end : self._original_start(start)])
             last = max(last, end)
-            done = self._original_end(last)
-        return HIDDEN.join((*kept, self._original[done:]))
+            cut_end = self._original_end(last)
+        return HIDDEN.join((*pieces, self._original[cut_end:]))
 
     def _original_start(self, offset: int) -> int:
         """The offset in the original at which the decoded byte at `offset` begins."""

@@ -19,7 +19,7 @@ from proxy.refusals import MalformedRequestError, NoSuchPathError, UpgradeError
 PREFIX = "/models/"
 ASYNC_REQUEST_PREFIX = "/async_request/"
 MOST_DECODINGS = 4
-"""How often a path is decoded in search of `..`; more layers of escapes are refused."""
+"""Number of times that a path is decoded in search of `..`; more layers of escapes are refused."""
 _HOST = re.compile(r"(?P<name>[^:/?#@\[\]\\\s]+?)\.?(?::[0-9]*)?")
 _MODEL_LABEL = "model-"
 _MODEL_ID = re.compile(r"mdl[-_]([0-9a-z]{26})")
@@ -35,7 +35,7 @@ _ASYNC_REQUEST = re.compile(rf"{ASYNC_REQUEST_PREFIX}(?P<id>[^/]+)")
 
 
 class Action(Enum):
-    """What a direct call, or a call about asynchronous requests, asks for."""
+    """The action that a direct call, or a call about asynchronous requests, asks for."""
 
     PREDICT = "predict"
     SYNC = "sync"
@@ -58,7 +58,7 @@ ASYNC_ACTIONS = frozenset((Action.ASYNC_PREDICT, Action.ASYNC_QUEUE_STATUS, Acti
 
 @dataclass(frozen=True, slots=True)
 class ModelPath:
-    """What a path names. `target`: path and query at the replica; "" if no replica is asked.
+    """A parsed path. `target`: path and query at the replica; "" if no replica is asked.
 
     With `Action.ASYNC_REQUEST`, `where` names nothing, and `model_id` is None if the path names no model.
     """
@@ -68,7 +68,7 @@ class ModelPath:
     action: Action
     target: str
     request_id: str = ""
-    """Of the asynchronous request that the path names, as it was written."""
+    """The id of the asynchronous request that the path names, as it was written."""
 
 
 def parse_host_suffix(text: str) -> str:
@@ -91,7 +91,7 @@ def model_of_host(host: str | None, suffix: str) -> str | None:
 
 
 def model_path(target: str, host_model: str | None) -> ModelPath:
-    """What a request's target names. `host_model`: the model that its host names, if it names one.
+    """Parse a request's target. `host_model`: the model that its host names, if it names one.
 
     Raises `NoSuchPathError`, `UpgradeError` for a WebSocket path, or `MalformedRequestError` for what cannot be sent.
     """
@@ -112,7 +112,7 @@ def model_path(target: str, host_model: str | None) -> ModelPath:
 
 
 def leaves(path: str) -> bool:
-    """Whether a server could read a segment of `path` as `..`, decoding it once or more often."""
+    """Return whether a server could read a segment of `path` as `..`, decoding it once or more often."""
     raw = path.encode()
     for _ in range(MOST_DECODINGS):
         if _PARENT.search(raw):
@@ -125,7 +125,7 @@ def leaves(path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Whether its escapes are UTF-8. An overlong form of `.` or `/` is not."""
+    """Return whether its escapes are UTF-8. An overlong form of `.` or `/` is not."""
     try:
         unquote_to_bytes(path).decode()
     except UnicodeDecodeError:

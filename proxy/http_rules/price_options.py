@@ -24,7 +24,7 @@ USUAL_VALUES: dict[str, frozenset[str]] = {
 PAID_MEMBERS = ("mcp_servers", "plugins", "search_parameters", "web_search_options")
 """Members that have the vendor run a tool."""
 PRICED_BETAS = ("context-1m-", "fast-mode-")
-"""How the beta values begin that change the price: a context of a million tokens, fast answers."""
+"""Beginnings of the beta values that change the price: a context of a million tokens, fast answers."""
 BETA_HEADER = "anthropic-beta"
 BETA_MEMBERS = ("anthropic_beta", "betas")
 _CALLER_RUN = ("function", "custom")
@@ -62,8 +62,8 @@ def _priced_betas(request: Received) -> Iterator[str]:
         if any(beta.strip().lower().startswith(PRICED_BETAS) for beta in value.split(",")):
             yield BETA_HEADER
     for name in BETA_MEMBERS:
-        sent = request.json.get(name)
-        betas = sent if isinstance(sent, list) else [sent]
+        member = request.json.get(name)
+        betas = member if isinstance(member, list) else [member]
         if any(isinstance(beta, str) and beta.strip().lower().startswith(PRICED_BETAS) for beta in betas):
             yield name
 
@@ -82,5 +82,5 @@ def _vendor_run(holder: dict[str, Any], field: str, path: str) -> Iterator[str]:
 
 
 def _is_function(tool: object, path: str) -> bool:
-    """Whether a tool without a type is a function: in Messages each one with a name, in Chat one with a `function`."""
+    """Return whether a tool without a type is a function: with a name in Messages, with a `function` in Chat."""
     return isinstance(tool, dict) and isinstance(tool.get("function" if path == CHAT_PATH else "name"), str | dict)

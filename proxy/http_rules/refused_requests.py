@@ -1,4 +1,4 @@
-"""What an upstream's answer says of the request: that the server lacks the path, or does not know a member.
+"""Errors of upstreams that concern the request: the server lacks the path, or does not know a member.
 
 Pure. Frameworks answer a missing path in their own form, and model servers in the form of their other errors; a model
 that is missing has the same status. Some servers say either under a 200.
@@ -40,7 +40,7 @@ _MISSING = re.compile(
 _MODEL = re.compile(r"\bmodels?\b|\bdeployment\b")
 _OUTPUT = ("choices", "content", "output", "data")
 KEY_BYTES = 512
-"""Where in a success the key of an error is looked for: an error has little else before it."""
+"""Bytes of a success in which the key of an error is looked for: an error has little else before it."""
 _STATUS_NAMES = ("status", "statusCode", "code")
 _ERROR = b'"error"'
 _DETAIL = b'"detail"'
@@ -56,17 +56,17 @@ def is_success(status: int) -> bool:
 
 
 def may_be_refusal(beginning: bytes) -> bool:
-    """Whether a body that begins so may be an error or a page, and not events."""
+    """Return whether a body with this beginning may be an error or a page, and not events."""
     return beginning.removeprefix(BOM).lstrip()[:1] in (b"", b"{", b"<")
 
 
 def is_page(body: bytes) -> bool:
-    """Whether a body is HTML or XML, which no model server answers."""
+    """Return whether a body is HTML or XML, which no model server answers."""
     return _PAGE.match(body) is not None
 
 
 def lacks_path(status: int, body: bytes) -> bool:
-    """Whether this answer means that the server lacks the path, and not that it lacks the model.
+    """Return whether this answer means that the server lacks the path, and not that it lacks the model.
 
     A status says so; a success only if its body is a page, or has no output and says so by a message or a status.
     """
@@ -84,14 +84,14 @@ def lacks_path(status: int, body: bytes) -> bool:
 
 
 def refuses_member(status: int, body: bytes, names: Sequence[bytes]) -> bool:
-    """Whether this answer refuses one of these members of the request: in whatever form, it must name it."""
+    """Return whether this answer refuses one of these members of the request: in whatever form, it must name it."""
     if status not in REFUSING and not (is_success(status) and _is_error(_parsed(body))):
         return False
     return any(name in body for name in names)
 
 
 def _may_be_error(body: bytes) -> bool:
-    """Whether a success may be an error: a look at its bytes, as nearly all are answers."""
+    """Return whether a success may be an error: a look at its bytes, as nearly all are answers."""
     if body.find(_ERROR, 0, KEY_BYTES) < 0 and body.find(_DETAIL, 0, KEY_BYTES) < 0:
         beginning = body[:KEY_BYTES]
         return any(key in beginning for key in _MESSAGES) and not any(key in beginning for key in _OUTPUT_KEYS)
@@ -99,7 +99,7 @@ def _may_be_error(body: bytes) -> bool:
 
 
 def _says_lacking(error: Json, status: int) -> bool:
-    """Whether an error of this status, which it has or tells, means a missing path."""
+    """Return whether an error of this status, which it has or tells, means a missing path."""
     if status in LACKING and status != NOT_FOUND:
         return True
     if _names_path(error):
@@ -108,12 +108,12 @@ def _says_lacking(error: Json, status: int) -> bool:
 
 
 def _told_status(error: Json) -> int:
-    """The status of a missing path that an error tells in its members; 0 if it tells none."""
+    """Return the status of a missing path that an error tells in its members; 0 if it tells none."""
     for holder in (error, error.get("error")):
         for name in _STATUS_NAMES:
             value = holder.get(name) if isinstance(holder, dict) else None
-            if isinstance(value, (int, str)) and (told := str(value)) in _TOLD:
-                return _TOLD[told]
+            if isinstance(value, (int, str)) and (text := str(value)) in _TOLD:
+                return _TOLD[text]
     return 0
 
 
@@ -122,7 +122,7 @@ def _has_output(error: Json) -> bool:
 
 
 def _names_path(error: Json) -> bool:
-    """Whether an error says that it is the path that is missing."""
+    """Return whether an error says that it is the path that is missing."""
     if _has_output(error):
         return False
     if not _CODES.isdisjoint(_codes(error)):

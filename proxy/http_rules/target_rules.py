@@ -1,4 +1,4 @@
-"""What a target's operator lets callers ask of it: state in the vendor's account, options with a price. Pure.
+"""Uses of a target that its operator allows or forbids: state in the vendor's account, options with a price. Pure.
 
 See docs/reference/management-api.md#targets.
 """
@@ -10,7 +10,7 @@ from proxy.records.messages import Received
 
 
 def concerns(request: Received, target: Target) -> bool:
-    """Whether `check` has anything to look at; nearly never. Costs an ordinary call about a microsecond."""
+    """Return whether `check` has anything to look at; nearly never. Costs an ordinary call about a microsecond."""
     return needs_a_close_look(request) or not target.passes_price_options
 
 

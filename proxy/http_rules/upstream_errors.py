@@ -42,31 +42,31 @@ def raise_target_fault(status: int, target: Target) -> None:
 def error_for_caller(
     status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target, dialect: str | None = None
 ) -> Answered:
-    """The error answer for the caller. Call `raise_target_fault` first.
+    """Return the error answer for the caller. Call `raise_target_fault` first.
 
     `dialect`: the caller's dialect if the call was translated. Raises `ModelRaisedError` for an empty 500 of a platform
     model.
     """
-    kept = [
+    fields = [
         (name, value) for name, value in returned_headers(headers) if name not in ("content-type", "content-language")
     ]
-    if status == 529 and not any(name == "retry-after" for name, _ in kept):
-        kept.append(("retry-after", "1"))
+    if status == 529 and not any(name == "retry-after" for name, _ in fields):
+        fields.append(("retry-after", "1"))
     if body.strip():
-        kept.insert(0, ("content-type", "application/json"))
+        fields.insert(0, ("content-type", "application/json"))
         parsed = _parsed(body)
         error = _error_object(parsed)
         if error is None:
             text = body.decode("utf-8", "replace").strip()
-            return Answered(status, kept, orjson.dumps({"error": text}), text[:MAX_REASON_CHARS])
+            return Answered(status, fields, orjson.dumps({"error": text}), text[:MAX_REASON_CHARS])
         if dialect is not None and isinstance(error["error"], dict):
             body = orjson.dumps(in_envelope(error, status, dialect))
         elif error is not parsed:
             body = orjson.dumps(error)
-        return Answered(status, kept, body, message_of(error)[:MAX_REASON_CHARS])
+        return Answered(status, fields, body, message_of(error)[:MAX_REASON_CHARS])
     if status == 500 and is_platform_hosted(target.provider):
         raise ModelRaisedError
-    return flat(status, UPSTREAM_MESSAGES.get(status, f"The upstream answered {status}"), "UPSTREAM_ERROR", kept)
+    return flat(status, UPSTREAM_MESSAGES.get(status, f"The upstream answered {status}"), "UPSTREAM_ERROR", fields)
 
 
 def host_of(url: str) -> str | None:

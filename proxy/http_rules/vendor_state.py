@@ -61,7 +61,7 @@ _ESCAPED_LETTER = re.compile(rb"\\u00(?:[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff])")
 
 
 def needs_a_close_look(request: Received) -> bool:
-    """Whether the body might name state in the vendor's account. Costs an ordinary call about a microsecond."""
+    """Return whether the body might name state in the vendor's account. Costs an ordinary call about a microsecond."""
     json = request.json
     outline = request.outline
     path = request.facts.path
@@ -96,7 +96,7 @@ def check_vendor_state(request: Received, passes_state: bool) -> None:
 
 
 def names_state(part: str) -> bool:
-    """Whether the name of a form's part, such as `image[file_id]`, names state."""
+    """Return whether the name of a form's part, such as `image[file_id]`, names state."""
     return not _NAMES.isdisjoint(re.split(r"[\[\].]+", part.lower()))
 
 
@@ -120,13 +120,13 @@ def _named(json: dict[str, Any], is_responses: bool) -> Iterator[str]:
 
 
 def _references(json: dict[str, Any]) -> bool:
-    """Whether an item of the input says no type: then it may be a reference to a stored item."""
+    """Return whether an item of the input says no type: then it may be a reference to a stored item."""
     items = json.get("input")
     return isinstance(items, list) and any(isinstance(item, dict) and item.get("type") is None for item in items)
 
 
 def _is_reference(item: object) -> bool:
-    """Whether an item stands for one that the vendor stored: a reference, or a picture without its data."""
+    """Return whether an item stands for one that the vendor stored: a reference, or a picture without its data."""
     if not isinstance(item, dict) or not item.get("id"):
         return False
     kind = item.get("type")
@@ -151,7 +151,7 @@ def _named_within(json: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_state(name: str, value: object) -> bool:
-    """Whether a member names state: an id of something stored, a container other than a new one, a stored sound."""
+    """Return whether a member names state: an id of something stored, an existing container, a stored sound."""
     if name in _NAMES:
         return bool(value)
     if name == "container":

@@ -23,7 +23,7 @@ _ORJSON_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def loads_exactly(text: bytes | str) -> Any:
-    """The value of `text`, for `orjson.dumps`. Accepts what orjson does, and numbers that no double can hold.
+    """Return the value of `text`, for `orjson.dumps`. Accepts what orjson does, and numbers that no double can hold.
 
     Raises `orjson.JSONDecodeError`.
     """
@@ -33,10 +33,10 @@ def loads_exactly(text: bytes | str) -> Any:
     except orjson.JSONDecodeError:
         if not _may_round(encoded):
             raise
-        kept = _kept(encoded)
-        if kept is None:
+        exact = _kept(encoded)
+        if exact is None:
             raise
-        return kept
+        return exact
     return exact_value(value, encoded)
 
 
@@ -52,11 +52,11 @@ def loads_beyond_doubles(text: bytes) -> Any:
 
 
 def exact_value(value: Any, text: bytes) -> Any:
-    """`value`, which orjson read from `text`, with its numbers kept."""
+    """Return `value`, which orjson read from `text`, with its numbers exact."""
     if not _may_round(text):
         return value
-    kept = _kept(text)
-    return value if kept is None else kept
+    exact = _kept(text)
+    return value if exact is None else exact
 
 
 def with_exact_members(parsed: dict[str, Any], text: bytes, names: tuple[str, ...]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def with_exact_members(parsed: dict[str, Any], text: bytes, names: tuple[str, ..
 
 
 def _may_round(text: bytes) -> bool:
-    """Whether `text` may hold a number that orjson would change. Nearly always two searches tell that it cannot."""
+    """Return whether `text` may hold a number that orjson would change. Nearly always two searches rule it out."""
     alike = text.translate(_ALIKE)
     return (_LONG_DIGITS in alike or _EXPONENT in alike) and _SUSPECT.search(text) is not None
 

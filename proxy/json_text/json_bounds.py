@@ -52,7 +52,7 @@ class ValueCounter:
 
 
 def is_surely_within_bounds(text: bytes) -> bool:
-    """Whether `text` is small, or would be within the bounds even if none of its bytes were inside a string.
+    """Return whether `text` is small, or would be within the bounds even if none of its bytes were inside a string.
 
     False does not mean out of bounds: a long prompt is full of commas. For texts of at most `MAX_OUTSIDE_BYTES`.
     """
@@ -68,6 +68,6 @@ def holds_few_values(text: bytes) -> bool:
 
 
 def _count(text: bytes, byte: bytes) -> int:
-    """`text.count(byte)`, up to ten times as fast where the byte is rare: `replace` finds it by memchr(3)."""
-    found = len(text) - len(text.replace(byte, b"", _FEW))
-    return found if found < _FEW else text.count(byte)
+    """Return `text.count(byte)`, up to ten times as fast where the byte is rare: `replace` finds it by memchr(3)."""
+    number = len(text) - len(text.replace(byte, b"", _FEW))
+    return number if number < _FEW else text.count(byte)

@@ -41,7 +41,7 @@ LONGEST_KEY_BYTES = 128
 """No longer key can be one of the names that are edited, even written in escapes."""
 BYTES_PER_QUOTE = 512
 FREE_QUOTES = 64
-"""After `FREE_QUOTES`, stop walking from quote to quote if there is more than one in `BYTES_PER_QUOTE` bytes."""
+"""A walk from quote to quote stops after `FREE_QUOTES` if there is more than one quote in `BYTES_PER_QUOTE` bytes."""
 
 
 class Member(NamedTuple):
@@ -109,19 +109,19 @@ def with_first_member(raw: bytes, member: bytes) -> bytes:
 
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
     """`edit_members` for a long text: makes all changes in one pass and copies no unchanged byte."""
-    found: list[Change] = []
+    edits: list[Change] = []
     for name, text in changes.items():
         if outline is not None and name in parsed:
-            found += [(member.start, member.end, text) for member in _members_in_outline(raw, outline, name)]
+            edits += [(member.start, member.end, text) for member in _members_in_outline(raw, outline, name)]
             continue
-        change = _locate_change(raw, parsed, name, text, b"," if parsed or found else b"")
+        change = _locate_change(raw, parsed, name, text, b"," if parsed or edits else b"")
         if change is None:
             return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
-        found.insert(0, change)  # new members share one offset: the one added last comes first
+        edits.insert(0, change)  # new members share one offset: the one added last comes first
     parts: list[bytes | memoryview] = []
     copied_to = 0
     view = memoryview(raw)
-    for start, end, text in sorted(found, key=itemgetter(0)):
+    for start, end, text in sorted(edits, key=itemgetter(0)):
         parts += view[copied_to:start], text
         copied_to = end
     return SegmentedBody(*parts, view[copied_to:])
@@ -142,9 +142,9 @@ def _locate_change(raw: bytes, parsed: Json, name: str, text: bytes, comma: byte
         if raw.find(key, 0, at) >= 0:
             at = -1
     # If the quoted name occurs only once at any depth, it can only be the member's key.
-    found = _COLON_AND_STRING.match(raw, at + len(key)) if at >= 0 else None
-    if found is not None:
-        return *found.span(1), text
+    match = _COLON_AND_STRING.match(raw, at + len(key)) if at >= 0 else None
+    if match is not None:
+        return *match.span(1), text
     member = find_member(raw, parsed, name)
     return (member.start, member.end, text) if member else None
 
@@ -174,12 +174,12 @@ def find_member(raw: bytes, parsed: Json, name: str, outline: Outline | None = N
         return outlined[0] if len(outlined) == 1 else None
     key = b'"%b"' % name.encode()
     if not _may_escape_letters(raw):
-        found = _only_member_with_key(raw, key)
-        if found is not None:
-            return found
+        unique_member = _only_member_with_key(raw, key)
+        if unique_member is not None:
+            return unique_member
     hits: list[Member] = []
-    for number, (called, member) in enumerate(walk_members(raw)):
-        if called == name:
+    for number, (key_name, member) in enumerate(walk_members(raw)):
+        if key_name == name:
             hits.append(member)
         if len(hits) > 1 or number > MAX_MEMBERS:  # names may repeat, so there may be more than `parsed` has
             return None
@@ -226,7 +226,7 @@ def value_end(raw: bytes, start: int) -> int:
 
 
 def _may_escape_letters(raw: bytes) -> bool:
-    """Whether a letter may be written as an escape, so that a key's bytes may differ from its name."""
+    """Return whether a letter may be written as an escape, so that a key's bytes may differ from its name."""
     # In a long prompt, searching one byte is fifty times as fast as four, and four a few times as fast as a regex.
     return _BACKSLASH in raw and raw.rfind(b"\\u00") >= 0 and _ESCAPED_LETTER.search(raw) is not None
 
@@ -237,14 +237,14 @@ def _only_occurrence(raw: bytes, key: bytes) -> int:
     Walks from quote to quote: in prose they are rare, and one byte is found thirty times as fast as seven. Source code
     has so many quotes that walking is slower: then it gives up early.
     """
-    found = -1
+    hit = -1
     at = raw.find(b'"')
     for quotes in count():
         if at < 0:
-            return found
+            return hit
         head = raw[at : at + len(key)]
-        if head == key and found < 0:
-            found = at
+        if head == key and hit < 0:
+            hit = at
         elif head == key or head.find(b"\\u") >= 0 or at < (quotes - FREE_QUOTES) * BYTES_PER_QUOTE:
             return -1
         at = raw.find(b'"', at + 1)
@@ -257,15 +257,15 @@ def _only_member_with_key(raw: bytes, key: bytes) -> Member | None:
     The caller knows that the member exists and that no key is written in escapes, so a single match must be it.
     """
     at = raw.find(key)
-    found: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None
     while at >= 0:
         colon = _COLON.match(raw, at + len(key))
         if colon is not None:
-            if found is not None:
+            if span is not None:
                 return None
-            found = at, colon.end()
+            span = at, colon.end()
         at = raw.find(key, at + len(key))
-    return Member(*found, value_end(raw, found[1])) if found else None
+    return Member(*span, value_end(raw, span[1])) if span else None
 
 
 def _match_end(pattern: re.Pattern[bytes], raw: bytes, at: int) -> int:

@@ -69,13 +69,13 @@ class Outline:
         Call it in the order of the text, and fewer than 10 ** DIGITS times.
         """
         spans = self._spans
-        written = self._written
+        buffer = self._written
         raw = spans.text
         starts = spans.starts
         if raw[start] in _HEADS:
             start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
-        written.write(raw[self._copied_to : start])
-        written.write(b"%b%0*d" % (spans.marker, DIGITS, len(starts)))
+        buffer.write(raw[self._copied_to : start])
+        buffer.write(b"%b%0*d" % (spans.marker, DIGITS, len(starts)))
         starts.append(start)
         spans.sizes.append(end - start)
         self._copied_to = end
@@ -87,7 +87,7 @@ class Outline:
         return self.text
 
     def appears_in(self, value: object) -> bool:
-        """Whether a value parsed from `text` holds a placeholder. True for a value nested too deeply to serialize."""
+        """Return whether a value parsed from `text` holds a placeholder. True for too deep a value."""
         try:
             return self._spans.marker in orjson.dumps(value)
         except orjson.JSONEncodeError:
@@ -174,7 +174,7 @@ def parse_with_placeholders(raw: bytes) -> tuple[Any, Outline | None] | None:
 
 
 def is_plain(piece: memoryview) -> bool:
-    """Whether part of a string is ASCII without escapes and without the control characters that JSON forbids."""
+    """Return whether part of a string is ASCII without escapes and without the control characters that JSON forbids."""
     try:
         text = str(piece, "ascii")
     except UnicodeDecodeError:
@@ -202,7 +202,7 @@ def _only_long_string(raw: bytes) -> list[Span]:
 
 def _long_strings(raw: bytes) -> list[Span]:
     """Start and end of the inside of each long string. Relies on `raw` being JSON."""
-    found = []
+    spans = []
     find = raw.find
     at = 0
     for _ in range(MOST_STEPS):
@@ -213,9 +213,9 @@ def _long_strings(raw: bytes) -> list[Span]:
         if start < 0 or end < 0:
             break
         if end - start > LONG_BYTES:
-            found.append((start + 1, end))
+            spans.append((start + 1, end))
         at = end + 1
-    return found
+    return spans
 
 
 def _closing_quote(raw: bytes, start: int) -> int:
@@ -237,7 +237,7 @@ def _is_plain(raw: bytes, start: int, end: int) -> bool:
 
 
 def _head_bytes(text: bytes) -> int:
-    """How many bytes at a string's start a translation reads: a data URL up to its data, or a URL's scheme.
+    """Return the size of a string's start that a translation reads: a data URL up to its data, or a URL's scheme.
 
     The last of them is a byte that can be the end of an escape, but not its beginning.
     """

@@ -21,14 +21,14 @@ _BYTE_ORDER_MARKS = (
     *(("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE)),
 )
 _ZEROS = (("utf-32-be", b"\0\0\0."), ("utf-32-le", b".\0\0\0"), ("utf-16-be", b"\0."), ("utf-16-le", b".\0"))
-"""Where an ASCII character has its zero bytes (RFC 4627 3)."""
+"""Places of the zero bytes of an ASCII character (RFC 4627 3)."""
 _BETWEEN = re.compile(r"[\0 \t\r\n,]*+")
-"""What may stand between two values, and behind the last one."""
+"""Text that may stand between two values, and after the last one."""
 _DECODER = json.JSONDecoder(strict=False)
 _STRING_OR_MARK = re.compile(r'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _PARTIAL_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z")
 _MAX_REPAIRS = 8
-"""How many places are tried to cut a text off at, from its end on."""
+"""Number of places at which cutting off a text is tried, from its end on."""
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -37,7 +37,7 @@ Brackets = tuple[str, "Brackets"] | None
 
 
 class Encoding(NamedTuple):
-    """How a text is encoded, and its byte-order mark."""
+    """The encoding of a text, and its byte-order mark."""
 
     name: str
     mark: bytes = b""

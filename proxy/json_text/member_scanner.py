@@ -16,9 +16,9 @@ from proxy.json_text.member_spans import LONGEST_NAME_BYTES, depth_changes, mask
 
 PIECE_BYTES = 4 << 10
 MAX_VALUE_BYTES = 64 << 10
-"""Of a larger value only its presence is told."""
+"""Largest value that is read. A larger one is only reported as present."""
 UNREAD = object()
-"""In place of a value that is too large, or no JSON."""
+"""Marker in place of a value that is too large, or no JSON."""
 _MARK = re.compile(rb'["\[\]{},:]')
 _QUOTE, _COMMA, _COLON, _OBJECT, _LIST = b'",:{['
 _WHITESPACE = b" \t\r\n"
@@ -28,13 +28,13 @@ _MODEL = "model"
 _NOTHING = 0
 _STRING = 1
 _VALUE = 2
-"""What is passed over: nothing, a string up to its quote, another value up to its end."""
+"""Kinds of text that are passed over: nothing, a string up to its quote, another value up to its end."""
 
 Json = dict[str, Any]
 
 
 class Wanted(NamedTuple):
-    """Which members to find, and which to replace."""
+    """Members to find, and members to replace."""
 
     names: frozenset[str]
     holder: str | None = None
@@ -75,15 +75,15 @@ class MemberScanner:
         "objects",
     )
 
-    def __init__(self, wanted: Wanted, found: Callable[[Json], None]) -> None:
-        self._wanted = wanted
-        self._found = found
+    def __init__(self, search: Wanted, listener: Callable[[Json], None]) -> None:
+        self._wanted = search
+        self._found = listener
         self.objects = 0
-        """How many outermost objects are complete."""
+        """Number of outermost objects that are complete."""
         self._members: Json = {}
-        """What was found in the current outermost object."""
+        """Members of the current outermost object that were found."""
         self._holder: Json | None = None
-        """What was found in its holder, while the text is inside of that."""
+        """Members of its holder that were found, while the text is inside of that."""
         self._base = self._depth = 0
         """The open brackets: around the outermost objects (1 in an array), and in all."""
         self._in_string = self._in_value = False
@@ -93,9 +93,9 @@ class MemberScanner:
         self._value: Capture | None = None
         """The value of a wanted member, as far as it came."""
         self._awaits_value = False
-        """Whether a value is to be replaced that has not begun yet."""
+        """True if a value is to be replaced that has not begun yet."""
         self._dropping = _NOTHING
-        """Which bytes of a replaced value are passed over."""
+        """Kind of a replaced value's bytes that are passed over."""
         self._backslash = b""
         """A last byte whose escape is not complete."""
         self._piece = b""

@@ -40,7 +40,7 @@ def member_spans(raw: bytes) -> Generator[None, None, list[MemberSpan]]:
 
 
 class _Walk:
-    """Where the walk is: how many brackets are open, and in which part of a member."""
+    """The position of a walk: the number of open brackets, and the part of a member."""
 
     __slots__ = ("_depth", "_in_string", "_key", "_raw", "_value_start", "found")
 
@@ -51,7 +51,7 @@ class _Walk:
         self._key = (0, 0)
         """Start and end of the latest key."""
         self._value_start = -1
-        """Of the current member; -1 before its colon."""
+        """Start of the current member's value; -1 before its colon."""
         self.found: list[MemberSpan] = []
 
     def pass_over(self, at: int) -> int:
@@ -73,12 +73,12 @@ class _Walk:
         while True:
             if self._in_string:
                 at = masked.find(b'"', at)
-                found = at >= 0
+                has_mark = at >= 0
             else:
                 mark = _MARK.search(masked, at)
-                found = mark is not None
+                has_mark = mark is not None
                 at = mark.start() if mark is not None else at
-            if not found:
+            if not has_mark:
                 return
             self._pass_mark(masked[at], offset + at)
             at += 1
@@ -122,7 +122,7 @@ def masked_escapes(piece: bytes) -> bytes:
 
 
 def depth_changes(between: bytes) -> tuple[int, int]:
-    """By how much a text without strings changes the depth, at its end and at its lowest point."""
+    """Return the change of depth by a text without strings, at its end and at its lowest point."""
     brackets = between.translate(None, _NO_BRACKETS)
     for _ in range(_REDUCTIONS):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")

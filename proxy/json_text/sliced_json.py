@@ -19,7 +19,7 @@ AT_ONCE_BYTES = 512 << 10
 SHORT_BYTES = 128
 """Strings up to this size get no placeholder. Longer than any guarded member's name, even written in escapes."""
 PIECE_BYTES = 64 << 10
-"""How much of a string is validated at a time, so that it stays in the CPU's cache."""
+"""Bytes of a string that are validated at a time, so that they stay in the CPU's cache."""
 PROBE_BYTES = 256
 """Size of the first piece of a string that has escaped quotes."""
 STRINGS_PER_SLICE = 64
@@ -37,9 +37,9 @@ def parse_in_slices(raw: bytes) -> Generator[None, None, ParsedText]:
 
     Raises `orjson.JSONDecodeError`, or `TooManyValuesError` for a text beyond the bounds.
     """
-    done = parse_at_once(raw)
-    if done is not None:
-        return done
+    parsed_text = parse_at_once(raw)
+    if parsed_text is not None:
+        return parsed_text
     scan = _Scan(raw)
     yield from scan.run()
     yield
@@ -50,10 +50,10 @@ def parse_in_slices(raw: bytes) -> Generator[None, None, ParsedText]:
 
 def parse_at_once(raw: bytes) -> ParsedText | None:
     """`parse_in_slices` in one step. Returns None for a text that would block the event loop."""
-    found = parse_with_placeholders(raw) if len(raw) <= AT_ONCE_BYTES else None
-    if found is not None:
-        _checked_members(found[0])
-    return found
+    parsed_text = parse_with_placeholders(raw) if len(raw) <= AT_ONCE_BYTES else None
+    if parsed_text is not None:
+        _checked_members(parsed_text[0])
+    return parsed_text
 
 
 def _checked_members(parsed: Any) -> Any:
@@ -177,14 +177,14 @@ class _Scan:
 
 
 def _depth_change(between: bytes) -> int:
-    """How many more objects and lists are open after these bytes than before them."""
+    """Return how many more objects and lists are open after these bytes than before them."""
     if between in _KEEPS_DEPTH:
         return 0
     return between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
 
 
 def _is_string_inside(piece: bytes) -> bool:
-    """Whether a string is valid so far and does not end in `piece`. Parsing it beats sorting out its quotes."""
+    """Return whether a string is valid so far and does not end in `piece`. Parsing it beats sorting out its quotes."""
     try:
         orjson.loads(b'"%b"' % piece)
     except orjson.JSONDecodeError:

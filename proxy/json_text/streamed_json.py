@@ -13,7 +13,7 @@ from proxy.json_text.large_json import is_plain
 from proxy.json_text.string_cuts import first_unescaped_quote, safe_cut
 
 PIECE_BYTES = 32 << 10
-"""How much is looked at in one step."""
+"""Bytes that are examined in one step."""
 LONG_BYTES = 4 << 10
 """A string that reaches out of a piece is validated by itself if this much of it is in the piece."""
 MAX_UNCUT_BYTES = 128 << 10
@@ -39,9 +39,9 @@ class StreamedJson:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        """What has not been validated yet."""
+        """Text that has not been validated yet."""
         self._before_string: bytes | None = None
-        """If the buffer is the inside of a long string: the text from the last cut to the string's opening quote."""
+        """Text from the last cut to a long string's opening quote, if the buffer is the inside of that string."""
         self._open = b""
         """The brackets that are open at the last cut."""
         self._wanted_bytes = PIECE_BYTES
@@ -59,7 +59,7 @@ class StreamedJson:
                 return
 
     def is_json(self) -> bool:
-        """Whether what was fed is one JSON value."""
+        """Return whether the text fed so far is one JSON value."""
         if self._before_string is not None and not self._refused:
             self._step(final=True)
         if self._refused or self._before_string is not None:
@@ -93,12 +93,12 @@ class StreamedJson:
             self._open = _open_after(self._open, between)
             orjson.loads(opened + text[:cut] + _closed(self._open))
         rest = text[cut:]
-        begun = len(parts[-1]) if len(parts) % 2 == 0 else 0
-        if len(rest) - begun > MAX_UNCUT_BYTES:
+        tail_bytes = len(parts[-1]) if len(parts) % 2 == 0 else 0
+        if len(rest) - tail_bytes > MAX_UNCUT_BYTES:
             raise ValueError("no comma for too long")
-        if begun > LONG_BYTES:
-            self._before_string = rest[:-begun]
-            rest = rest[-begun:]
+        if tail_bytes > LONG_BYTES:
+            self._before_string = rest[:-tail_bytes]
+            rest = rest[-tail_bytes:]
         self._wanted_bytes = PIECE_BYTES if self._before_string is not None else max(PIECE_BYTES, 2 * len(rest))
         return rest
 
@@ -115,7 +115,7 @@ class StreamedJson:
 
 
 def _is_inside(piece: bytes) -> bool:
-    """Whether a string is valid so far and does not end in `piece`."""
+    """Return whether a string is valid so far and does not end in `piece`."""
     if b'"' not in piece and is_plain(memoryview(piece)):
         return True
     try:

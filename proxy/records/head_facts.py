@@ -1,4 +1,4 @@
-"""What follows from a request's head alone: heads repeat, and what was found out once is kept with them."""
+"""Conclusions from a request's head alone. Heads repeat, so a cached head keeps them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
 
 
 class Purpose(Enum):
-    """What a path is for, and which kinds of key may use it."""
+    """The purpose of a path, with the kinds of key that may use it."""
 
     INFER = "infer", SLUG_CALLERS
     COUNT = "count", SLUG_CALLERS
@@ -25,7 +25,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BodyFacts:
-    """What a valid head says about the body of an inference call."""
+    """Facts about the body of an inference call that its valid head states."""
 
     is_form: bool
     metadata: Mapping[str, Any] | None
@@ -33,7 +33,7 @@ class BodyFacts:
 
 @dataclass(slots=True, eq=False)
 class HeadFacts:
-    """What follows from a request's head alone, whoever sends it when. Kept with the head, if that is kept."""
+    """Conclusions from a request's head alone, the same for each sender and time. Cached with the head, if that is."""
 
     request_id: str | None
     """The caller's own, if it is valid."""
@@ -44,7 +44,7 @@ class HeadFacts:
     repeats: bool = False
     """`Incoming.repeats`."""
     digests: tuple[str, ...] | None = None
-    """Of the credentials. None: not computed yet."""
+    """Digests of the credentials. None: not computed yet."""
     forwarded: tuple[object, ...] | None = None
     """`headers.forwarded_values`; None: not computed yet."""
     body: BodyFacts | None = None

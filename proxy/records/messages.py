@@ -22,7 +22,7 @@ class Incoming(Protocol):
 
     method: str
     received_at: float
-    """When the head was complete: monotonic seconds (`time.perf_counter`)."""
+    """Time at which the head was complete: monotonic seconds (`time.perf_counter`)."""
     declared_bytes: int | None
     """`content-length`, which is not among the fields. None if the body is chunked or there is none."""
     kept: dict[str, Any]
@@ -33,7 +33,7 @@ class Incoming(Protocol):
     body_wait_s: float
     """Time spent waiting for the body."""
     fault: Exception | None
-    """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
+    """Reason why the bytes are no valid request; then no other field is meaningful. None for a valid request."""
 
     @property
     def repeats(self) -> bool:
@@ -75,7 +75,7 @@ class Outgoing(Protocol):
     """
 
     started: bool
-    """Whether the head was sent. From then on, a failure can only cut the response."""
+    """True once the head was sent. From then on, a failure can only cut the response."""
     sent_bytes: int
     """Body bytes sent so far."""
     room_wait_s: float
@@ -106,9 +106,9 @@ class Outgoing(Protocol):
         ...
 
     def finish_later(self, record: UnwrittenRecord, finish: GoOn, size: int) -> bool:
-        """Have `finish` send the last bytes, up to `size`, when the call's close record is written or refused.
+        """Send the last bytes with `finish`, up to `size`, when the call's close record is written or refused.
 
-        The handling task may go; the next request waits. False: there may be no room, so wait for record and room.
+        The handling task may go; the next request waits. Returns False if there may be no room: wait for both then.
         """
         ...
 
@@ -124,7 +124,7 @@ class Upload(Protocol):
     length: int | None
     """Size in bytes as sent upstream; None if the caller did not declare it."""
     received_bytes: int
-    """How much has arrived."""
+    """Size of the part that has arrived."""
 
     def rename(self, model: str) -> None:
         """Give the upstream this model. Call it before `read`."""
@@ -160,16 +160,16 @@ class UpstreamCall:
     """Names in lower case."""
     body: RequestBody
     deadline: float
-    """When the last byte must have arrived: `time.perf_counter` seconds."""
+    """Time by which the last byte must have arrived: `time.perf_counter` seconds."""
     idle_timeout_s: float
-    """How long the upstream may be silent after its head."""
+    """Seconds that the upstream may be silent after its head."""
     reach: Reach
     upload: Upload | None = None
-    """If set, it is the body, in place of `body`."""
+    """An upload is the body, in place of `body`."""
     record: JournaledCall | None = None
-    """If set, the client must not send a byte before it is written."""
+    """Open record of the call. The client must not send a byte before it is written."""
     waiting_since: float = 0.0
-    """Since when the call waits for its upstream. The client sets it anew if it waited for `record` last."""
+    """Time since which the call waits for its upstream. The client resets it if the last wait was for `record`."""
     request_id: str = ""
     """"" if there is none, or if it is among `headers`."""
     lines: bytes = b""
@@ -183,11 +183,11 @@ class UpstreamAnswer(Protocol):
 
     status: int
     ended: bool
-    """Whether the last read is known to have been the last one."""
+    """True if the last read is known to have been the last one."""
     whole: bytes | None
     """All of the body, if it came with the head. It can be read all the same."""
     taking_s: float
-    """How long the `take` of `pour` has run in all: that is no wait for the upstream."""
+    """Seconds that the `take` of `pour` has run in all: that is no wait for the upstream."""
 
     @property
     def fields(self) -> AnswerFields:
@@ -211,7 +211,7 @@ class UpstreamAnswer(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Have a `pour` in progress return False, as for lack of room."""
+        """Make a `pour` in progress return False, as for lack of room."""
         ...
 
     def let_end(self) -> None:
@@ -239,9 +239,9 @@ class Received(Protocol):
     slug: str
     streaming: bool
     outline: Outline | None
-    """If set, long strings in `json` are placeholders; never in a member that a stage reads."""
+    """Outline of the body. With one, long strings in `json` are placeholders; never in a member that a stage reads."""
     upload: Form | None
-    """If set, it is the body: most of it has not arrived."""
+    """A form is the body: most of it has not arrived."""
 
     @property
     def workspace_id(self) -> str: ...

@@ -8,13 +8,13 @@ from proxy.replicas.replica_calls import Wanted
 
 @dataclass(slots=True)
 class DirectCall:
-    """What it wants of which model, and what goes to the replica."""
+    """A direct call: the model that it asks, and the request for the replica."""
 
     wanted: Wanted
     target: str
     """Path and query at the replica; "" if no replica is asked."""
     deployment: Deployment
-    """What it names, as the call found it."""
+    """The deployment that the call names, as policy had it when the call began."""
     body: bytes = b""
     url: str = ""
-    """Where the request was sent. Its host is never passed on."""
+    """The URL of the request. Its host is never passed on."""

@@ -1,4 +1,4 @@
-"""How a stage gets a replica for a call to a platform model. The supervisor decides; the worker asks and waits.
+"""Calls to replicas of platform models, as the stages see them: the supervisor decides; the worker asks and waits.
 
 See docs/reference/inference.md#replicas.
 """
@@ -11,7 +11,7 @@ from policy.deployments import Where
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call asks for. `turn`: whose turn it takes while calls wait: a group's id, or a workspace key's digest."""
+    """A call's request for a replica. `turn`: a group's id or a workspace key's digest, whose calls take turns."""
 
     workspace_id: str
     model_id: str
@@ -26,13 +26,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """What a deployment's log says of a call. Never content."""
+    """A finished call, as its deployment's log shows it. Never content."""
 
     ended_at_ms: int
     request_id: str
     method: str
     path: str
-    """Without the query."""
+    """The path without the query."""
     status: int
     duration_s: float
 
@@ -56,7 +56,7 @@ class ReplicaCall(Protocol):
         ...
 
     def unreachable(self) -> None:
-        """There was no connection, so the model cannot have run."""
+        """Report that there was no connection, so the model cannot have run."""
         ...
 
     def reset(self) -> None:

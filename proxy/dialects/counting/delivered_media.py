@@ -87,9 +87,9 @@ class SpeechCounter:
         return Tokens(input=self._request.tokens, output=tokens_of(weight))
 
     def _bytes_per_s(self) -> int:
-        told = next((name for opening, name in _OPENINGS if self._opening.startswith(opening)), None)
-        asked = self._asked_format if isinstance(self._asked_format, str) else ""
-        return _BYTES_PER_S[told or (asked if asked in _BYTES_PER_S else _USUAL)]
+        format_of_bytes = next((name for opening, name in _OPENINGS if self._opening.startswith(opening)), None)
+        format_of_request = self._asked_format if isinstance(self._asked_format, str) else ""
+        return _BYTES_PER_S[format_of_bytes or (format_of_request if format_of_request in _BYTES_PER_S else _USUAL)]
 
 
 class PictureCounter:
@@ -98,13 +98,13 @@ class PictureCounter:
     __slots__ = ("_made", "_parts", "_quality", "_request", "_size", "_tokens", "_unfinished", "pending")
     expects_usage = True
 
-    def __init__(self, request: AskedTokens, asked: Json) -> None:
-        """`asked`: the members of the request; of a form, none that count."""
+    def __init__(self, request: AskedTokens, members: Json) -> None:
+        """`members`: those of the request; of a form, none that count."""
         self.pending: list[bytes] = []
         self._request = request
-        self._size = asked.get("size")
-        self._quality = asked.get("quality")
-        self._parts = 1 + _partial_pictures(asked.get("partial_images"))
+        self._size = members.get("size")
+        self._quality = members.get("quality")
+        self._parts = 1 + _partial_pictures(members.get("partial_images"))
         self._tokens = 0
         self._made = 0
         """The tokens of the open picture that its partial pictures have counted."""
@@ -123,9 +123,9 @@ class PictureCounter:
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         """A picture whose event has begun to arrive counts as if all of it had."""
         self.count()
-        if (begun := _PICTURE.search(self._unfinished)) is not None:
+        if (match := _PICTURE.search(self._unfinished)) is not None:
             self._unfinished = b""
-            self._add({"type": f"image_.{begun[1].decode()}"})
+            self._add({"type": f"image_.{match[1].decode()}"})
         return Tokens(input=self._request.tokens, output=self._tokens)
 
     def _add(self, event: Json) -> None:
@@ -169,23 +169,23 @@ class MixedCounter:
         return text._replace(output=text.output + self._media.tokens(None).output)
 
 
-def with_media(text: DeliveredCounter, asked: Json) -> DeliveredCounter:
-    """The counter of a stream of text, and of the sound or the pictures that its request asks for."""
-    modalities = asked.get("modalities")
-    audio = asked.get("audio")
+def with_media(text: DeliveredCounter, members: Json) -> DeliveredCounter:
+    """Return the counter of a stream of text, and of the sound or the pictures that its request asks for."""
+    modalities = members.get("modalities")
+    audio = members.get("audio")
     if isinstance(modalities, list) and "audio" in modalities:
         asked_format = audio.get("format") if isinstance(audio, dict) else None
         return MixedCounter(text, SpeechCounter(_NO_INPUT, asked_format, is_encoded=True))
-    tools = asked.get("tools")
+    tools = members.get("tools")
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("type") == "image_generation":
             return MixedCounter(text, PictureCounter(_NO_INPUT, tool))
     return text
 
 
-def _partial_pictures(asked: object) -> int:
-    """How many partial pictures come before each picture, at most."""
-    return asked if type(asked) is int and 0 < asked <= MAX_PARTIAL_PICTURES else MAX_PARTIAL_PICTURES
+def _partial_pictures(number: object) -> int:
+    """Return the most partial pictures that come before each picture."""
+    return number if type(number) is int and 0 < number <= MAX_PARTIAL_PICTURES else MAX_PARTIAL_PICTURES
 
 
 def _decoded(base64: bytes) -> bytes:

@@ -24,7 +24,7 @@ from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.lenient_json import values_that_came
 
 LESSONS = 8
-"""How many deltas are tried as the pattern for the others."""
+"""Number of deltas that are tried as the pattern for the others."""
 MAX_UNFINISHED_BYTES = 64 << 10
 MAX_PARSED_BYTES = 1 << 20
 """A larger body is weighed without parsing it, which would block the event loop."""
@@ -67,7 +67,7 @@ class StreamCounter:
         self._weight = 0
         self._unfinished = b""
         self._long_line: bool | None = None
-        """In a line too long to be held: whether it is output."""
+        """True in a line too long to be held that is output, False in another such line; else None."""
         self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
@@ -82,8 +82,8 @@ class StreamCounter:
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
-        begun = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
-        return _tokens(self._weight + weight_of("".join(begun)), self._request, reported_input)
+        partial_texts = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
+        return _tokens(self._weight + weight_of("".join(partial_texts)), self._request, reported_input)
 
     def _texts_frame_by_frame(self, pending: list[bytes]) -> list[str]:
         plain: list[bytes] = []
@@ -98,7 +98,7 @@ class StreamCounter:
         return texts
 
     def _parsed_texts(self, data: bytes) -> list[str]:
-        """The texts of whole frames. An incomplete last line waits for the next call."""
+        """Return the texts of whole frames. An incomplete last line waits for the next call."""
         before: list[str] = []
         if self._long_line is not None:
             rest, end, data = data.partition(b"\n")
@@ -112,10 +112,10 @@ class StreamCounter:
             whole = whole[:end_at]
         texts = before + [text for data in _data_of(whole) for text in _texts_of(data, self._texts)]
         if len(self._unfinished) > MAX_UNFINISHED_BYTES:
-            begun = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
-            self._long_line = bool(begun)
+            partial_texts = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
+            self._long_line = bool(partial_texts)
             self._unfinished = b""
-            texts += begun
+            texts += partial_texts
         if self._lessons and len(texts) == 1:
             self._lessons -= 1
             delta = delta_pattern.learn_from(data, b"", 0, 0)
@@ -207,7 +207,7 @@ class BodyCounter:
 
 
 class NoTextCounter:
-    """For a path whose answers hold no text: output is always 0."""
+    """A counter for a path whose answers hold no text: output is always 0."""
 
     __slots__ = ("_request", "pending")
     expects_usage = True
@@ -244,7 +244,7 @@ class PlainTextCounter:
 
 
 class UnbilledCounter:
-    """For a path whose requests and answers are billed only as reported."""
+    """A counter for a path whose requests and answers are billed only as reported."""
 
     __slots__ = ("pending",)
     expects_usage = False

@@ -79,8 +79,8 @@ class RequestTokens:
         self._media_tokens = collected.tokens
         self._sample = sample_of(texts)
         if max(collected.values, len(texts)) >= MAX_VALUES:
-            seen = sum(map(len, texts)) + collected.values * _VALUE_BYTES
-            self._sample = replace(self._sample, seen=Fraction(seen, max(size_bytes, seen)))
+            seen_bytes = sum(map(len, texts)) + collected.values * _VALUE_BYTES
+            self._sample = replace(self._sample, seen=Fraction(seen_bytes, max(size_bytes, seen_bytes)))
 
 
 class _TextCollector:

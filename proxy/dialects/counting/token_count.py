@@ -15,11 +15,11 @@ from proxy.records.messages import Received
 
 PATH = f"{messages.PATH}/count_tokens"
 ESTIMATED = "estimated"
-"""In place of the dialect that a target without this path is asked in."""
+"""Marker in place of a dialect, for a target without this path."""
 
 
 def is_asked(target: Target) -> bool:
-    """Whether a target may have this path. Servers that speak Chat Completions often have it too."""
+    """Return whether a target may have this path. Servers that speak Chat Completions often have it too."""
     if target.dialects is not None:
         return MESSAGES in stated_dialects(target)
     provider = PROVIDERS.get(target.provider)

@@ -1,4 +1,4 @@
-"""What an answer says, in no vendor's dialect: whole, or as the events of a stream.
+"""An answer in no vendor's dialect: whole, or as the events of a stream.
 
 Values. The events of a stream add up to the whole answer of the same content: `tests/proxy/dialects/test_streams.py`
 holds that for each recorded answer, cut anywhere.
@@ -20,8 +20,10 @@ REFUSED = "refused"
 PAUSED = "paused"
 CONTEXT_FULL = "context_full"
 BROKEN = "broken"
-"""Why an answer ended. `BROKEN`: its server gave up; callers get a failure. Make a `Stop` with `stops.py`: calls of
-tools outrank what the vendor says."""
+"""Reasons why an answer ended. `BROKEN`: its server gave up; callers get a failure.
+
+Make a `Stop` with `stops.py`: calls of tools outrank what the vendor says.
+"""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ class AnswerStream:
         self._writer = writer
         self._stopped = False
         self._is_told = False
-        """Whether `finish` told why the answer stopped."""
+        """True if `finish` told why the answer stopped."""
         self.failed = False
         self.unknown_stop = ""
         """The vendor's word for why the answer stopped, if it is unknown here."""

@@ -28,10 +28,10 @@ def check_bounds(request: Received) -> None:
         raise UntranslatableError("tools", f"holds more than {MAX_TOOLS} tools, too many to be translated; offer fewer")
     if text.count(b"{") + text.count(b"[") <= MAX_CONTAINERS:  # nearly always
         return
-    left = MAX_CONTAINERS
+    room = MAX_CONTAINERS
     for name, value in body.items():
-        left = _left_after(value, left)
-        if left < 0:
+        room = _left_after(value, room)
+        if room < 0:
             reason = (
                 f"the body holds more than {MAX_CONTAINERS} objects and lists, too many to be translated; send fewer"
             )
@@ -47,15 +47,15 @@ def _tools(body: Json) -> Iterator[object]:
             yield from objects_in(tool, "tools")
 
 
-def _left_after(value: object, left: int) -> int:
-    """How many objects and lists there may still be after this value; negative if it holds too many."""
-    waiting = [value]
-    while waiting and left >= 0:
-        inner = waiting.pop()
+def _left_after(value: object, room: int) -> int:
+    """Return how many objects and lists there may still be after this value; negative if it holds too many."""
+    values = [value]
+    while values and room >= 0:
+        inner = values.pop()
         if isinstance(inner, dict):
-            left -= 1
-            waiting += inner.values()
+            room -= 1
+            values += inner.values()
         elif isinstance(inner, list):
-            left -= 1
-            waiting += inner
-    return left
+            room -= 1
+            values += inner
+    return room

@@ -1,4 +1,4 @@
-"""What a dialect must bring, so that calls in it reach targets of any dialect, and callers of any dialect read it.
+"""The parts of a dialect, with which its calls reach targets of any dialect, and its callers read any answer.
 
 Pure. A new dialect is one folder beside this one whose `dialect.py` has such a value, an entry in `registry.py`, and
 the providers that speak it (`policy/endpoints.py`).
@@ -32,7 +32,7 @@ class StreamReader(Protocol):
         ...
 
     def read(self, event: Json) -> list[Event]:
-        """What this event of the target says; nothing for an event of an unknown type.
+        """Return what this event of the target says; nothing for an event of an unknown type.
 
         Raises `UpstreamCutError` for an answer too large to gather.
         """
@@ -43,7 +43,7 @@ class StreamReader(Protocol):
         ...
 
     def finished(self) -> list[Event]:
-        """Nothing follows what was read: the finish, if one was told and not passed on, since more might follow."""
+        """Return the events that were held because more might follow: a finish that was told and not passed on."""
         ...
 
 
@@ -68,7 +68,7 @@ class StreamWriter(Protocol):
 
 @dataclass(slots=True)
 class AnswerContext:
-    """What a writer of answers must know of the call. `request` has no turns any more."""
+    """Facts about the call that a writer of answers needs. `request` has no turns any more."""
 
     slug: str
     """The answer's `model`."""
@@ -79,7 +79,7 @@ class AnswerContext:
     left_out: LeftOut = field(default_factory=LeftOut)
     """The parts that the writer had no place for."""
     streams: bool | None = None
-    """Whether the caller asked for a stream. None: he gets one if the target sends one."""
+    """True if the caller asked for a stream. None: he gets one if the target sends one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Dialect:
     """One dialect: what passes unchanged in it, and its readers and writers for translations."""
 
     name: str
-    """As in `policy/endpoints.py`, which says what each provider speaks."""
+    """The name in `policy/endpoints.py`, which says what each provider speaks."""
     path: str
     """The path whose calls can be translated."""
     read_request: Callable[[Json], Request]
@@ -112,12 +112,12 @@ class Dialect:
     stream_reader: Callable[[Received, int], AnswerReader]
     """Reads a streamed answer for a caller of this dialect. The integer: the largest valid figure of a report."""
     roles: Roles
-    """What the frames of a target's stream are to the answer."""
+    """Roles of the frames of a target's stream."""
     texts: TextExtractor
     """Finds the model's output in an answer, to count what was delivered."""
     without_sealed: Callable[[Json, Seals], Json]
     """A caller's own body with sealed reasoning made native again, or left out: no vendor can read our seal."""
     native_reasoning: Callable[[Json], Json | None]
-    """What a vendor may get back of a block that was sealed; None if it is no reasoning of this dialect."""
+    """Returns what a vendor may get back of a sealed block; None if it is no reasoning of this dialect."""
     holder: str | None = None
     """The member of a stream's event that wraps model and usage, and may wrap its `error`."""

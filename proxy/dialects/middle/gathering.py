@@ -8,13 +8,13 @@ import re
 from proxy.errors import UpstreamCutError
 
 MAX_GATHERED_CHARS = 16 << 20
-"""Of one answer, in all its gathered texts."""
+"""Most characters of one answer, in all its gathered texts."""
 
 _SIGNIFICANT = re.compile(r'["\\{}\[\]]')
 
 
 class Budget:
-    """How much of one answer may still be gathered; shared by all its texts."""
+    """Number of characters of one answer that may still be gathered; shared by all its texts."""
 
     __slots__ = ("_left",)
 
@@ -57,16 +57,16 @@ class ObjectProgress:
         self._in_string = False
         self._escaped = False
         self.is_complete = False
-        """Whether an object began and ended."""
+        """True if an object began and ended."""
 
     def add(self, piece: str) -> None:
         start = 0
         if self._escaped and piece:
             self._escaped = False
             start = 1
-        while (found := _SIGNIFICANT.search(piece, start)) is not None:
-            start = found.end()
-            character = found.group()
+        while (match := _SIGNIFICANT.search(piece, start)) is not None:
+            start = match.end()
+            character = match.group()
             if character == "\\":
                 if self._in_string:
                     self._escaped = start == len(piece)

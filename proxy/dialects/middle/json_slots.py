@@ -37,7 +37,7 @@ _BY_TYPE = {
     "reasoning_text": ("text",),
     "input_file": ("file_data",),
 }
-"""Such members by the `type` of the block, item or call that has them."""
+"""Members of JSON text by the `type` of the block, item or call that has them."""
 _SEALED = ("reasoning_content", "reasoning", "reasoning_details", "extra_content")
 _TEXT_FILE = "data:text/plain;"
 """The only files that are decoded; images and PDF files stay as they are."""
@@ -73,7 +73,7 @@ def restore_slots(slots: list[Slot], outline: Outline) -> bool:
 
 
 def _add_slots(entry: Json, slots: list[Slot]) -> None:
-    """Those of a message, an item or a block."""
+    """Add the slots of a message, an item or a block."""
     _add_own(entry, slots)
     for name in ("content", "tool_calls", "reasoning_details", "summary", "output"):
         for inner in _objects(entry.get(name)):
@@ -81,7 +81,7 @@ def _add_slots(entry: Json, slots: list[Slot]) -> None:
 
 
 def _add_answered(message: Json, slots: list[Slot]) -> None:
-    """Those of a Chat Completions answer: its calls, and what is sealed for a caller of another dialect."""
+    """Add the slots of a Chat Completions answer: its calls, and what is sealed for a caller of another dialect."""
     slots += [(message, name) for name in _SEALED if name in message]
     for call in _objects(message.get("tool_calls")):
         _add_own(call, slots)

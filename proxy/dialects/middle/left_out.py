@@ -15,7 +15,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class LeftOut:
-    """What of an answer its caller's dialect has no place for: paths in the target's answer, each once."""
+    """Parts of an answer for which its caller's dialect has no place: paths in the target's answer, each once."""
 
     __slots__ = ("_names",)
 

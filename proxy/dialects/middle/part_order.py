@@ -22,7 +22,7 @@ class PartOrder:
         self._open: ToolCallStarted | None = None
         self._progress = ObjectProgress()
         self._waiting: deque[Event] = deque()
-        """What waits for the end of the open call, but for deltas of calls."""
+        """Events that wait for the end of the open call; deltas of calls are in `_deltas`."""
         self._deltas: dict[int, list[ToolCallDelta]] = {}
         """The deltas of each call that waits, by its number."""
 

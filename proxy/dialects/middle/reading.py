@@ -31,20 +31,20 @@ def require_text(value: object, field: str) -> str:
 
 
 def require_known_members(
-    given: Json, field: str, known: frozenset[str], neutral: Mapping[str, tuple[object, ...]]
+    members: Json, field: str, names: frozenset[str], neutral: Mapping[str, tuple[object, ...]]
 ) -> None:
     """Raise for a member that is neither in `known` nor null nor one of the `neutral` values, which request nothing."""
-    for name, value in given.items():
-        if name not in known and value is not None and value not in neutral.get(name, ()):
+    for name, value in members.items():
+        if name not in names and value is not None and value not in neutral.get(name, ()):
             raise UntranslatableError(f"{field}.{name}" if field else name)
 
 
 def require_choice(value: object, field: str, choices: Mapping[str, str]) -> str:
-    """The other dialect's word for `value`, which must be a key of `choices`."""
-    found = choices.get(value) if isinstance(value, str) else None
-    if found is None:
+    """Return the other dialect's word for `value`, which must be a key of `choices`."""
+    word = choices.get(value) if isinstance(value, str) else None
+    if word is None:
         raise UntranslatableError(field, f"must be one of {', '.join(choices)}")
-    return found
+    return word
 
 
 def require_number(value: object, field: str) -> float:

@@ -1,4 +1,4 @@
-"""What a call asks, in no vendor's dialect: turns of parts, tools, and settings.
+"""A call in no vendor's dialect: turns of parts, tools, and settings.
 
 Values. Strings may hold placeholders of a long body (`json_text/large_json.py`): readers and writers may cut and join
 them, but must not encode them again. Members that are encoded again are listed in `json_slots.py`.
@@ -38,9 +38,9 @@ class Part:
     """A piece of a turn or an answer."""
 
     field: str = field(default="", compare=False)
-    """Its path in the caller's body, for the error message; "" in an answer."""
+    """Path in the caller's body, for the error message; "" in an answer."""
     cache: Json | None = None
-    """Its `cache_control`: a hint about cost, dropped where the target has nothing like it."""
+    """The part's `cache_control`: a hint about cost, dropped where the target has nothing like it."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Refusal(Part):
 
 @dataclass(slots=True)
 class Source:
-    """Where an image or a document is: at a URL, in base64, or (documents only) as plain text."""
+    """The place of an image or a document: a URL, base64 data, or (documents only) plain text."""
 
     kind: str
     data: str
@@ -88,7 +88,7 @@ class Audio(Part):
 
 @dataclass(slots=True)
 class Reasoning(Part):
-    """What the model thought. `native` is what its vendor wants back in the next turn, in the vendor's own form."""
+    """Reasoning of the model. `native` is what its vendor wants back in the next turn, in the vendor's own form."""
 
     text: str
     dialect: str = ""
@@ -112,7 +112,7 @@ class ToolCall(Part):
 
 @dataclass(slots=True)
 class ToolResult(Part):
-    """In a user's turn."""
+    """The result of a tool call, in a user's turn."""
 
     call_id: str
     parts: list[Text | Image | Document]
@@ -147,7 +147,7 @@ class Tool:
     custom: Json | None = None
     """The format of a custom tool's input: `{"type": "text"}`, or a grammar as OpenAI writes it."""
     namespaced: tuple[str, str] | None = None
-    """Its namespace and its name there (Responses), where `name` joins the two for targets without namespaces."""
+    """The tool's namespace and name there (Responses); `name` joins the two for targets without namespaces."""
     cache: Json | None = None
     field: str = field(default="", compare=False)
 
@@ -156,7 +156,7 @@ class Tool:
 class ToolChoice:
     kind: str
     name: str = ""
-    """Of the tool that must be called, for `NAMED`."""
+    """The name of the tool that must be called, for `NAMED`."""
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class OutputFormat:
 
 @dataclass(slots=True)
 class ReasoningSettings:
-    """How much to think, and whether to show it."""
+    """Settings of reasoning: how much to think, and whether to show it."""
 
     enabled: bool | None = None
     """False: do not think. None: as the model does by default."""
@@ -180,7 +180,7 @@ class ReasoningSettings:
     """`minimal`, `low`, `medium`, `high`, `xhigh` or `max`."""
     budget_tokens: int | None = None
     visible: bool | None = None
-    """Whether the answer shows a summary. None: the dialect's default."""
+    """True if the answer shows a summary. None: the dialect's default."""
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class Request:
     turns: list[Turn]
     stream: bool = False
     include_usage: bool = True
-    """Whether the caller of a stream wants its usage; only Chat Completions callers can say no."""
+    """True if the caller of a stream wants its usage; only Chat Completions callers can say no."""
     max_output_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     tools: list[Tool] = field(default_factory=list)
@@ -231,9 +231,9 @@ class Request:
     reasoning_off: str = ""
     """Set by a writer that had to turn thinking off: why, in a few words. The caller is told in a header."""
     left_out: list[str] = field(default_factory=list, compare=False)
-    """What stock agents always send and only their own dialect has: `tools.8 (web_search)`. A header tells the caller.
+    """Dropped members that stock agents always send and only their own dialect has: `tools.8 (web_search)`.
 
-    Everything else that cannot be kept is refused.
+    A header tells the caller. Everything else that cannot be kept is refused.
     """
 
     tool_names: dict[str, str] = field(default_factory=dict, compare=False)

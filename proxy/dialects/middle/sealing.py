@@ -21,16 +21,16 @@ from proxy.errors import UntranslatableError
 
 Json = dict[str, Any]
 BlockReaders = Mapping[str, Callable[[Json], Json | None]]
-"""By dialect, what finds the members of a block that a vendor may get back; None if the block is no reasoning."""
+"""Functions by dialect that find the members of a block that a vendor may get back; None for no reasoning."""
 
 MARK = "tollgate."
 """Begins every sealed text, of any version. No vendor's signature begins like it."""
 VERSION = "2"
 FOREIGN_REASONING = "the turn began without this vendor's reasoning"
-"""Why a vendor that requires its own blocks back is asked not to think."""
+"""Reason why a vendor that requires its own blocks back is asked not to think."""
 FORGED = "is not what the gateway sealed: its MAC is wrong. Return sealed reasoning exactly as it came, or leave it out"
 _PARTS = 4
-"""Behind the key's id: place, dialect, MAC, block."""
+"""Number of parts after the key's id: place, dialect, MAC, block."""
 _TAG_BYTES = 8
 _MAC_BYTES = 16
 _PURPOSE = b"tollgate reasoning seal\0"
@@ -39,7 +39,7 @@ _MAX_DERIVED = 4_096
 
 
 class SealKeys:
-    """What a process seals and opens with.
+    """The keys of a process, with which it seals and opens.
 
     `keys`: those of TOLLGATE_SECRET_KEY; the first one seals, any opens. `base_urls`: by provider, where the operator
     sets them.
@@ -74,7 +74,7 @@ class Seals:
         self._place = place
         self._readers = readers
         self.left_out: list[str] = []
-        """What could not be opened, by its field, for the header that tells it."""
+        """Fields of seals that could not be opened, for the header that tells them."""
 
     def seal(self, dialect: str, native: Json) -> str:
         """`native`, a block of `dialect`, as text."""
@@ -145,9 +145,9 @@ def _mac(key: bytes, sealed: str, block: str) -> str:
     return digest(key, text, "sha256")[:_MAC_BYTES].hex()
 
 
-def _is_equal(given: str, computed: str) -> bool:
+def _is_equal(mac: str, computed: str) -> bool:
     """Compare in constant time."""
-    return compare_digest(given.encode("utf-8", "surrogatepass"), computed.encode())
+    return compare_digest(mac.encode("utf-8", "surrogatepass"), computed.encode())
 
 
 def open_reasoning(turns: Iterable[Turn], dialect: str, seals: Seals) -> None:
@@ -159,7 +159,7 @@ def open_reasoning(turns: Iterable[Turn], dialect: str, seals: Seals) -> None:
 
 
 def has_reasoning(body: Json) -> bool:
-    """Whether the turns of a body hold reasoning, which may be sealed."""
+    """Return whether the turns of a body hold reasoning, which may be sealed."""
     items = body.get("input")
     if isinstance(items, list):
         return any(isinstance(item, dict) and item.get("type") == "reasoning" for item in items)

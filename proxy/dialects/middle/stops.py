@@ -99,7 +99,7 @@ def fill_empty_arguments(parts: Sequence[TurnPart]) -> None:
 
 
 def is_complete(call: ToolCall) -> bool:
-    """Whether the arguments of a call are complete JSON. A custom tool's plain input cannot be checked."""
+    """Return whether the arguments of a call are complete JSON. A custom tool's plain input cannot be checked."""
     if call.custom:
         return True
     try:
@@ -110,10 +110,12 @@ def is_complete(call: ToolCall) -> bool:
 
 
 def _reason(word: str) -> str | None:
-    """Our word for a vendor's; None for an unknown one. Some vendors write it in capitals, or its cause after a colon:
-    `content_filter: RECITATION`."""
-    known = _REASONS.get(word)
-    if known is None:
+    """Return our word for a vendor's; None for an unknown one.
+
+    Some vendors write it in capitals, or its cause after a colon: `content_filter: RECITATION`.
+    """
+    reason = _REASONS.get(word)
+    if reason is None:
         plain = word[:MAX_WORD_CHARS].lower()
-        known = _REASONS.get(plain) or _REASONS.get(plain.partition(":")[0].strip())
-    return known
+        reason = _REASONS.get(plain) or _REASONS.get(plain.partition(":")[0].strip())
+    return reason

@@ -70,9 +70,8 @@ class GatheredAnswer:
     )
     streams = False
 
-    def __init__(self, heard: Dialect, context: AnswerContext) -> None:
-        """`heard`: the caller's dialect."""
-        self._heard = heard
+    def __init__(self, caller: Dialect, context: AnswerContext) -> None:
+        self._caller = caller
         self._context = context
         self._budget = Budget()
         self._parts: list[AnswerPart] = []
@@ -80,7 +79,7 @@ class GatheredAnswer:
         """The text of each part."""
         self._calls: dict[int, Gathered] = {}
         self._is_open = False
-        """Whether the last part may go on."""
+        """True if the last part may go on."""
         self._started = Started("")
         self._stopped: Stopped | None = None
         self._failure: Failed | None = None
@@ -100,7 +99,7 @@ class GatheredAnswer:
         return b""
 
     def finish(self) -> bytes:
-        """Nothing: the answer leaves with `end`."""
+        """Return nothing: the answer leaves with `end`."""
         return b""
 
     def end(self, tokens: Tokens | None) -> bytes:
@@ -123,7 +122,7 @@ class GatheredAnswer:
             self._logprobs or None,
             self._details,
         )
-        return orjson.dumps(self._heard.write_answer(answer, self._context, tokens))
+        return orjson.dumps(self._caller.write_answer(answer, self._context, tokens))
 
     def _take(self, event: Event) -> None:
         match event:

@@ -9,7 +9,7 @@ from policy.snapshot import Row
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
-    """Which revision of control's policy the replica holds. `epoch` is empty before the first refresh.
+    """The revision of control's policy that the replica holds. `epoch` is empty before the first refresh.
 
     `nonce` identifies the revision's history: control uses it to notice that its database was restored meanwhile.
     """

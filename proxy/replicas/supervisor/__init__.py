@@ -1,4 +1,4 @@
-"""Which replica each call of this machine gets, in which order, and which replicas are healthy.
+"""Assignment of this machine's calls to replicas: choice, order, and health of replicas.
 
 Pure bookkeeping for all workers of a machine: the caller passes time and randomness. Must not wait or do I/O.
 """

@@ -23,7 +23,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """How a call went. ANSWERED: a head arrived. FAILED: no connection, or a reset. ABANDONED: unknown."""
+    """The outcome of a call. ANSWERED: a head arrived. FAILED: no connection, or a reset. ABANDONED: unknown."""
 
     ANSWERED = "answered"
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What a transition does besides changing the state."""
+    """An action of a transition besides the change of state."""
 
     NOTHING = "nothing"
     FORGET = "forget"
@@ -42,7 +42,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where a transition leads, and what it does on the way."""
+    """A transition: its next state and its action."""
 
     to: State
     action: Action = Action.NOTHING
@@ -71,7 +71,7 @@ class Breaker:
     retry_at: float = 0.0
 
     def ready(self, now: float) -> bool:
-        """Whether a call may be sent now."""
+        """Return whether a call may be sent now."""
         return self.state is State.CLOSED or (self.state is State.OPEN and now >= self.retry_at)
 
     def begin(self) -> None:

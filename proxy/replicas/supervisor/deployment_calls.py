@@ -23,7 +23,7 @@ Choose = Callable[[int], int]
 
 
 class Standing(Enum):
-    """What a deployment can do for its calls now."""
+    """A deployment's answer to its calls now: a replica, a wait, or a refusal."""
 
     SERVES = "serves"
     """A replica is healthy; it may have no room."""
@@ -36,7 +36,10 @@ class Standing(Enum):
 
 @dataclass(slots=True, eq=False)
 class DeploymentCalls:
-    """Made by `first_seen`. `replicas` holds the listed ones, and those taken off the list that still have calls."""
+    """The calls and replicas of one deployment; `first_seen` makes it.
+
+    `replicas` holds the listed ones, and those taken off the list that still have calls.
+    """
 
     model_id: str
     workspace_id: str
@@ -51,10 +54,10 @@ class DeploymentCalls:
     counts: dict[WaitsFor, int] = field(default_factory=lambda: dict.fromkeys(WaitsFor, 0))
     last_request_at_ms: int | None = None
     standing: Standing | None = None
-    """As of the last time that the waiting calls were looked at; `usable_then` likewise."""
+    """Standing when the waiting calls were last looked at; `usable_then`: the usable replicas then."""
     usable_then: tuple[str, ...] = ()
     reported: object = None
-    """What the last report to control was about."""
+    """The subject of the last report to control."""
     deleted: bool = False
     """Policy no longer has it; it is forgotten when its last call has ended."""
     environments: Mapping[str, str] = field(default_factory=dict)
@@ -64,9 +67,9 @@ class DeploymentCalls:
     to_tell: deque[PlatformCall] = field(default_factory=deque)
     """Calls that may have to be told where they stand, if they still wait here."""
     unfinished: bool = False
-    """Whether there is more to do for its calls at once than may be done at a time."""
+    """True if there is more to do for its calls than may be done at a time."""
     _health: "_Health | None" = None
-    """As of the last look; None when something has changed since."""
+    """The health at the last look; None when something has changed since."""
 
     @classmethod
     def first_seen(cls, model: ModelRow, policy: Deployment) -> "DeploymentCalls":
@@ -112,7 +115,7 @@ class DeploymentCalls:
         return not self.in_flight and not self.waiting
 
     def health(self, now: float) -> "_Health":
-        """Which replicas are healthy. Looked up again only after a change: there may be hundreds."""
+        """Return which replicas are healthy. Looks again only after a change: there may be hundreds."""
         if self._health is None or now >= self._health.until:
             self._health = _Health.of(self.replicas.values(), now)
         return self._health
@@ -136,7 +139,7 @@ class DeploymentCalls:
         return Standing.PARKS if self.policy.status in PARKING else Standing.LACKS_REPLICAS
 
     def prospects(self, call: PlatformCall, usable: list[ReplicaState]) -> WaitsFor | Why:
-        """What a call that cannot start now waits for, or why it is refused."""
+        """Return what a call that cannot start now waits for, or why it is refused."""
         if call.wanted.background:
             return WaitsFor.TURN if suits(call, usable) else Why.NO_REPLICA if call.avoid else WaitsFor.REPLICA
         standing = self.standing_with(usable)
@@ -149,7 +152,7 @@ class DeploymentCalls:
         return Why.NO_REPLICA
 
     def first_to_shed(self, newcomer: PlatformCall, usable: list[ReplicaState]) -> PlatformCall | None:
-        """Which queued call is one too many, now that the newcomer is queued; None if there is room."""
+        """Return the queued call that is one too many, now that the newcomer is queued; None if there is room."""
         if self.waiting.sheddable <= self.policy.max_queued * len(usable):
             return None
         return self.waiting.first_to_shed(newcomer)
@@ -180,7 +183,7 @@ class DeploymentCalls:
             call.waits_for = None
 
     def wakeup_after(self, now: float) -> float | None:
-        """When something next changes by the passing of time alone."""
+        """Return the time of the next change that needs no event; None if there is none."""
         if self.unfinished:
             return now
         first = next(iter(self.resting.values()), None)
@@ -216,12 +219,12 @@ class _Health:
         return cls(healthy, tuple(replica.url for replica in healthy), min(paused, default=inf))
 
     def without(self, replica: ReplicaState) -> "_Health":
-        left = [one for one in self.replicas if one is not replica]
-        return _Health(left, tuple(one.url for one in left), self.until)
+        others = [one for one in self.replicas if one is not replica]
+        return _Health(others, tuple(one.url for one in others), self.until)
 
 
 def suits(call: PlatformCall, replicas: list[ReplicaState]) -> bool:
-    """Whether the call may go to one of these."""
+    """Return whether the call may go to one of these."""
     if not call.avoid:
         return bool(replicas)
     if len(call.avoid) >= MAX_REPLICAS_TRIED and not call.was_parked:
@@ -230,7 +233,7 @@ def suits(call: PlatformCall, replicas: list[ReplicaState]) -> bool:
 
 
 def less_loaded(replicas: list[ReplicaState], choose: Choose) -> ReplicaState:
-    """Of two random ones, the one with fewer calls in flight."""
+    """Choose two replicas at random, and return the one with fewer calls in flight."""
     count = len(replicas)
     if count == 1:
         return replicas[0]

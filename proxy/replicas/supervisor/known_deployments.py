@@ -9,7 +9,7 @@ from proxy.replicas.supervisor.deployment_calls import DeploymentCalls
 
 
 class KnownDeployments:
-    """By id and by model. Those with a health check are known from the time that policy has them."""
+    """Deployments by id and by model. Those with a health check are known from the time that policy has them."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, DeploymentCalls] = {}
@@ -39,10 +39,10 @@ class KnownDeployments:
         """
         policies = model.deployments if model is not None else {}
         environments = model.environments if model is not None else {}
-        known = self._by_model.get(model_id, {})
+        deployments = self._by_model.get(model_id, {})
         touched = {}
         for id, policy in policies.items():
-            deployment = known.get(id)
+            deployment = deployments.get(id)
             if model is not None and (policy is not deployment.policy if deployment else policy.health is not None):
                 touched[id] = self.seen(model, policy)
         for id, deployment in self._by_model.get(model_id, {}).items():

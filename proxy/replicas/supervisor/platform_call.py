@@ -12,21 +12,21 @@ CallId = tuple[int, int]
 
 
 class WaitsFor(StrEnum):
-    """What a waiting call waits for. Who waits for a REPLICA is parked; who waits for his TURN is queued."""
+    """The object of a call's wait. A call that waits for a REPLICA is parked, one that waits for its TURN is queued."""
 
     REPLICA = "replica"
     TURN = "turn"
 
 
 class Why(StrEnum):
-    """Why a call is refused."""
+    """Reason to refuse a call."""
 
     NO_MODEL = "no_model"
     """Unknown model, environment or deployment, or another workspace's (404)."""
     NO_REPLICA = "no_replica"
     """No healthy replica, or a status that does not serve (503). Never for a call that was parked."""
     NOT_ROUTED = "not_routed"
-    """It was parked, and its deployment ceased to serve (500)."""
+    """The call was parked, and its deployment ceased to serve (500)."""
     FULL = "full"
     """The deployment's queue is full (529)."""
     NO_POLICY = "no_policy"
@@ -35,19 +35,22 @@ class Why(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class PlatformCall:
-    """It waits if `waits_for` is set, and runs if `replica` is set. Otherwise it was refused, or will ask again."""
+    """A call to a platform model. It waits if `waits_for` is set, and runs if `replica` is set.
+
+    Otherwise it was refused, or will ask again.
+    """
 
     id: CallId
     wanted: Wanted
     deployment_id: str | None = None
     replica: ReplicaState | None = None
     outcome_known: bool = False
-    """Whether the circuit breaker has learned how the call went at `replica`."""
+    """True once the circuit breaker has learned the outcome of the call at `replica`."""
     waits_for: WaitsFor | None = None
     was_parked: bool = False
-    """From then on the call is never answered 503, and no full queue sheds it."""
+    """True from the first time that the call was parked. It is then never answered 503, and no full queue sheds it."""
     asked_before: bool = False
     avoid: Set[str] = frozenset()
     """Replicas that were unreachable for this call."""
     avoid_until: float = 0.0
-    """When a parked call may try them again."""
+    """Time at which a parked call may try them again."""

@@ -1,4 +1,4 @@
-"""What probes say about one replica. Thresholds count probes in a row, good or bad ones.
+"""Health of one replica by its probes. Thresholds count probes in a row, good or bad ones.
 
 A replica is UNKNOWN from the moment that it is listed, that its deployment's health check is changed, or that this
 proxy starts, until probes have decided. Pure.
@@ -14,7 +14,7 @@ from policy.deployments import HealthCheck
 
 
 class State(Enum):
-    """What is known of a replica."""
+    """The health of a replica as far as it is known."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -22,7 +22,7 @@ class State(Enum):
 
 
 class Probe(Enum):
-    """How a probe went. GOOD: a 2xx in time."""
+    """The result of a probe. GOOD: a 2xx in time."""
 
     GOOD = "good"
     BAD = "bad"
@@ -43,7 +43,7 @@ class ReplicaHealth:
     state: State = State.UNKNOWN
     last: Probe | None = None
     in_a_row: int = 0
-    """How many probes in a row went like the last one."""
+    """Number of probes in a row with the result of the last one."""
 
     @property
     def healthy(self) -> bool:

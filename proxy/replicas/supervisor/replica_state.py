@@ -16,10 +16,10 @@ class ReplicaState:
     breaker: Breaker = field(default_factory=Breaker)
 
     def healthy(self, now: float) -> bool:
-        """Whether it may get calls."""
+        """Return whether the replica may get calls."""
         return self.listed and self.probed_good and self.breaker.ready(now)
 
     @property
     def paused_until(self) -> float | None:
-        """When its open breaker allows a trial; None if it is not open."""
+        """The time at which its open breaker allows a trial; None if it is not open."""
         return self.breaker.retry_at if self.listed and self.breaker.state is State.OPEN else None

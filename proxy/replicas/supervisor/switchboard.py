@@ -25,9 +25,9 @@ from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsF
 from proxy.replicas.supervisor.replica_state import ReplicaState
 
 SLICE = 100
-"""How many calls are assigned, moved and told anew at a time. The rest follows when others had their turn."""
+"""Number of calls that are assigned, moved and notified at a time. The rest follows when others had their turn."""
 PARKED_RETRY_S = 1.0
-"""How long a parked call avoids a replica that was unreachable. Others are refused when there is no other replica."""
+"""Seconds for which a parked call avoids an unreachable replica. Other calls are refused if there is no other one."""
 
 
 class Models(Protocol):
@@ -39,7 +39,7 @@ class Models(Protocol):
 
 
 class Answers(Protocol):
-    """What the switchboard says. No method may call it back."""
+    """The switchboard's answers to calls. No method may call it back."""
 
     def assigned(self, id: CallId, url: str) -> None: ...
 
@@ -80,31 +80,31 @@ class Switchboard:
         self._wakeups: dict[str, float] = {}  # by deployment
         self._wakes_at: float | None = None
         self._left = SLICE
-        """How many calls may still be dealt with in this slice."""
+        """Number of calls that may still be dealt with in this slice."""
         self.on_load: Callable[[str], None] = lambda deployment_id: None
         self.on_ended: Callable[[str, str | None, CallEnded], None] = lambda deployment_id, replica, ended: None
 
     # What workers say.
 
-    def ask(self, id: CallId, wanted: Wanted, avoid: Set[str] = frozenset()) -> None:
+    def ask(self, id: CallId, request: Wanted, avoid: Set[str] = frozenset()) -> None:
         """A call wants a replica, but none of `avoid`. It may ask again after `unreachable`."""
         self._left = SLICE
         call = self._calls.get(id)
         if call is None:
-            call = self._calls[id] = PlatformCall(id, wanted)
+            call = self._calls[id] = PlatformCall(id, request)
         else:
             call.asked_before = True
             if (before := self._withdraw(call)) is not None:
                 self._settle(before)
         try:
-            found = self.find(wanted)
+            match = self.find(request)
         except PolicyUnavailableError:
             self._answers.refused(id, Why.NO_POLICY)
             return
-        if found is None:
+        if match is None:
             self._answers.refused(id, Why.NO_MODEL)
             return
-        deployment = self._known.seen(*found)
+        deployment = self._known.seen(*match)
         deployment.last_request_at_ms = self._clocks.wall_ms()
         call.avoid = avoid
         call.avoid_until = self._clocks.now() + PARKED_RETRY_S
@@ -120,7 +120,7 @@ class Switchboard:
         self._outcome(id, Event.FAILED)
 
     def unreachable(self, id: CallId) -> None:
-        """There was no connection. The call has no replica until it asks again."""
+        """Record that there was no connection. The call has no replica until it asks again."""
         self._outcome(id, Event.FAILED, gives_back=True)
 
     def ended(self, id: CallId, ended: CallEnded | None) -> None:
@@ -150,23 +150,23 @@ class Switchboard:
 
     # What policy, probes and the clock say.
 
-    def find(self, wanted: Wanted) -> tuple[ModelRow, Deployment] | None:
+    def find(self, request: Wanted) -> tuple[ModelRow, Deployment] | None:
         """The deployment that a call names. Raises `PolicyUnavailableError`."""
-        model = self._models.get(wanted.model_id)
-        if model is None or model.workspace_id != wanted.workspace_id:
+        model = self._models.get(request.model_id)
+        if model is None or model.workspace_id != request.workspace_id:
             return None
-        deployment = model.deployment_at(wanted.where)
+        deployment = model.deployment_at(request.where)
         return None if deployment is None else (model, deployment)
 
     def policy_changed(self, model_ids: Iterable[str]) -> None:
-        """These models changed in the policy replica. Waiting calls follow their environments."""
+        """Follow a change of these models in the policy replica. Waiting calls follow their environments."""
         self._left = SLICE
         for model_id in model_ids:
             for deployment in self._known.follow(model_id, self._models.get(model_id)):
                 self._catch_up(deployment)
 
     def probed(self, deployment_id: str, url: str, healthy: bool) -> None:
-        """What the probes of this machine say of a replica: their first verdict, and each change of it.
+        """Record the verdict of this machine's probes about a replica: the first one, and each change of it.
 
         Replicas that are not listed, or whose deployment has no health check, are ignored.
         """
@@ -194,7 +194,7 @@ class Switchboard:
         self._announce_wakeup()
 
     def loads(self) -> list[DeploymentLoad]:
-        """What this machine carries of each deployment that has a health check or was called."""
+        """Return this machine's load of each deployment that has a health check or was called."""
         now = self._clocks.now()
         return [deployment.load(now) for deployment in self._known]
 
@@ -204,7 +204,7 @@ class Switchboard:
         return deployment.load(self._clocks.now()) if deployment is not None else None
 
     def workspace_of(self, deployment_id: str) -> str | None:
-        """Whose deployment it is. None if it is not known here."""
+        """Return the workspace of a deployment. None if the deployment is not known here."""
         deployment = self._known.get(deployment_id)
         return deployment.workspace_id if deployment is not None else None
 
@@ -223,14 +223,14 @@ class Switchboard:
         """Move waiting calls to the deployment that they name now; return who came where."""
         joined: dict[DeploymentCalls, list[PlatformCall]] = {}
         for call in self._slice_of(deployment.to_follow, deployment):
-            found = self.find(call.wanted)
-            if found is not None and found[1].id == deployment.policy.id:
+            match = self.find(call.wanted)
+            if match is not None and match[1].id == deployment.policy.id:
                 continue
             self._withdraw(call)
-            if found is None:
+            if match is None:
                 self._answers.refused(call.id, Why.NO_MODEL)
             else:
-                following = self._known.seen(*found)
+                following = self._known.seen(*match)
                 self._join(following, call)
                 joined.setdefault(following, []).append(call)
         return joined

@@ -28,7 +28,7 @@ class WaitingCalls:
         return call.id in (self._background if call.wanted.background else self._lines.get(call.wanted.turn, ()))
 
     def __iter__(self) -> Iterator[PlatformCall]:
-        """By turn, and in order within each turn."""
+        """Yield calls ordered by turn, and in order within each turn."""
         for line in (*self._lines.values(), self._background):
             yield from line.values()
 
