@@ -80,7 +80,7 @@ class Shape:
     """The part that calls with one head and one slug have in common."""
 
     identified: Identified
-    """Policy may have changed between the look-up of the key and that of the route: a shape is for this caller only."""
+    """The only caller of the shape: policy may have changed between the look-up of the key and that of the route."""
     route: "SlugRoute"
     payer: bytes
     """The payer, as the billing event names it."""

@@ -25,7 +25,7 @@ from proxy.replicas.replica_calls import ReplicaCall
 
 @dataclass(slots=True)
 class Admitted:
-    """Every limit up the group tree admitted the call. Constructed by `stages/admit.py` only; settled exactly once."""
+    """A call that every limit up the group tree admitted. Made by `stages/admit.py` only; settled exactly once."""
 
     identified: Identified
     route: SlugRoute

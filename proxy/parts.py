@@ -50,7 +50,7 @@ class Directory(Protocol):
         """Find who sends requests with this head, as `keep_caller` said; None once policy has changed. Never raises."""
 
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
-        """Keep who sends requests with this head, until policy changes. It was just found out."""
+        """Cache the sender of requests with this head, until policy changes."""
 
     async def confirm_unknown(self) -> None:
         """Wait until control has confirmed the policy replica. Rate-limited."""
@@ -79,10 +79,10 @@ class Directory(Protocol):
         """The value of a target's secret; None if it is gone."""
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
-        """Keep it for calls with this head and slug until policy changes. Does nothing if its route is no longer so."""
+        """Cache the shape of calls with this head and slug, until policy changes. Does nothing if its route changed."""
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
-        """Keep it for calls of this endpoint with these `forwarded_values`, as `keep_shape` does."""
+        """Cache the form of calls of this endpoint with these `forwarded_values`, as `keep_shape` does."""
 
     # invoke, and the async worker
 

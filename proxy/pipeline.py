@@ -125,7 +125,7 @@ class Pipeline:
             self._end(context)
 
     async def _steps(self, context: RequestContext) -> Answered:
-        """Each step needs what the one before found. Beside each step: the statuses that it may refuse with."""
+        """Take the steps; each needs results of the one before. Beside each: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
         identified = self._authenticate.recalled(context.facts)
         if identified is None:  # no valid call with this head came before under this policy

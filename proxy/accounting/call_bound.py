@@ -28,7 +28,7 @@ TOOLS_TOKENS = 1000
 _SCHEME_CHARS = 16
 """A URL has its first colon among so many characters. Data in base64 has none."""
 MOST_PARTS = 8192
-"""No more parts are looked at, so that a large body holds the event loop for a few milliseconds. A call with more
+"""Most parts that are examined, so that a large body holds the event loop for a few milliseconds. A call with more
 counts as if each object that a body may hold were a file."""
 
 OUTPUT_CAPS = (

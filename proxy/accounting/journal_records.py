@@ -17,7 +17,7 @@ pack_head = _HEAD.pack
 MAGIC = b"TG1"
 HEAD_BYTES = _HEAD.size
 MAX_PAYLOAD_BYTES = 256 * 1024
-"""No record is larger. A larger length means that the bytes are not a frame."""
+"""Largest record. A larger length means that the bytes are not a frame."""
 
 
 class Kind(Enum):

@@ -110,11 +110,11 @@ class DeliveredCounter(Protocol):
 
     @property
     def pending(self) -> list[bytes]:
-        """Append to it what the caller was sent, as it was sent. What is pending is not counted yet."""
+        """Bytes sent to the caller that are not counted yet. The sender appends them."""
         ...
 
     def count(self) -> None:
-        """Count what is pending, and drop it."""
+        """Count the pending bytes, and drop them."""
         ...
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:

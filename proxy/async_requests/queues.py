@@ -147,7 +147,7 @@ class DeliveryQueue(Protocol):
         ...
 
     async def answer_lost(self, delivery: Delivery) -> bool:
-        """Part of its answer is gone for good: its outcome becomes FAILED. False if it is no longer held."""
+        """Turn the outcome to FAILED: part of the answer is gone for good. False if the delivery is no longer held."""
         ...
 
     async def delivered(self, delivery: Delivery) -> bool:

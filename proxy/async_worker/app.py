@@ -77,7 +77,7 @@ class _Edges:
 
 
 def _edges(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> _Edges:
-    """Build what the process meets the world with. The stack closes it in reverse order."""
+    """Build the edges. The stack closes them in reverse order."""
     meters = WorkerMetrics(link)
     stack.callback(meters.close)
     client = QueueClient(settings.async_requests.redis_url)

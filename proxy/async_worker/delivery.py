@@ -106,7 +106,7 @@ class Deliveries:
         await self._hand_back(rest)
 
     async def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Another process may try at once. This try is used up."""
+        """Let another process try at once. This try is used up."""
         for delivery in deliveries:
             self._leases.release(delivery)
             with contextlib.suppress(QueueUnavailableError):  # it is taken back when its lease ends
@@ -152,7 +152,7 @@ class Deliveries:
         return has_any
 
     def _lost(self, delivery: Delivery) -> None:
-        """Another process has it, or may have."""
+        """Stop a delivery that another process has, or may have."""
         if (task := self._under_way.get(delivery)) is not None:
             task.cancel()
         else:

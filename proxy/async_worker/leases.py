@@ -1,4 +1,4 @@
-"""Keeps what this process holds of the queue from being given to another one, and says what it no longer holds."""
+"""Renews this process's leases on attempts and deliveries, and reports those that are lost."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ class Leases(Generic[Held]):
         self._held: dict[Held, tuple[float, Callable[[], object]]] = {}
 
     def hold(self, one: Held, held_since: float, on_lost: Callable[[], object]) -> None:
-        """`held_since`: by the clock, before the queue was asked."""
+        """Renew the lease of `one` from now on. `held_since`: by the clock, before the queue was asked."""
         self._held[one] = (held_since, on_lost)
 
     def release(self, one: Held) -> None:

@@ -150,7 +150,7 @@ class Runner:
             asyncio.get_running_loop().call_soon(self._ask_in_turn)
 
     def _ask_in_turn(self) -> None:
-        """One ask per deployment and round, while there are places."""
+        """Make one ask per deployment and round, while there are places."""
         self._asks_soon = False
         if self._stopping:
             return

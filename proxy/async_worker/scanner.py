@@ -1,4 +1,4 @@
-"""Finds out what there is to do: sweeps every workspace each second, and those that hints name at once.
+"""Finds the work in the queue: sweeps every workspace each second, and those that hints name at once.
 
 Hints may be lost, so they only make it faster. While the queue does not answer, it asks again with pauses.
 """
@@ -21,7 +21,7 @@ NOTHING = Work({}, 0, 0)
 
 
 class Scanner:
-    """`found`: each is called with a workspace's id and what there is to do in it, after every sweep."""
+    """Sweeps workspaces. Each of `listeners` is called with a workspace's id and its work, after every sweep."""
 
     def __init__(self, queue: AttemptQueue, *listeners: Callable[[str, Work], None]) -> None:
         self._queue = queue

@@ -55,7 +55,7 @@ class Standings:
                     break
 
     def _repeat(self) -> None:
-        """Tell again of those that still ask, and forget those that have not asked for long."""
+        """Report the deployments that still ask again; forget those that have not asked for long."""
         now = self._clock()
         for deployment in self._asking():
             if deployment in self._known:

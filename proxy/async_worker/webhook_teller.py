@@ -200,7 +200,7 @@ class ResultUpload:
         self._began_at = 0.0
 
     def rename(self, model: str) -> None:
-        """Results name no model that could be renamed."""
+        """Do nothing: results name no model."""
 
     async def read(self) -> bytes:
         """The next piece; it is asked for when the connection has room for it."""

@@ -285,7 +285,7 @@ def _without_unread(event: Json) -> tuple[Json, bool]:
 class TranslatingBodyReader(NothingHeld):
     """Reads a body of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_context", "_heard", "_held", "_meter", "_result", "_size", "_spoken", "failed", "unknown_stop")
+    __slots__ = ("_caller", "_context", "_held", "_meter", "_result", "_size", "_target", "failed", "unknown_stop")
     streams = False
 
     def __init__(self, target: Dialect, caller: Dialect, context: AnswerContext, meter: UsageMeter) -> None:

@@ -43,9 +43,9 @@ class Role(IntEnum):
     OTHER = 1
     """Neither output nor an end: a keep-alive, a chunk without a choice."""
     PART_END = 2
-    """Says that a part of the output is complete, which may be the last one."""
+    """The end of a part of the output, which may be the last one."""
     FINISH = 3
-    """Says that the output is complete: why it stopped."""
+    """The end of the output, with the reason why it stopped."""
     OUTPUT_AND_FINISH = 4
     """Both: some servers tell the finish beside the last text, and some beside every text."""
     LAST = 5

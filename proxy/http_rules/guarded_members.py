@@ -45,7 +45,7 @@ _KNOWN = _GUARDED | frozenset(_SENT_BY_STOCK_CLIENTS.split())
 MAX_MEMBERS = 1_000
 """Bound for the body and for `stream_options`. Stock clients send dozens; an unknown name costs microseconds."""
 _LONGEST_NAME = 128
-"""No longer name folds to a guarded one, except by piling up combining marks."""
+"""Longest name that can fold to a guarded one, unless combining marks pile up."""
 _DOT_ABOVE = "\u0307"
 """The combining mark that lower-casing `İ` leaves after the `i`."""
 
@@ -86,7 +86,7 @@ def check_members(body: dict[str, Any]) -> int | None:
 
 
 def _first_type_error(body: dict[str, Any]) -> str:
-    """Always the same one of several."""
+    """Return the first type error, always the same one of several."""
     wrong = (
         f"{name} must be {_TYPE_NAMES[kind]}"
         for name, kind in _KINDS.items()

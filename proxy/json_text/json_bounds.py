@@ -9,7 +9,7 @@ SMALL_BYTES = 128 << 10
 MAX_VALUES = 500_000
 """No vendor accepts more tokens than this in one call, even if each were a number of its own."""
 MAX_STRINGS = 100_000
-"""Including the keys of objects."""
+"""Most values, with the keys of objects."""
 MAX_CONTAINERS = 25_000
 """Objects and lists."""
 MAX_OUTSIDE_BYTES = 6_000_000

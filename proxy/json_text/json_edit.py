@@ -38,7 +38,7 @@ MODEL_KEY = b'"model"'
 LONG_BYTES = 64 << 10
 """Above this size a pass over the text costs more than the function calls that avoid it."""
 LONGEST_KEY_BYTES = 128
-"""No longer key can be one of the names that are edited, even written in escapes."""
+"""Longest key that can be one of the names that are edited, even written in escapes."""
 BYTES_PER_QUOTE = 512
 FREE_QUOTES = 64
 """A walk from quote to quote stops after `FREE_QUOTES` if there is more than one quote in `BYTES_PER_QUOTE` bytes."""

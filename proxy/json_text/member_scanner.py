@@ -64,7 +64,7 @@ class Capture:
 
 
 class MemberScanner:
-    """Feed it the text, and pass on what it returns. Calls `found` with the members of each outermost object.
+    """Feed it the text, and pass on what it returns. Calls `listener` with the members of each outermost object.
 
     Members of the holder are in an object of its own there.
     """
@@ -87,7 +87,7 @@ class MemberScanner:
         self._base = self._depth = 0
         """The open brackets: around the outermost objects (1 in an array), and in all."""
         self._in_string = self._in_value = False
-        """Inside a string; behind the colon of a member."""
+        """True inside a string; true after the colon of a member."""
         self._key: Capture | None = None
         """The latest key of a watched object, as it is written."""
         self._value: Capture | None = None

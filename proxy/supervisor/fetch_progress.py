@@ -23,7 +23,7 @@ class FetchProgress:
         return f"fetching it: {self._rows} rows so far, up to revision {self._reached} of {self._head}"
 
     def fetched(self, page: SnapshotPage) -> None:
-        """One page more is written. Pages are in order of revision, so the last row tells how much is left."""
+        """Count one more page as written. Pages are in order of revision, so the last row tells how much is left."""
         self._rows += len(page.rows)
         self._head = page.revision
         self._reached = page.rows[-1].revision if page.next is not None and page.rows else page.revision

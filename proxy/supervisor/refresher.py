@@ -33,7 +33,7 @@ OUTAGE_S = 1.0
 FIRST_RETRY_S = 0.5
 START_RETRY_S = 0.1
 LONGEST_START_RETRY_S = 1.0
-"""Until control has answered once, pauses grow from the first to the second: control may be starting too."""
+"""First and longest pause until control has answered once: it may be starting too, so the pauses are short."""
 BEHIND = "policy is behind control's until a long fetch of its changes has ended; an older one serves"
 _JITTER = 0.1
 

@@ -63,10 +63,10 @@ def custom_names(tools: Iterable[Tool]) -> frozenset[str]:
 
 
 def custom_input(arguments: str) -> str:
-    """The plain text in the arguments of a function that stands for a custom tool; all of them if they are amiss."""
+    """Return the plain text in the arguments of a function in place of a custom tool; all of them if there is none."""
     try:
-        given = orjson.loads(arguments)
+        value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
-    text = given.get("input") if isinstance(given, dict) else None
+    text = value.get("input") if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments

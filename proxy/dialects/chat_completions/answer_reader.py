@@ -62,7 +62,7 @@ def note_unread_members(message: Json, path: str, left_out: LeftOut) -> None:
 
 
 def note_other_members(completion: Json, left_out: LeftOut) -> None:
-    """Name what some servers say of an answer beside its choices."""
+    """Name members of an answer beside its choices that only some servers send."""
     for name in _BESIDE_CHOICES:
         if completion.get(name):
             left_out.add(name)
@@ -114,7 +114,7 @@ def made_call_id(answer_id: str, number: int) -> str:
 
 
 def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Stop:
-    """Some servers name the stop sequence that matched in the choice's `stop_reason`."""
+    """Read why a choice stopped. Some servers name the matched stop sequence in its `stop_reason`."""
     stop = stop_with(text_in(choice, "finish_reason"), parts)
     if is_refused and stop.reason != BROKEN:
         return Stop(REFUSED)
@@ -123,7 +123,7 @@ def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Sto
 
 
 def read_details(usage: Json) -> UsageDetails:
-    """What is shown of the usage besides the figures that are billed."""
+    """Read the figures of the usage that are shown besides the billed ones."""
     return UsageDetails(
         reasoning_tokens=_count(object_in(usage, "completion_tokens_details"), "reasoning_tokens"),
         cache_write_tokens=_count(object_in(usage, "prompt_tokens_details"), "cache_write_tokens"),

@@ -53,5 +53,5 @@ def _call(call: ToolCall, customs: frozenset[str]) -> Json:
         text = call.arguments if call.custom else custom_input(call.arguments)
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": text}}
     function = {"name": call.name, "arguments": call.arguments}
-    written: Json = {"id": call.id, "type": "function", "function": function}
-    return written | {"extra_content": call.extra} if call.extra else written
+    entry: Json = {"id": call.id, "type": "function", "function": function}
+    return entry | {"extra_content": call.extra} if call.extra else entry

@@ -24,7 +24,7 @@ class _Call:
     name: str = ""
     custom: bool = False
     started: bool = False
-    """Its name is known, and the caller was told of it."""
+    """True once its name is known, and the caller was told of it."""
     progress: ObjectProgress = field(default_factory=ObjectProgress)
     unread: list[str] = field(default_factory=list)
     """Arguments that `progress` has not seen: few streams need to know."""
@@ -35,7 +35,7 @@ class _Call:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are a whole object: what follows belongs to another call."""
+        """Return whether the arguments are a whole object: what follows belongs to another call."""
         for text in self.unread:
             self.progress.add(text)
         self.unread.clear()
@@ -57,15 +57,15 @@ class CallDeltas:
         """The ids of the calls, as the caller knows them."""
 
     def read(self, delta: Json, answer_id: str) -> list[Event]:
-        """The events of one entry of `tool_calls`."""
+        """Return the events of one entry of `tool_calls`."""
         function = delta.get("function")
         if isinstance(function, dict) and not delta.get("id") and not function.get("name"):  # nearly all entries
             index = delta.get("index")
             text = function.get("arguments")
-            known = self._by_index.get(index) if type(index) is int else None
-            if known is not None and known is self._calls[-1] and known.started and isinstance(text, str):
-                known.add(text)
-                return [ToolCallDelta(known.number, text)] if text else []
+            call = self._by_index.get(index) if type(index) is int else None
+            if call is not None and call is self._calls[-1] and call.started and isinstance(text, str):
+                call.add(text)
+                return [ToolCallDelta(call.number, text)] if text else []
         return self._read_any(delta, answer_id)
 
     def _read_any(self, delta: Json, answer_id: str) -> list[Event]:
@@ -101,20 +101,20 @@ class CallDeltas:
         return calls
 
     def _call_of(self, id: str, index: int | None, name: str) -> _Call | None:
-        """The known call that a delta goes on with; None if it begins another one."""
+        """Return the known call that a delta goes on with; None if it begins another one."""
         at_index = self._by_index.get(index) if index is not None else None
         last = self._calls[-1] if self._calls else None
         if not id and not name:  # the index may count up with each delta, or stay that of an earlier call
             return last if at_index is None or at_index.is_complete else at_index
         if id:
-            known = self._by_id.get(id)
-            if known is None:  # a new id without a name: some servers make one up for every delta
+            call = self._by_id.get(id)
+            if call is None:  # a new id without a name: some servers make one up for every delta
                 return None if name or at_index is None or at_index.is_complete else at_index
-            if index is not None and index != known.index and name and known.index is not None:
+            if index is not None and index != call.index and name and call.index is not None:
                 return at_index
-            return known
-        known = at_index if index is not None else last
-        return None if known is not None and known.is_complete else known
+            return call
+        call = at_index if index is not None else last
+        return None if call is not None and call.is_complete else call
 
     def _begin(self, delta: Json, answer_id: str) -> _Call:
         number = len(self._calls)

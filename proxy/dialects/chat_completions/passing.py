@@ -25,7 +25,7 @@ INCLUDE_USAGE = b'"stream_options":{"include_usage":true}'
 """The member that requests a stream's usage."""
 STREAM_OPTIONS = "stream_options"
 USAGE_NAMES = (b"stream_options", b"include_usage")
-"""How a server that does not know that member names it in its refusal."""
+"""Names of that member in the refusals of servers that do not know it."""
 
 CHUNKS = StreamFormat(ChunkRoles(), last=b"data: [DONE]\n\n")
 
@@ -45,7 +45,7 @@ def changed_members(parsed: Json, model: str | None, *, asks_usage: bool) -> dic
 
 
 def adds_include_usage(path: str, parsed: Json) -> bool:
-    """Whether the gateway must request the stream's usage: the path supports it and the caller did not request it.
+    """Return whether the gateway must request the stream's usage: the path supports it, the caller did not request it.
 
     Raises `UntranslatableError` for `stream_options` that are not an object.
     """

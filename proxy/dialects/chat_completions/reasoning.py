@@ -13,9 +13,9 @@ from proxy.dialects.middle.sealing import MARK, Seals
 
 DIALECT_NAME = "chat_completions"
 BLOCK_SEPARATOR = "\n\n"
-"""Between the texts of two blocks, which are one text here."""
+"""Separator of the texts of two blocks, which are one text here."""
 CALL_EXTRA = "tool_call_extra"
-"""In a sealed block: the `extra_content` of the calls after it, by the id of the call."""
+"""Member of a sealed block: the `extra_content` of the calls after it, by the id of the call."""
 _TEXTS = ("reasoning_content", "reasoning")
 
 
@@ -43,9 +43,9 @@ def read_reasoning(message: Json, field: str) -> list[Reasoning]:
 
 
 def answered_reasoning(message: Json) -> Reasoning | None:
-    """The reasoning of a target's message; None if it has none."""
+    """Return the reasoning of a target's message; None if it has none."""
     details = objects_in(message, "reasoning_details")
-    text = next((found for name in _TEXTS if (found := text_in(message, name))), "") or details_text(details)
+    text = next((value for name in _TEXTS if (value := text_in(message, name))), "") or details_text(details)
     extra = message.get("extra_content")
     native = native_members(text, details, extra if isinstance(extra, dict) else None)
     if native:
@@ -71,7 +71,7 @@ def details_text(details: Iterable[Json]) -> str:
 
 
 def native_members(text: str, details: list[Json], extra: Json | None) -> Json:
-    """What the vendor wants back of its reasoning; empty if there is nothing."""
+    """Return what the vendor wants back of its reasoning; empty if there is nothing."""
     native: Json = {}
     if details:
         native["reasoning_details"] = details
@@ -124,38 +124,38 @@ def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
 
 
 def native_reasoning(native: Json) -> Json | None:
-    """The members of an opened block that a vendor of this dialect may get back; None if it has none."""
-    kept: Json = {name: native[name] for name in _TEXTS if isinstance(native.get(name), str)}
+    """Return the members of an opened block that a vendor of this dialect may get back; None if it has none."""
+    members: Json = {name: native[name] for name in _TEXTS if isinstance(native.get(name), str)}
     if details := objects_in(native, "reasoning_details"):
-        kept["reasoning_details"] = details
-    kept |= {name: native[name] for name in ("extra_content", CALL_EXTRA) if isinstance(native.get(name), dict)}
-    return kept or None
+        members["reasoning_details"] = details
+    members |= {name: native[name] for name in ("extra_content", CALL_EXTRA) if isinstance(native.get(name), dict)}
+    return members or None
 
 
 def without_sealed(body: Json, seals: Seals) -> Json:
-    """`body` with this dialect's own entries unsealed and the sealed entries of others removed.
+    """Return `body` with this dialect's own entries unsealed and the sealed entries of others removed.
 
     A conversation has such entries if its slug had a target of another dialect before. Changes nothing in place.
     """
     messages = body.get("messages")
     if not isinstance(messages, list):
         return body
-    kept = [_without_sealed_entries(message, f"messages.{place}", seals) for place, message in enumerate(messages)]
-    return body | {"messages": kept}
+    turns = [_without_sealed_entries(message, f"messages.{place}", seals) for place, message in enumerate(messages)]
+    return body | {"messages": turns}
 
 
 def _without_sealed_entries(message: object, field: str, seals: Seals) -> object:
     details = message.get("reasoning_details") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(details, list):
         return message
-    kept: list[object] = []
+    entries: list[object] = []
     for place, entry in enumerate(details):
         data = text_in(entry, "data")
         if not data.startswith(MARK):
-            kept.append(entry)
+            entries.append(entry)
         elif (native := seals.native(DIALECT_NAME, data, f"{field}.reasoning_details.{place}.data")) is not None:
-            kept += objects_in(native, "reasoning_details")
-    if kept == details:
+            entries += objects_in(native, "reasoning_details")
+    if entries == details:
         return message
     others = {name: value for name, value in message.items() if name != "reasoning_details"}
-    return others | {"reasoning_details": kept} if kept else others
+    return others | {"reasoning_details": entries} if entries else others

@@ -55,57 +55,58 @@ _DEFAULT_TIERS = ("auto", "default")
 
 
 def read_request(body: Json) -> Request:
-    """Raises `UntranslatableError` for what the middle cannot hold, naming the field."""
+    """Read a request. Raises `UntranslatableError` for what the middle cannot hold, naming the field."""
     require_known_members(body, "", _KNOWN, _NEUTRAL)
-    given = {name: value for name, value in body.items() if value is not None}
-    cap = _first(given, _CAPS)
-    user = _first(given, _USERS)
-    tools = read_tools(given)
+    members = {name: value for name, value in body.items() if value is not None}
+    key = members.get("prompt_cache_key")
+    cap = _first(members, _CAPS)
+    user = _first(members, _USERS)
+    tools = read_tools(members)
     return Request(
         turns=read_turns(require_list(body.get("messages"), "messages")),
-        stream=require_flag(given.get("stream", False), "stream"),
-        include_usage=_include_usage(given),
-        max_output_tokens=require_integer(given[cap], cap) if cap else None,
-        sampling=_sampling(given),
+        stream=require_flag(members.get("stream", False), "stream"),
+        include_usage=_include_usage(members),
+        max_output_tokens=require_integer(members[cap], cap) if cap else None,
+        sampling=_sampling(members),
         tools=tools,
-        tool_choice=read_tool_choice(given, tools),
-        parallel_tool_calls=_flag(given, "parallel_tool_calls"),
-        output_format=_output_format(given),
-        reasoning=_reasoning(given),
-        verbosity=_word(given, "verbosity", _VERBOSITIES, neutral=("medium",)),
-        user=require_text(given[user], user) if user else None,
-        service_tier=_service_tier(given),
-        cache=_object(given, "cache_control"),
-        cache_key=require_text(given["prompt_cache_key"], "prompt_cache_key") if "prompt_cache_key" in given else None,
-        fields={_SETTINGS[name]: name for name in given if name in _SETTINGS}
+        tool_choice=read_tool_choice(members, tools),
+        parallel_tool_calls=_flag(members, "parallel_tool_calls"),
+        output_format=_output_format(members),
+        reasoning=_reasoning(members),
+        verbosity=_word(members, "verbosity", _VERBOSITIES, neutral=("medium",)),
+        user=require_text(members[user], user) if user else None,
+        service_tier=_service_tier(members),
+        cache=_object(members, "cache_control"),
+        cache_key=require_text(key, "prompt_cache_key") if key is not None else None,
+        fields={_SETTINGS[name]: name for name in members if name in _SETTINGS}
         | ({"max_output_tokens": cap} if cap else {})
         | ({"user": user} if user else {}),
     )
 
 
-def _first(given: Json, names: tuple[str, ...]) -> str:
-    """The first of these members that was sent; "" if none was."""
-    return next((name for name in names if name in given), "")
+def _first(members: Json, names: tuple[str, ...]) -> str:
+    """Return the first of these members that was sent; "" if none was."""
+    return next((name for name in names if name in members), "")
 
 
-def _include_usage(given: Json) -> bool:
-    options = require_object(given.get("stream_options", {}), "stream_options")
+def _include_usage(members: Json) -> bool:
+    options = require_object(members.get("stream_options", {}), "stream_options")
     require_known_members(options, "stream_options", frozenset(("include_usage", "include_obfuscation")), {})
     return bool(options.get("include_usage"))
 
 
-def _sampling(given: Json) -> Sampling:
+def _sampling(members: Json) -> Sampling:
     return Sampling(
-        temperature=_number(given, "temperature"),
-        top_p=_number(given, "top_p"),
-        stop=_stops(given.get("stop", [])),
-        seed=_integer(given, "seed"),
-        frequency_penalty=_number(given, "frequency_penalty") or None,
-        presence_penalty=_number(given, "presence_penalty") or None,
-        logit_bias=_object(given, "logit_bias") or None,
-        answers=_integer(given, "n") if given.get("n") != 1 else None,
-        logprobs=_flag(given, "logprobs") or False,
-        top_logprobs=_integer(given, "top_logprobs") or None,
+        temperature=_number(members, "temperature"),
+        top_p=_number(members, "top_p"),
+        stop=_stops(members.get("stop", [])),
+        seed=_integer(members, "seed"),
+        frequency_penalty=_number(members, "frequency_penalty") or None,
+        presence_penalty=_number(members, "presence_penalty") or None,
+        logit_bias=_object(members, "logit_bias") or None,
+        answers=_integer(members, "n") if members.get("n") != 1 else None,
+        logprobs=_flag(members, "logprobs") or False,
+        top_logprobs=_integer(members, "top_logprobs") or None,
     )
 
 
@@ -115,45 +116,45 @@ def _stops(stop: object) -> list[str]:
     return [require_text(entry, f"stop.{number}") for number, entry in enumerate(require_list(stop, "stop"))]
 
 
-def _output_format(given: Json) -> OutputFormat | None:
-    asked = require_object(given.get("response_format", {"type": "text"}), "response_format")
-    require_known_members(asked, "response_format", frozenset(("type", "json_schema")), {})
-    if asked.get("type") == "text":
+def _output_format(members: Json) -> OutputFormat | None:
+    form = require_object(members.get("response_format", {"type": "text"}), "response_format")
+    require_known_members(form, "response_format", frozenset(("type", "json_schema")), {})
+    if form.get("type") == "text":
         return None
-    if asked.get("type") == JSON_OBJECT:
+    if form.get("type") == JSON_OBJECT:
         return OutputFormat(JSON_OBJECT)
-    if asked.get("type") != JSON_SCHEMA:
+    if form.get("type") != JSON_SCHEMA:
         raise UntranslatableError("response_format.type")
-    return _schema_format(require_object(asked.get("json_schema"), "response_format.json_schema"))
+    return _schema_format(require_object(form.get("json_schema"), "response_format.json_schema"))
 
 
-def _schema_format(asked: Json) -> OutputFormat:
+def _schema_format(form: Json) -> OutputFormat:
     path = "response_format.json_schema"
-    require_known_members(asked, path, frozenset(("name", "description", "schema", "strict")), {})
-    given = {name: value for name, value in asked.items() if value is not None}
+    require_known_members(form, path, frozenset(("name", "description", "schema", "strict")), {})
+    members = {name: value for name, value in form.items() if value is not None}
     return OutputFormat(
         JSON_SCHEMA,
-        schema=require_object(given["schema"], f"{path}.schema") if "schema" in given else None,
-        name=require_text(given["name"], f"{path}.name") if "name" in given else None,
-        description=require_text(given["description"], f"{path}.description") if "description" in given else None,
-        strict=require_flag(given["strict"], f"{path}.strict") if "strict" in given else None,
+        schema=require_object(members["schema"], f"{path}.schema") if "schema" in members else None,
+        name=require_text(members["name"], f"{path}.name") if "name" in members else None,
+        description=require_text(members["description"], f"{path}.description") if "description" in members else None,
+        strict=require_flag(members["strict"], f"{path}.strict") if "strict" in members else None,
     )
 
 
-def _reasoning(given: Json) -> ReasoningSettings | None:
-    effort = _word(given, "reasoning_effort", _EFFORTS)
+def _reasoning(members: Json) -> ReasoningSettings | None:
+    effort = _word(members, "reasoning_effort", _EFFORTS)
     if effort is None:
         return None
     return ReasoningSettings(enabled=False) if effort == "none" else ReasoningSettings(enabled=True, effort=effort)
 
 
-def _service_tier(given: Json) -> str | None:
-    tier = given.get("service_tier")
+def _service_tier(members: Json) -> str | None:
+    tier = members.get("service_tier")
     return None if tier is None or tier in _DEFAULT_TIERS else require_text(tier, "service_tier")
 
 
-def _word(given: Json, name: str, words: tuple[str, ...], neutral: tuple[str, ...] = ()) -> str | None:
-    value = given.get(name)
+def _word(members: Json, name: str, words: tuple[str, ...], neutral: tuple[str, ...] = ()) -> str | None:
+    value = members.get(name)
     if value is None or value in neutral:
         return None
     if value not in words:
@@ -161,17 +162,17 @@ def _word(given: Json, name: str, words: tuple[str, ...], neutral: tuple[str, ..
     return str(value)
 
 
-def _number(given: Json, name: str) -> float | None:
-    return require_number(given[name], name) if name in given else None
+def _number(members: Json, name: str) -> float | None:
+    return require_number(members[name], name) if name in members else None
 
 
-def _integer(given: Json, name: str) -> int | None:
-    return require_integer(given[name], name) if name in given else None
+def _integer(members: Json, name: str) -> int | None:
+    return require_integer(members[name], name) if name in members else None
 
 
-def _flag(given: Json, name: str) -> bool | None:
-    return require_flag(given[name], name) if name in given else None
+def _flag(members: Json, name: str) -> bool | None:
+    return require_flag(members[name], name) if name in members else None
 
 
-def _object(given: Json, name: str) -> Json | None:
-    return require_object(given[name], name) if name in given else None
+def _object(members: Json, name: str) -> Json | None:
+    return require_object(members[name], name) if name in members else None

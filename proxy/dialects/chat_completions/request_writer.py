@@ -44,21 +44,21 @@ def write_request(request: Request, model: str, provider: str) -> Json:
 def _sampling(request: Request, sampling: Sampling) -> Json:
     if sampling.top_k is not None:
         raise request.refuse("top_k")
-    written = {name: value for name in _SETTINGS if (value := getattr(sampling, name)) is not None}
+    members = {name: value for name in _SETTINGS if (value := getattr(sampling, name)) is not None}
     if sampling.stop:
-        written["stop"] = sampling.stop
+        members["stop"] = sampling.stop
     if sampling.answers is not None:
-        written["n"] = sampling.answers
+        members["n"] = sampling.answers
     if sampling.logprobs:
-        written["logprobs"] = True
-    return written
+        members["logprobs"] = True
+    return members
 
 
-def _response_format(asked: OutputFormat) -> Json:
-    if asked.kind != JSON_SCHEMA:
-        return {"type": asked.kind}
-    schema: Json = {"name": asked.name or "output"}
-    for name, value in (("description", asked.description), ("schema", asked.schema), ("strict", asked.strict)):
+def _response_format(form: OutputFormat) -> Json:
+    if form.kind != JSON_SCHEMA:
+        return {"type": form.kind}
+    schema: Json = {"name": form.name or "output"}
+    for name, value in (("description", form.description), ("schema", form.schema), ("strict", form.strict)):
         if value is not None:
             schema[name] = value
     return {"type": JSON_SCHEMA, "json_schema": schema}
@@ -82,18 +82,18 @@ def _effort(request: Request, reasoning: ReasoningSettings) -> str | None:
 
 
 def _labels(request: Request, *, is_native: bool) -> Json:
-    """The members that are about the call and not about its answer."""
-    written: Json = {}
+    """Return the members that are about the call and not about its answer."""
+    members: Json = {}
     if request.verbosity is not None:
-        written["verbosity"] = request.verbosity
+        members["verbosity"] = request.verbosity
     if request.service_tier is not None:
-        written["service_tier"] = request.service_tier
+        members["service_tier"] = request.service_tier
     if request.cache_key is not None and is_native:
-        written["prompt_cache_key"] = request.cache_key
+        members["prompt_cache_key"] = request.cache_key
     if request.user is not None:
         is_old = not is_native or request.field_of("user") == "user"
-        written["user" if is_old else "safety_identifier"] = _user_id(request.user)
-    return written
+        members["user" if is_old else "safety_identifier"] = _user_id(request.user)
+    return members
 
 
 def _user_id(user: str) -> str:

@@ -129,7 +129,7 @@ class ChatStreamReader:
 
     def _read_reasoning(self, delta: Json, events: list[Event]) -> None:
         details = objects_in(delta, "reasoning_details")
-        text = next((found for name in _REASONING if (found := text_in(delta, name))), "")
+        text = next((value for name in _REASONING if (value := text_in(delta, name))), "")
         if not text and not details:
             return
         block = self._open_block()

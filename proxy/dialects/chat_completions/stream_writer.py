@@ -53,8 +53,10 @@ class ChatStreamWriter:
         self._budget = Budget()
         self._customs = custom_names(context.request.tools)
         self._custom_calls: dict[int, Gathered | None] = {}
-        """By the number of each custom call: the arguments of a function that stands for the tool; None if the target
-        has such tools, or once they were written."""
+        """Arguments of functions that stand for custom tools, by the number of the call.
+
+        None if the target has custom tools, or once they were written.
+        """
         self._details = UsageDetails()
         self._detail_count = 0
         self._has_reasoned = False
@@ -118,12 +120,12 @@ class ChatStreamWriter:
 
     def _reasoning_ended(self, event: ReasoningEnded) -> bytes:
         text = event.reasoning.text
-        written = [self._reasoning(ReasoningDelta(text))] if text and not self._in_reasoning else []
+        chunks = [self._reasoning(ReasoningDelta(text))] if text and not self._in_reasoning else []
         self._in_reasoning = False
         for entry in written_details(event.reasoning, self._context.seals):
-            written.append(self._delta({"reasoning_details": [entry | {"index": self._detail_count}]}))
+            chunks.append(self._delta({"reasoning_details": [entry | {"index": self._detail_count}]}))
             self._detail_count += 1
-        return b"".join(written)
+        return b"".join(chunks)
 
     def _call_started(self, event: ToolCallStarted) -> bytes:
         call: Json = {"index": event.number, "id": event.id}
@@ -157,14 +159,14 @@ class ChatStreamWriter:
         return b""
 
     def _stopped(self, event: Stopped) -> bytes:
-        written = b"".join(
+        inputs = b"".join(
             self._delta({"tool_calls": [{"index": number, "custom": {"input": custom_input(gathered.text())}}]})
             for number, gathered in self._custom_calls.items()
             if gathered is not None
         )
         self._custom_calls = dict.fromkeys(self._custom_calls)
         reason = orjson.dumps(finish_reason(event.stop, has_refusal=self._has_refused))
-        parts = (written, self._before_delta, reason, self._usage_null)
+        parts = (inputs, self._before_delta, reason, self._usage_null)
         return b'%b%b{},"logprobs":null,"finish_reason":%b}]%b' % parts
 
     def _failed(self, event: Failed) -> bytes:

@@ -21,8 +21,8 @@ _CUSTOM_MEMBERS = frozenset(("name", "description", "format"))
 _GRAMMAR_MEMBERS = frozenset(("type", "grammar", "syntax", "definition"))
 
 
-def read_tools(given: Json) -> list[Tool]:
-    return [_tool(tool, field) for tool, field in objects_at(given, "tools", "tools")]
+def read_tools(members: Json) -> list[Tool]:
+    return [_tool(tool, field) for tool, field in objects_at(members, "tools", "tools")]
 
 
 def _tool(tool: Json, field: str) -> Tool:
@@ -33,41 +33,41 @@ def _tool(tool: Json, field: str) -> Tool:
     path = f"{field}.{kind}"
     inner = require_object(tool.get(kind), path)
     require_known_members(inner, path, _FUNCTION_MEMBERS if kind == "function" else _CUSTOM_MEMBERS, {})
-    given = {name: value for name, value in inner.items() if value is not None}
-    cache = tool.get("cache_control") or given.get("cache_control")
+    members = {name: value for name, value in inner.items() if value is not None}
+    cache = tool.get("cache_control") or members.get("cache_control")
     return Tool(
-        name=require_text(given.get("name"), f"{path}.name"),
-        description=require_text(given["description"], f"{path}.description") if "description" in given else None,
-        schema=require_object(given["parameters"], f"{path}.parameters") if "parameters" in given else None,
-        strict=require_flag(given["strict"], f"{path}.strict") if "strict" in given else None,
-        custom=_input_format(given.get("format", {"type": "text"}), f"{path}.format") if kind == "custom" else None,
+        name=require_text(members.get("name"), f"{path}.name"),
+        description=require_text(members["description"], f"{path}.description") if "description" in members else None,
+        schema=require_object(members["parameters"], f"{path}.parameters") if "parameters" in members else None,
+        strict=require_flag(members["strict"], f"{path}.strict") if "strict" in members else None,
+        custom=_input_format(members.get("format", {"type": "text"}), f"{path}.format") if kind == "custom" else None,
         cache=require_object(cache, f"{field}.cache_control") if cache else None,
         field=field,
     )
 
 
-def _input_format(given: object, field: str) -> Json:
-    """The format of a custom tool's input, flat as the Responses API has it."""
-    asked = require_object(given, field)
-    require_known_members(asked, field, _GRAMMAR_MEMBERS, {})
-    grammar = asked.get("grammar")
-    return {"type": asked.get("type")} | require_object(grammar, f"{field}.grammar") if grammar else asked
+def _input_format(value: object, field: str) -> Json:
+    """Return the format of a custom tool's input, flat as the Responses API has it."""
+    form = require_object(value, field)
+    require_known_members(form, field, _GRAMMAR_MEMBERS, {})
+    grammar = form.get("grammar")
+    return {"type": form.get("type")} | require_object(grammar, f"{field}.grammar") if grammar else form
 
 
-def read_tool_choice(given: Json, tools: list[Tool]) -> ToolChoice | None:
-    choice = given.get("tool_choice")
+def read_tool_choice(members: Json, tools: list[Tool]) -> ToolChoice | None:
+    choice = members.get("tool_choice")
     if choice is None:
         return None
     if isinstance(choice, str):
         return ToolChoice(require_choice(choice, "tool_choice", _CHOICES))
-    chosen = require_object(choice, "tool_choice")
-    kind = chosen.get("type")
+    entry = require_object(choice, "tool_choice")
+    kind = entry.get("type")
     if kind == "allowed_tools":
-        return _allowed(require_object(chosen.get(kind), "tool_choice.allowed_tools"), tools)
+        return _allowed(require_object(entry.get(kind), "tool_choice.allowed_tools"), tools)
     if kind not in ("function", "custom"):
         raise UntranslatableError("tool_choice.type")
     path = f"tool_choice.{kind}"
-    return ToolChoice(NAMED, require_text(require_object(chosen.get(kind), path).get("name"), f"{path}.name"))
+    return ToolChoice(NAMED, require_text(require_object(entry.get(kind), path).get("name"), f"{path}.name"))
 
 
 def _allowed(allowed: Json, tools: list[Tool]) -> ToolChoice:

@@ -58,15 +58,15 @@ def written_tool_choice(choice: ToolChoice, tools: list[Tool], *, is_native: boo
 
 
 def written_call(call: ToolCall, id: str, extra: Json | None, *, is_native: bool) -> Json:
-    """A call of an earlier turn. `id`: as this dialect takes it. `extra`: its `extra_content`."""
-    written: Json = {"id": id, "type": "function"}
+    """Write a call of an earlier turn. `id`: as this dialect takes it. `extra`: its `extra_content`."""
+    entry: Json = {"id": id, "type": "function"}
     if not call.custom:
-        written["function"] = {"name": call.name, "arguments": call.arguments}
+        entry["function"] = {"name": call.name, "arguments": call.arguments}
     elif is_native:
-        written |= {"type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+        entry |= {"type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     else:
         arguments = orjson.dumps({"input": call.arguments}).decode()
-        written["function"] = {"name": call.name, "arguments": arguments}
+        entry["function"] = {"name": call.name, "arguments": arguments}
     if extra:
-        written["extra_content"] = extra
-    return written
+        entry["extra_content"] = extra
+    return entry

@@ -153,8 +153,8 @@ def _image(part: Json, field: str) -> Image:
     require_known_members(image, path, frozenset(("url", "detail")), {})
     url = require_text(image.get("url"), f"{path}.url")
     detail = image.get("detail")
-    if (found := media_and_data(url)) is not None:
-        media, encoded = found
+    if (inline := media_and_data(url)) is not None:
+        media, encoded = inline
         source = Source(BASE64, encoded, media)
     elif url.startswith(("https://", "http://")):
         source = Source(URL, url)
@@ -169,10 +169,10 @@ def _document(part: Json, field: str) -> Document:
     require_known_members(file, path, frozenset(("file_data", "filename", "format")), {})
     data = require_text(file.get("file_data"), f"{path}.file_data")
     title = file.get("filename")
-    found = media_and_data(data)
-    if found is None:
+    inline = media_and_data(data)
+    if inline is None:
         raise UntranslatableError(f"{path}.file_data", "must be a data URL with base64 data")
-    media, encoded = found
+    media, encoded = inline
     if media == "text/plain":
         source = Source(PLAIN_TEXT, _decoded(encoded, f"{path}.file_data"), "text/plain")
     else:

@@ -88,9 +88,9 @@ class TurnWriter:
             else:
                 others.append(part)
         if others:
-            written = [*self._attached, *(one for part in others for one in _written(part))]
+            parts = [*self._attached, *(one for part in others for one in _written(part))]
             self._attached = []
-            self._add({"role": "user", "content": self._content(written)}, turn)
+            self._add({"role": "user", "content": self._content(parts)}, turn)
 
     def _write_attached(self) -> None:
         if self._attached:
@@ -98,9 +98,9 @@ class TurnWriter:
             self._attached = []
 
     def _write_result(self, result: ToolResult) -> None:
-        written = [one for part in result.parts for one in _written(part)]
-        texts = [part["text"] for part in written if part["type"] == "text"]
-        attached = [part for part in written if part["type"] != "text"]
+        parts = [one for part in result.parts for one in _written(part)]
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        attached = [part for part in parts if part["type"] != "text"]
         text = "\n".join(texts) if texts else _SEE_BELOW if attached else ""
         if result.is_error:
             text = f"Error: {text}" if text else "Error"

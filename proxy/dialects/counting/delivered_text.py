@@ -35,7 +35,7 @@ _DONE = b"[DONE]"
 _BETWEEN = b"\0 \t\r\n,"
 _OBJECTS = (b"{", b"[")
 _OF_DIALECTS = tuple(b'"%b"' % name.encode() for name in (*OUTPUT_MEMBERS, "error", "text"))
-"""One of these members has every answer of a dialect, though it may be empty."""
+"""Members of which every answer of a dialect has one, though it may be empty."""
 _TELLING_BYTES = 64
 """The first bytes that tell the form of an answer."""
 

@@ -1,4 +1,4 @@
-"""What whole answers and streams to Messages callers have in common: ids, blocks of reasoning, stop and usage.
+"""Parts that whole answers and streams to Messages callers share: ids, blocks of reasoning, stop and usage.
 
 Pure.
 """
@@ -36,17 +36,17 @@ _DISTINCT_CHARS = 16
 """An id at least this long is taken to be used once; clients merge answers that share an id."""
 
 
-def message_id(given: str, created_s: int) -> str:
-    """The vendor's id, or one made from it and the answer's time."""
-    if given.startswith(_PREFIX):
-        return given
-    body = accepted_id(given.removeprefix("chatcmpl-").removeprefix("resp_"))
+def message_id(vendor_id: str, created_s: int) -> str:
+    """Return the vendor's id, or one made from it and the answer's time."""
+    if vendor_id.startswith(_PREFIX):
+        return vendor_id
+    body = accepted_id(vendor_id.removeprefix("chatcmpl-").removeprefix("resp_"))
     return _PREFIX + (body if len(body) >= _DISTINCT_CHARS else f"{body}{'_' if body else ''}{created_s:x}")
 
 
-def call_id(given: str, message: str, number: int) -> str:
-    """The id of a call, in the characters that Messages allows; one made from the message's id where it has none."""
-    return accepted_id(given) or f"toolu_{message.removeprefix(_PREFIX)}_{number}"
+def call_id(vendor_id: str, message: str, number: int) -> str:
+    """Return a call's id in the characters that Messages allows; one made from the message's id where it has none."""
+    return accepted_id(vendor_id) or f"toolu_{message.removeprefix(_PREFIX)}_{number}"
 
 
 def extra_block(written_id: str, extra: Json, seals: Seals) -> Json:
@@ -69,7 +69,7 @@ def reasoning_block(reasoning: Reasoning, seals: Seals) -> Json | None:
 
 
 def tells_reasoning(request: Request) -> bool:
-    """Whether the caller expects blocks of reasoning: it enabled thinking, or it returns them in a loop of tool calls.
+    """Return whether the caller expects blocks of reasoning: it enabled thinking, or returns them between tool calls.
 
     Others would take the first block for the answer's text, and some targets think by default.
     """
@@ -91,7 +91,7 @@ def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:
 
 
 def usage_of(tokens: Tokens | None, details: UsageDetails, context: AnswerContext) -> Json:
-    """The usage of a complete answer.
+    """Return the usage of a complete answer.
 
     A caller that asked for a thread is told that another model wrote the answer. By the vendor's rule no thread has it
     then, so the caller sends the whole conversation again, as SDKs do.
@@ -99,19 +99,19 @@ def usage_of(tokens: Tokens | None, details: UsageDetails, context: AnswerContex
     usage = usage_member(tokens, details)
     if "thread" not in context.request.echo:
         return usage
-    written = {name: count for name, count in usage.items() if name != "output_tokens_details"}
-    return usage | {"iterations": [written | {"type": "fallback_message", "model": context.slug}]}
+    figures = {name: count for name, count in usage.items() if name != "output_tokens_details"}
+    return usage | {"iterations": [figures | {"type": "fallback_message", "model": context.slug}]}
 
 
 def usage_member(tokens: Tokens | None, details: UsageDetails) -> Json:
-    """`input_tokens` excludes what caches gave and took."""
-    known = tokens or Tokens()
-    written = min(details.cache_write_tokens, known.input - known.cached_input)
+    """Return the usage. `input_tokens` excludes what caches gave and took."""
+    figures = tokens or Tokens()
+    cache_write = min(details.cache_write_tokens, figures.input - figures.cached_input)
     usage: Json = {
-        "input_tokens": known.input - known.cached_input - written,
-        "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": known.cached_input,
-        "output_tokens": known.output,
+        "input_tokens": figures.input - figures.cached_input - cache_write,
+        "cache_creation_input_tokens": cache_write,
+        "cache_read_input_tokens": figures.cached_input,
+        "output_tokens": figures.output,
     }
     if details.reasoning_tokens:
         usage["output_tokens_details"] = {"thinking_tokens": details.reasoning_tokens}

@@ -38,18 +38,18 @@ def note_unread(block: Json, number: int, left_out: LeftOut) -> None:
 
 
 def details_in(holder: Json, earlier: UsageDetails) -> UsageDetails:
-    """The details of the usage in a body or an event; `earlier` ones hold where it does not repeat them."""
+    """Read the details of the usage in a body or an event; `earlier` ones hold where it does not repeat them."""
     usage = object_in(holder, "usage")
-    written = integer_in(usage, "cache_creation_input_tokens")
+    cache_write = integer_in(usage, "cache_creation_input_tokens")
     thought = integer_in(object_in(usage, "output_tokens_details"), "thinking_tokens")
     return UsageDetails(
         earlier.reasoning_tokens if thought is None else thought,
-        earlier.cache_write_tokens if written is None else written,
+        earlier.cache_write_tokens if cache_write is None else cache_write,
     )
 
 
 def refusal_in(holder: Json) -> Refusal | None:
-    """Why the model refused, in its vendor's words. `holder`: a body, or the delta of a `message_delta`."""
+    """Return the model's refusal, in its vendor's words. `holder`: a body, or the delta of a `message_delta`."""
     explanation = text_in(object_in(holder, "stop_details"), "explanation")
     return Refusal(explanation) if explanation else None
 

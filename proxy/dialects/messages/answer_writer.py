@@ -21,11 +21,11 @@ from proxy.dialects.middle.sealing import Seals
 
 
 def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) -> Json:
-    """The message. `tokens`: the reported usage; without a report, all figures are 0."""
+    """Write the message. `tokens`: the reported usage; without a report, all figures are 0."""
     name = message_id(answer.id, answer.created_s or context.created_s)
     content: list[Json] = []
     calls = 0
-    told = tells_reasoning(context.request)
+    shows_reasoning = tells_reasoning(context.request)
     if answer.logprobs:
         context.left_out.add("logprobs")
     refusal = "".join(part.text for part in answer.parts if isinstance(part, Refusal))
@@ -33,7 +33,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
         if isinstance(part, ToolCall):
             content += _call(part, call_id(part.id, name, calls), context.seals)
             calls += 1
-        elif not isinstance(part, Reasoning) or told:
+        elif not isinstance(part, Reasoning) or shows_reasoning:
             content += _blocks(part, context.seals)
     return {
         "id": name,

@@ -79,14 +79,14 @@ def _image(block: Json, field: str) -> Image:
 
 def _document(block: Json, field: str) -> Document:
     _known(block, field, "source", "title", "context", citations=_OFF)
-    given = require_object(block.get("source"), f"{field}.source")
+    member = require_object(block.get("source"), f"{field}.source")
     path = f"{field}.source"
-    if given.get("type") == "content":
-        source = Source(PLAIN_TEXT, _joined(given, "content", path), "text/plain")
-    elif given.get("type") == "text":
-        source = Source(PLAIN_TEXT, require_text(given.get("data"), f"{path}.data"), "text/plain")
+    if member.get("type") == "content":
+        source = Source(PLAIN_TEXT, _joined(member, "content", path), "text/plain")
+    elif member.get("type") == "text":
+        source = Source(PLAIN_TEXT, require_text(member.get("data"), f"{path}.data"), "text/plain")
     else:
-        source = _source(given, path)
+        source = _source(member, path)
     document = Document(source)
     if block.get("title") is not None:
         document.title = require_text(block["title"], f"{field}.title")
@@ -153,20 +153,20 @@ def _reasoning(text: str, opaque: object, field: str, block: Json) -> Reasoning:
 
 def _tool_use(block: Json, field: str) -> ToolCall:
     _known(block, field, "id", "name", "input", caller=({"type": "direct"},))
-    given = require_object(block.get("input"), f"{field}.input")
+    arguments = require_object(block.get("input"), f"{field}.input")
     return ToolCall(
         require_text(block.get("id"), f"{field}.id"),
         require_text(block.get("name"), f"{field}.name"),
-        _arguments(given, f"{field}.input"),
+        _arguments(arguments, f"{field}.input"),
     )
 
 
-def _arguments(given: Json, field: str) -> str:
-    invalid = given.get(INVALID_JSON)
-    if len(given) == 1 and isinstance(invalid, str):
+def _arguments(arguments: Json, field: str) -> str:
+    invalid = arguments.get(INVALID_JSON)
+    if len(arguments) == 1 and isinstance(invalid, str):
         return invalid
     try:
-        return orjson.dumps(given).decode()
+        return orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
         raise UntranslatableError(field, "nested too deeply to be written anew") from None
 
@@ -183,7 +183,7 @@ def _tool_result(block: Json, field: str) -> ToolResult:
 
 
 _RESULT = "result"
-"""In place of a role: the content of a tool's result."""
+"""Key in place of a role, for the content of a tool's result."""
 _Readers = dict[str, Callable[[Json, str], TurnPart]]
 _MEDIA: _Readers = {"text": _text, "image": _image, "document": _document, "search_result": _search_result}
 _READERS: dict[str, _Readers] = {

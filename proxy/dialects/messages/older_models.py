@@ -1,4 +1,4 @@
-"""What models of the vendor lack that were released before a feature, by their names. Other models have it.
+"""Features that models of the vendor lack, by their names, if they were released before. Other models have them.
 
 Pure. The lists are closed: a model that is older than a feature does not gain it.
 """
@@ -19,7 +19,7 @@ def has_system_turns(model: str) -> bool:
 
 
 def has_adaptive_thinking(model: str) -> bool:
-    """Whether the model decides how much to think, guided by an effort."""
+    """Return whether the model decides how much to think, guided by an effort."""
     return _WITHOUT_ADAPTIVE_THINKING.search(model) is None
 
 

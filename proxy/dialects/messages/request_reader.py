@@ -185,14 +185,14 @@ def _tool(tool: Json, field: str) -> Tool:
     schema = require_object(tool.get("input_schema"), f"{field}.input_schema")
     if tool.get("input_examples"):
         schema = schema | {"examples": require_list(tool["input_examples"], f"{field}.input_examples")}
-    found = Tool(require_text(tool.get("name"), f"{field}.name"), schema=schema, field=field)
+    middle_tool = Tool(require_text(tool.get("name"), f"{field}.name"), schema=schema, field=field)
     if tool.get("description") is not None:
-        found.description = require_text(tool["description"], f"{field}.description")
+        middle_tool.description = require_text(tool["description"], f"{field}.description")
     if tool.get("strict") is not None:
-        found.strict = require_flag(tool["strict"], f"{field}.strict")
+        middle_tool.strict = require_flag(tool["strict"], f"{field}.strict")
     if tool.get("cache_control") is not None:
-        found.cache = require_object(tool["cache_control"], f"{field}.cache_control")
-    return found
+        middle_tool.cache = require_object(tool["cache_control"], f"{field}.cache_control")
+    return middle_tool
 
 
 def _read_choice(choice: Json, request: Request) -> None:
@@ -223,11 +223,11 @@ def _read_output(body: Json, request: Request) -> None:
     request.reasoning = _reasoning(require_object(body.get("thinking") or {}, "thinking"), effort)
 
 
-def _format(given: Json, field: str) -> OutputFormat:
-    if given.get("type") != "json_schema":
+def _format(member: Json, field: str) -> OutputFormat:
+    if member.get("type") != "json_schema":
         raise UntranslatableError(f"{field}.type")
-    require_known_members(given, field, frozenset(("type", "schema")), {})
-    schema = require_object(given.get("schema"), f"{field}.schema")
+    require_known_members(member, field, frozenset(("type", "schema")), {})
+    schema = require_object(member.get("schema"), f"{field}.schema")
     return OutputFormat(JSON_SCHEMA, schema, name="output", strict=True)
 
 

@@ -27,7 +27,7 @@ from proxy.dialects.vendor_rules.schemas import closed_schema
 DEFAULT_MAX_TOKENS = 4096
 """Messages requires a cap on output tokens; every model of that dialect accepts this one."""
 DEFAULT_THINKING_TOKENS = 12288
-"""Added to the default cap where the model decides how much to think: its thoughts count as output."""
+"""Tokens added to the default cap where the model decides how much to think: its thoughts count as output."""
 MAX_TEMPERATURE = 1
 MIN_TOP_P_THINKING = 0.95
 MAX_USER_CHARS = 256
@@ -61,7 +61,7 @@ def write_request(request: Request, model: str, provider: str) -> Json:
 
 def _refuse_what_is_missing(request: Request) -> None:
     sampling = request.sampling
-    for setting, given in (
+    for setting, is_set in (
         ("seed", sampling.seed is not None),
         ("frequency_penalty", sampling.frequency_penalty),
         ("presence_penalty", sampling.presence_penalty),
@@ -71,7 +71,7 @@ def _refuse_what_is_missing(request: Request) -> None:
         ("top_logprobs", sampling.top_logprobs),
         ("service_tier", request.service_tier is not None),
     ):
-        if given:
+        if is_set:
             raise request.refuse(setting)
 
 
@@ -95,9 +95,9 @@ def _sampling(request: Request) -> Json:
         raise request.refuse("temperature", f"the target of this slug takes 0 to {MAX_TEMPERATURE}")
     if not all(stop.strip() for stop in sampling.stop):
         raise request.refuse("stop", "the target of this slug takes no stop sequence of white space alone")
-    given = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
-    written = {name: value for name, value in given.items() if value is not None}
-    return written | ({"stop_sequences": sampling.stop} if sampling.stop else {})
+    settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
+    members = {name: value for name, value in settings.items() if value is not None}
+    return members | ({"stop_sequences": sampling.stop} if sampling.stop else {})
 
 
 def _thinking(request: Request, messages: list[Json], model: str) -> Json:

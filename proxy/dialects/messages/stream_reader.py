@@ -64,7 +64,7 @@ class MessagesStreamReader:
         """The last call."""
         self._call_is_open = False
         self._arguments = Gathered(self._budget)
-        """Of the last call."""
+        """Arguments of the last call."""
         self._thinking: Gathered | None = None
         """The text of the open block of thinking."""
         self._signature = Gathered(self._budget)
@@ -98,7 +98,7 @@ class MessagesStreamReader:
         return self._stopped({}) if self._reason else []
 
     def finished(self) -> list[Event]:
-        """Nothing: a finish is told at once."""
+        """Return nothing: a finish is told at once."""
         return []
 
     def _start(self, event: Json) -> list[Event]:
@@ -130,8 +130,8 @@ class MessagesStreamReader:
         self._call = call
         self._arguments = Gathered(self._budget)
         self._call_is_open = True
-        given = object_in(block, "input")  # some servers send the complete input here
-        delta = self._arguments_delta({"partial_json": orjson.dumps(given).decode()}) if given else []
+        arguments = object_in(block, "input")  # some servers send the complete input here
+        delta = self._arguments_delta({"partial_json": orjson.dumps(arguments).decode()}) if arguments else []
         return [call, *delta]
 
     def _delta(self, event: Json) -> list[Event]:
@@ -175,7 +175,7 @@ class MessagesStreamReader:
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
 
     def _call_ended(self) -> list[Event]:
-        """Empty arguments for a call that got no delta. Not gathered: they do not tell whether the call was cut off."""
+        """Give a call without a delta empty arguments. They are not gathered: the call may have been cut off."""
         is_empty = self._call_is_open and not self._arguments.text().strip()
         self._call_is_open = False
         return [ToolCallDelta(self._call.number, EMPTY_OBJECT)] if is_empty and self._call is not None else []
@@ -187,9 +187,9 @@ class MessagesStreamReader:
             self._reason = reason
             self._sequence = text_in(delta, "stop_sequence") or None
         self._details = details_in(event, self._details)
-        seen: list[Event] = [DetailsSeen(self._details)]
+        events: list[Event] = [DetailsSeen(self._details)]
         refusal = refusal_in(delta)
-        return seen if refusal is None else [*seen, RefusalDelta(refusal.text)]
+        return events if refusal is None else [*events, RefusalDelta(refusal.text)]
 
     def _stopped(self, event: Json) -> list[Event]:
         parts: list[AnswerPart] = []

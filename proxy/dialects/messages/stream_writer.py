@@ -71,19 +71,19 @@ class MessagesStreamWriter:
         """Empty until `message_start` was written."""
         self._open = _NONE
         self._index = -1
-        """Of the open block, or of the last one."""
+        """Index of the open block, or of the last one."""
         self._prefix = b""
         """A delta of the open block, up to its text."""
         self._calls = 0
         self._details = UsageDetails()
         self._stop: Stop | None = None
-        told = tells_reasoning(context.request)
+        shows_reasoning = tells_reasoning(context.request)
         self._writers: dict[type[Any], Callable[[Any], bytes]] = {
             Started: self._started,
             TextDelta: self._text,
             RefusalDelta: self._refusal,
-            ReasoningDelta: self._reasoning if told else _left_out,
-            ReasoningEnded: self._reasoning_ended if told else _left_out,
+            ReasoningDelta: self._reasoning if shows_reasoning else _left_out,
+            ReasoningEnded: self._reasoning_ended if shows_reasoning else _left_out,
             ToolCallStarted: self._call_started,
             ToolCallDelta: self._call_delta,
             PartEnded: self._part_ended,
@@ -103,7 +103,7 @@ class MessagesStreamWriter:
         return self._message_delta(None)
 
     def closing(self, tokens: Tokens | None) -> bytes:
-        """Called after `Stopped`. The `message_delta` comes again if `finish` wrote it: each repeats the last one."""
+        """Return the end, after `Stopped`. Repeats a `message_delta` of `finish`: each one replaces the last."""
         return self._close() + self._message_delta(tokens) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
     def _message_delta(self, tokens: Tokens | None) -> bytes:
@@ -136,21 +136,21 @@ class MessagesStreamWriter:
             return b""
         if event.logprobs:
             self._context.left_out.add("logprobs")
-        begun = b"" if self._open == _TEXT else self._begin(_TEXT, {"type": "text", "text": ""})
-        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+        opening = b"" if self._open == _TEXT else self._begin(_TEXT, {"type": "text", "text": ""})
+        return opening + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 
     def _refusal(self, event: RefusalDelta) -> bytes:
         if not event.text:
             return b""
         self._refusal_text.add(event.text)
-        begun = b"" if self._open == _REFUSAL else self._begin(_REFUSAL, {"type": "text", "text": ""})
-        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+        opening = b"" if self._open == _REFUSAL else self._begin(_REFUSAL, {"type": "text", "text": ""})
+        return opening + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 
     def _reasoning(self, event: ReasoningDelta) -> bytes:
         if not event.text:
             return b""
-        begun = b"" if self._open == _THINKING else self._begin_thinking()
-        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+        opening = b"" if self._open == _THINKING else self._begin_thinking()
+        return opening + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 
     def _reasoning_ended(self, event: ReasoningEnded) -> bytes:
         block = reasoning_block(event.reasoning, self._context.seals)
@@ -158,19 +158,19 @@ class MessagesStreamWriter:
             return self._close()
         if block["type"] == "redacted_thinking" and self._open != _THINKING:
             return self._begin(_NONE, block) + self._end()
-        shown = b"" if self._open == _THINKING else self._begin_thinking()
-        if shown and block.get("thinking"):
-            shown += self._prefix + orjson.dumps(block["thinking"]) + _DELTA_ENDS
+        opening = b"" if self._open == _THINKING else self._begin_thinking()
+        if opening and block.get("thinking"):
+            opening += self._prefix + orjson.dumps(block["thinking"]) + _DELTA_ENDS
         signature = block.get("signature") or block.get("data") or ""
-        return shown + _delta(self._index, {"type": "signature_delta", "signature": signature}) + self._close()
+        return opening + _delta(self._index, {"type": "signature_delta", "signature": signature}) + self._close()
 
     def _call_started(self, event: ToolCallStarted) -> bytes:
         written_id = call_id(event.id, self._message_id, self._calls)
         self._calls += 1
-        kept = b""
+        extra = b""
         if event.extra:
-            kept = self._begin(_NONE, extra_block(written_id, event.extra, self._context.seals)) + self._end()
-        return kept + self._begin(_CALL, {"type": "tool_use", "id": written_id, "name": event.name, "input": {}})
+            extra = self._begin(_NONE, extra_block(written_id, event.extra, self._context.seals)) + self._end()
+        return extra + self._begin(_CALL, {"type": "tool_use", "id": written_id, "name": event.name, "input": {}})
 
     def _call_delta(self, event: ToolCallDelta) -> bytes:
         if not event.text or self._open != _CALL:
@@ -196,13 +196,13 @@ class MessagesStreamWriter:
 
     def _begin(self, kind: int, block: Json) -> bytes:
         """Open the next block, after closing the open one. Writes `message_start` if the vendor did not begin."""
-        begun = b"" if self._message_id else self._started(Started(""))
-        begun += self._close()
+        opening = b"" if self._message_id else self._started(Started(""))
+        opening += self._close()
         self._open = kind
         self._index += 1
         if kind != _NONE:
             self._prefix = _delta_prefix(self._index, kind)
-        return begun + _event({"type": "content_block_start", "index": self._index, "content_block": block})
+        return opening + _event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _close(self) -> bytes:
         return b"" if self._open == _NONE else self._end()

@@ -9,9 +9,9 @@ from collections import deque
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def accepted_id(given: str) -> str:
-    """`given` with `_` in place of other characters; may be empty."""
-    return _OTHER.sub("_", given)
+def accepted_id(id: str) -> str:
+    """Return `id` with `_` in place of other characters; may be empty."""
+    return _OTHER.sub("_", id)
 
 
 class ToolIds:
@@ -22,25 +22,25 @@ class ToolIds:
     def __init__(self) -> None:
         self._used: set[str] = set()
         self._repeated: dict[str, int] = {}
-        """How many calls had an id, by the id as Messages accepts it."""
+        """Number of calls that had an id, by the id as Messages accepts it."""
         self._latest: dict[str, str] = {}
         self._waiting: dict[str, deque[str]] = {}
         """Calls that have no result yet, by the id that the caller gave."""
 
-    def of_call(self, given: str) -> str:
-        name = accepted_id(given) or f"call_{len(self._used)}"
-        written = name
+    def of_call(self, id: str) -> str:
+        name = accepted_id(id) or f"call_{len(self._used)}"
+        unique_id = name
         number = self._repeated.get(name, 1)
-        while written in self._used:
+        while unique_id in self._used:
             number += 1
-            written = f"{name}_{number}"
+            unique_id = f"{name}_{number}"
         self._repeated[name] = number
-        self._used.add(written)
-        self._latest[given] = written
-        self._waiting.setdefault(given, deque()).append(written)
-        return written
+        self._used.add(unique_id)
+        self._latest[id] = unique_id
+        self._waiting.setdefault(id, deque()).append(unique_id)
+        return unique_id
 
-    def of_result(self, given: str) -> str:
-        if waiting := self._waiting.get(given):
-            return waiting.popleft()
-        return self._latest.get(given) or accepted_id(given) or "call_0"
+    def of_result(self, id: str) -> str:
+        if queue := self._waiting.get(id):
+            return queue.popleft()
+        return self._latest.get(id) or accepted_id(id) or "call_0"

@@ -9,21 +9,21 @@ _CHOICES = {AUTO: "auto", REQUIRED: "any", NONE: "none", NAMED: "tool"}
 
 
 def write_tool(tool: Tool) -> Json:
-    """A function. A custom tool becomes one whose only argument is the plain input."""
+    """Write a function. A custom tool becomes one whose only argument is the plain input."""
     description = tool.description
     schema = _object_schema(tool.schema)
     if tool.custom is not None:
         description = _described(tool)
         schema = INPUT_SCHEMA
-    written: Json = {"name": tool.name}
+    function: Json = {"name": tool.name}
     if description is not None:
-        written["description"] = description
-    written["input_schema"] = schema
+        function["description"] = description
+    function["input_schema"] = schema
     if tool.strict is not None:
-        written["strict"] = tool.strict
+        function["strict"] = tool.strict
     if tool.cache is not None:
-        written["cache_control"] = tool.cache
-    return written
+        function["cache_control"] = tool.cache
+    return function
 
 
 INPUT_SCHEMA: Json = {
@@ -47,19 +47,19 @@ def _described(tool: Tool) -> str | None:
 
 
 def write_choice(request: Request) -> Json | None:
-    """The member `tool_choice`; None to leave it out."""
+    """Return the member `tool_choice`; None to leave it out."""
     choice = request.tool_choice
     single = request.parallel_tool_calls is False
     if not request.tools and (choice is None or choice.kind in (AUTO, NONE)):
         return None
     if choice is None:
         return {"type": "auto", "disable_parallel_tool_use": True} if single else None
-    written: Json = {"type": _CHOICES[choice.kind]}
+    member: Json = {"type": _CHOICES[choice.kind]}
     if choice.kind == NAMED:
-        written["name"] = choice.name
+        member["name"] = choice.name
     if single and choice.kind != NONE:
-        written["disable_parallel_tool_use"] = True
-    return written
+        member["disable_parallel_tool_use"] = True
+    return member
 
 
 def _object_schema(schema: Json | None) -> Json:

@@ -84,16 +84,16 @@ class TurnWriter:
     def _blocks(self, parts: Sequence[TurnPart]) -> list[Json]:
         blocks: list[Json] = []
         for part in parts:
-            written = self._writers[type(part)](part)
-            if part.cache is not None and written and "thinking" not in written[-1]["type"]:
-                written[-1]["cache_control"] = part.cache
-            blocks += written
+            entries = self._writers[type(part)](part)
+            if part.cache is not None and entries and "thinking" not in entries[-1]["type"]:
+                entries[-1]["cache_control"] = part.cache
+            blocks += entries
         return blocks
 
     def _tool_call(self, call: ToolCall) -> list[Json]:
-        given = {"input": call.arguments} if call.custom else input_of(call.arguments)
+        arguments = {"input": call.arguments} if call.custom else input_of(call.arguments)
         name = accepted_id(call.name)  # past calls may be of tools that are no longer offered
-        return [{"type": "tool_use", "id": self._ids.of_call(call.id), "name": name, "input": given}]
+        return [{"type": "tool_use", "id": self._ids.of_call(call.id), "name": name, "input": arguments}]
 
     def _tool_result(self, result: ToolResult) -> list[Json]:
         block: Json = {"type": "tool_result", "tool_use_id": self._ids.of_result(result.call_id)}
@@ -117,7 +117,7 @@ def _add(messages: list[Json], role: str, blocks: list[Json]) -> None:
 
 
 def has_open_tool_loop(messages: list[Json]) -> bool:
-    """Whether the turn that goes on called tools without having begun with this vendor's reasoning."""
+    """Return whether the turn that goes on called tools without having begun with this vendor's reasoning."""
     for message in reversed(messages):
         content = message["content"]
         kinds = [block["type"] for block in content] if isinstance(content, list) else ["text"]
@@ -157,7 +157,7 @@ def _results_first(blocks: list[Json]) -> list[Json]:
 
 
 def _strip_prefill(messages: list[Json]) -> None:
-    """Messages refuses an assistant's beginning that ends in white space."""
+    """Strip the white space at the end of an assistant's beginning: Messages refuses it."""
     if not messages or messages[-1]["role"] != ASSISTANT:
         return
     content = messages[-1]["content"]
@@ -178,12 +178,12 @@ def _image(image: Image) -> list[Json]:
 def _document(document: Document) -> list[Json]:
     source = document.source
     if source.kind == PLAIN_TEXT:
-        written: Json = {"type": "text", "media_type": _PLAIN, "data": source.data}
+        member: Json = {"type": "text", "media_type": _PLAIN, "data": source.data}
     elif source.kind != URL and source.media_type != _PDF:
         raise UntranslatableError(document.field, "the target of this slug reads PDF and plain text only")
     else:
-        written = _source(source)
-    block: Json = {"type": "document", "source": written}
+        member = _source(source)
+    block: Json = {"type": "document", "source": member}
     if document.title:
         block["title"] = document.title
     if document.context:

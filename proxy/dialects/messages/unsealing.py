@@ -27,7 +27,7 @@ def native_reasoning(native: Json) -> Json | None:
 
 
 def without_sealed(body: Json, seals: Seals) -> Json:
-    """`body` with this dialect's own blocks unsealed and the sealed blocks of others removed.
+    """Return `body` with this dialect's own blocks unsealed and the sealed blocks of others removed.
 
     A message that would be left empty is removed; the vendor merges its neighbours. `thinking` is removed where the
     vendor would miss a block: after tool calls that began with one of another dialect. Changes nothing in place.
@@ -35,12 +35,12 @@ def without_sealed(body: Json, seals: Seals) -> Json:
     messages = body.get("messages")
     if not isinstance(messages, list):
         return body
-    kept: list[object] = []
+    turns: list[object] = []
     for place, message in enumerate(messages):
-        kept += _unsealed(message, f"messages.{place}.content", seals)
-    freed = body | {"messages": kept}
+        turns += _unsealed(message, f"messages.{place}.content", seals)
+    freed = body | {"messages": turns}
     thinks = text_in(object_in(body, "thinking"), "type") in ("enabled", "adaptive")
-    return _without_thinking(freed) if thinks and kept != messages and _misses_thinking(kept) else freed
+    return _without_thinking(freed) if thinks and turns != messages and _misses_thinking(turns) else freed
 
 
 def _unsealed(message: object, field: str, seals: Seals) -> Iterator[object]:
@@ -73,7 +73,7 @@ def _seal_of(block: object) -> str:
 
 
 def _misses_thinking(messages: list[object]) -> bool:
-    """Whether the vendor would refuse to think. Messages of another form are left to it."""
+    """Return whether the vendor would refuse to think. Messages of another form are left to it."""
     turns: list[Json] = []
     for message in messages:
         blocks = [{"type": text_in(block, "type")} for block in objects_in(message, "content")]
@@ -82,9 +82,9 @@ def _misses_thinking(messages: list[object]) -> bool:
 
 
 def _without_thinking(body: Json) -> Json:
-    """`body` without `thinking` and the edits that need it."""
-    kept = {name: value for name, value in body.items() if name not in ("thinking", "context_management")}
+    """Return `body` without `thinking` and the edits that need it."""
+    members = {name: value for name, value in body.items() if name not in ("thinking", "context_management")}
     management = object_in(body, "context_management")
     edits = objects_in(management, "edits")
-    left = [edit for edit in edits if not text_in(edit, "type").startswith(_CLEARS_THINKING)]
-    return kept | ({"context_management": management | {"edits": left}} if left else {})
+    others = [edit for edit in edits if not text_in(edit, "type").startswith(_CLEARS_THINKING)]
+    return members | ({"context_management": management | {"edits": others}} if others else {})

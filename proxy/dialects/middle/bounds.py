@@ -13,7 +13,7 @@ from proxy.errors import UntranslatableError
 from proxy.records.messages import Received
 
 MAX_TOOLS = 2_000
-"""No vendor takes more than some hundred."""
+"""Most tools of a call. No vendor takes more than some hundred."""
 MAX_CONTAINERS = 25_000
 """Objects and lists. The most expensive ones take 6 µs each."""
 

@@ -65,7 +65,7 @@ class GatheredAnswer:
     """Gathers the events of a stream for a caller who gets the answer whole. Nothing is written before `end`."""
 
     __slots__ = (
-        *("_budget", "_calls", "_context", "_details", "_failure", "_heard", "_is_open", "_logprobs", "_parts"),
+        *("_budget", "_caller", "_calls", "_context", "_details", "_failure", "_is_open", "_logprobs", "_parts"),
         *("_started", "_stopped", "_texts", "unknown_stop"),
     )
     streams = False

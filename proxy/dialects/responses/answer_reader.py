@@ -59,7 +59,7 @@ def item_parts(item: Json) -> list[AnswerPart]:
 
 
 def response_stop(response: Json, parts: list[AnswerPart]) -> Stop:
-    """Why this response ended. `parts`: its output."""
+    """Return why this response ended. `parts`: its output."""
     status = text_in(response, "status")
     if status in UNFINISHED:
         return stop_with(status, parts)
@@ -83,7 +83,7 @@ def created_s(response: Json) -> int:
 
 
 def reasoning_of(item: Json) -> Reasoning:
-    """Without encrypted content there is nothing to return: the vendor keeps no items for the gateway."""
+    """Read a reasoning item. Without encrypted content nothing can be returned later: the vendor keeps no items."""
     native = native_item(item) if text_in(item, "encrypted_content") else None
     return Reasoning(reasoning_text(item), RESPONSES if native else "", native)
 

@@ -50,7 +50,7 @@ _SETTINGS: Json = {
     "truncation": "disabled",
     "usage": None,
 }
-"""What an answer says of settings that its request left out."""
+"""Settings in an answer whose request left them out."""
 _INCOMPLETE_REASONS = {MAX_TOKENS: "max_output_tokens", CONTEXT_FULL: "max_output_tokens", REFUSED: "content_filter"}
 
 
@@ -62,7 +62,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
 
 
 def incomplete_reason(stop: str, *, refused: bool) -> str:
-    """Why an answer is incomplete; empty if it is complete. `refused`: it holds the model's own refusal."""
+    """Return why an answer is incomplete; empty if it is complete. `refused`: it holds the model's own refusal."""
     return "" if stop == REFUSED and refused else _INCOMPLETE_REASONS.get(stop, "")
 
 
@@ -85,14 +85,14 @@ def begun_response(id: str, created_s: int, context: AnswerContext) -> Json:
     }
 
 
-def ended_members(reason: str, output: list[Json], used: Json | None) -> Json:
-    """The members that the end of an answer changes. `reason`: why it is incomplete, if it is."""
+def ended_members(reason: str, output: list[Json], usage: Json | None) -> Json:
+    """Return the members that the end of an answer changes. `reason`: why it is incomplete, if it is."""
     status = INCOMPLETE if reason else COMPLETED
     return {
         "status": status,
         "incomplete_details": {"reason": reason} if reason else None,
         "output": output,
-        "usage": used,
+        "usage": usage,
     }
 
 
@@ -118,16 +118,16 @@ def _tool(tool: Json) -> Json:
 
 
 def _output(answer: Answer, context: AnswerContext, status: str) -> list[Json]:
-    """The items. The texts between two other parts are one message; only the last item can be incomplete."""
+    """Return the items. The texts between two other parts are one message; only the last item can be incomplete."""
     calls = CallItems(context.request.tools)
     ids = item_ids(answer.id, answer.created_s or context.created_s)
     logprobs = with_bytes(answer.logprobs)
     output: list[Json] = []
     parts = [as_shown(part, context.request) if isinstance(part, Reasoning) else part for part in answer.parts]
-    groups = [(said, list(group)) for said, group in groupby(parts, lambda part: isinstance(part, Text | Refusal))]
-    for number, (said, group) in enumerate(groups):
+    groups = [(text, list(group)) for text, group in groupby(parts, lambda part: isinstance(part, Text | Refusal))]
+    for number, (text, group) in enumerate(groups):
         last = status if number == len(groups) - 1 else COMPLETED
-        if said:
+        if text:
             content, logprobs = _content(group, logprobs)
             output.append(message_item(ids.of("msg", len(output)), content, last))
         else:

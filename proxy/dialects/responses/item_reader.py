@@ -69,7 +69,7 @@ def read_items(items: list[tuple[Json, str]]) -> list[Turn]:
 
 
 def _add_part(role: str, part: TurnPart, field: str, turns: list[Turn]) -> None:
-    """Calls and reasoning join the assistant's turn; results join the results before them."""
+    """Add a part to its turn: calls and reasoning to the assistant's, results to the results before them."""
     last = turns[-1] if turns else None
     if last is None or last.role != role or (role == USER and not isinstance(last.parts[-1], ToolResult)):
         last = Turn(role, [], field=field)
@@ -149,8 +149,8 @@ def _audio(part: Json, field: str) -> Audio:
 
 
 def _source(url: str, field: str) -> Source:
-    if (found := media_and_data(url)) is not None:
-        media, encoded = found
+    if (inline := media_and_data(url)) is not None:
+        media, encoded = inline
         return Source(BASE64, encoded, media)
     if not url.startswith(("https://", "http://")):
         raise UntranslatableError(field, "must be an http URL or base64 data")
@@ -203,9 +203,9 @@ def reasoning_text(item: Json) -> str:
 
 
 def native_item(item: Json) -> Json:
-    """What the vendor must get back of a reasoning item."""
-    kept = {name: item[name] for name in ("type", "id", "summary", "content", "encrypted_content") if item.get(name)}
-    return {"summary": []} | kept
+    """Return what the vendor must get back of a reasoning item."""
+    members = {name: item[name] for name in ("type", "id", "summary", "content", "encrypted_content") if item.get(name)}
+    return {"summary": []} | members
 
 
 def _texts(value: object) -> list[Json]:

@@ -48,11 +48,11 @@ def write_items(turns: list[Turn], *, developer: bool) -> list[Json]:
     return items
 
 
-def call_id(given: str) -> str:
-    """A call's id in the form that the dialect takes; the same for a call and its result."""
-    if len(given) <= MAX_CALL_ID_CHARS:
-        return given
-    return f"call_{sha256(given.encode()).hexdigest()[:40]}"
+def call_id(vendor_id: str) -> str:
+    """Return a call's id in the form that the dialect takes; the same for a call and its result."""
+    if len(vendor_id) <= MAX_CALL_ID_CHARS:
+        return vendor_id
+    return f"call_{sha256(vendor_id.encode()).hexdigest()[:40]}"
 
 
 def _kind(part: TurnPart) -> str:

@@ -43,10 +43,10 @@ class Frames:
         self._number += 1
 
     def take(self) -> bytes:
-        """The frames since the last call."""
-        written = self._written[0] if len(self._written) == 1 else b"".join(self._written)
+        """Return the frames since the last call."""
+        frames = self._written[0] if len(self._written) == 1 else b"".join(self._written)
         self._written.clear()
-        return written
+        return frames
 
 
 def delta_opening(kind: str, place: Json) -> bytes:
@@ -87,7 +87,7 @@ class OpenMessage:
         self._logprobs: list[Json] = []
         self._opening = b""
         self.ended = False
-        """Whether the open part is complete. It is closed by what follows, which says whether the item is."""
+        """True if the open part is complete. It is closed by what follows, which says whether the item is complete."""
         frames.add("response.output_item.added", {"output_index": index, "item": message_item(id, [], IN_PROGRESS)})
 
     def text(self, text: str, logprobs: list[Json]) -> None:
@@ -136,8 +136,8 @@ class OpenMessage:
             self._frames.add("response.refusal.done", place | {"refusal": text})
         else:
             part = text_part(text, self._logprobs)
-            done = {"text": text, "logprobs": without_bytes(self._logprobs)}
-            self._frames.add("response.output_text.done", place | done)
+            members = {"text": text, "logprobs": without_bytes(self._logprobs)}
+            self._frames.add("response.output_text.done", place | members)
         self._frames.add("response.content_part.done", place | {"part": part})
         self._content.append(part)
         self._kind = ""

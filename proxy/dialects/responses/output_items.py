@@ -69,7 +69,7 @@ def sealed_block(reasoning: Reasoning, seals: Seals) -> str:
 
 
 def as_shown(reasoning: Reasoning, request: Request) -> Reasoning:
-    """Without its text, unless the caller asked for summaries: this dialect shows none by default."""
+    """Drop the text of reasoning, unless the caller asked for summaries: this dialect shows none by default."""
     return reasoning if shows_summaries(request) else Reasoning("", reasoning.dialect, reasoning.native)
 
 
@@ -92,11 +92,11 @@ class CallItems:
         self._namespaced = {tool.name: tool.namespaced for tool in tools if tool.namespaced is not None}
 
     def is_custom(self, call: ToolCall) -> bool:
-        """Whether the caller knows it as a custom tool's; the target may have called a function."""
+        """Return whether the caller knows it as a custom tool's call; the target may have called a function."""
         return call.custom or call.name in self._custom
 
     def prefix(self, call: ToolCall) -> str:
-        """What the ids of such items begin with."""
+        """Return the beginning of such items' ids."""
         return "ctc" if self.is_custom(call) else "fc"
 
     def item(self, id: str, call: ToolCall, status: str) -> Json:
@@ -122,9 +122,9 @@ def custom_input(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def id_of_call(given: str, ids: ItemIds, index: int) -> str:
-    """The call's id as the caller gets it."""
-    return call_id(given) if given else ids.of("call", index)
+def id_of_call(vendor_id: str, ids: ItemIds, index: int) -> str:
+    """Return the call's id as the caller gets it."""
+    return call_id(vendor_id) if vendor_id else ids.of("call", index)
 
 
 def with_bytes(logprobs: list[Json] | None) -> list[Json]:

@@ -115,10 +115,10 @@ def _turns(body: Json, request: Request) -> list[Turn]:
     if body.get("instructions"):
         text = require_text(body["instructions"], "instructions")
         turns.append(Turn(SYSTEM, [Text(text, field="instructions")], field="instructions"))
-    given = body.get("input")
-    if isinstance(given, str):
-        return [*turns, Turn(USER, [Text(given, field="input")], field="input")]
-    if given is None:
+    value = body.get("input")
+    if isinstance(value, str):
+        return [*turns, Turn(USER, [Text(value, field="input")], field="input")]
+    if value is None:
         raise UntranslatableError("input", "is required")
     items = []
     for item, field in objects_at(body, "input", "input"):
@@ -198,11 +198,11 @@ def _output_format(form: Json) -> OutputFormat | None:
 def _read_reasoning(body: Json, request: Request) -> None:
     if body.get("reasoning") is None:
         return
-    given = require_object(body["reasoning"], "reasoning")
-    known = frozenset(("effort", "summary", "generate_summary", "context"))
-    require_known_members(given, "reasoning", known, {"mode": ("standard",)})
-    effort = given.get("effort")
-    visible = True if given.get("summary") or given.get("generate_summary") else None
+    settings = require_object(body["reasoning"], "reasoning")
+    names = frozenset(("effort", "summary", "generate_summary", "context"))
+    require_known_members(settings, "reasoning", names, {"mode": ("standard",)})
+    effort = settings.get("effort")
+    visible = True if settings.get("summary") or settings.get("generate_summary") else None
     if effort is None and visible is None:
         return
     request.fields["reasoning"] = "reasoning.effort" if effort is not None else "reasoning"

@@ -127,9 +127,9 @@ def _text(request: Request) -> Json:
 def _format(form: OutputFormat) -> Json:
     if form.kind != JSON_SCHEMA:
         return {"type": form.kind}
-    written: Json = {"type": JSON_SCHEMA, "name": form.name or DEFAULT_FORMAT_NAME, "schema": form.schema or {}}
+    members: Json = {"type": JSON_SCHEMA, "name": form.name or DEFAULT_FORMAT_NAME, "schema": form.schema or {}}
     more = {"description": form.description, "strict": form.strict}
-    return written | {name: value for name, value in more.items() if value is not None}
+    return members | {name: value for name, value in more.items() if value is not None}
 
 
 def _user(request: Request) -> Json:
@@ -142,7 +142,7 @@ def _user(request: Request) -> Json:
 
 
 def _reasoning(request: Request) -> Json:
-    """The settings; nothing where the caller said nothing, or where thinking is off by default in its dialect."""
+    """Return the settings; none where the caller said nothing, or where thinking is off by default in its dialect."""
     settings = request.reasoning
     if settings is None:
         return {}
@@ -152,8 +152,8 @@ def _reasoning(request: Request) -> Json:
     effort = _effort(settings)
     if effort == "max" and not said_by_effort:
         effort = "xhigh"
-    written = {"effort": effort} if effort else {}
-    return written if settings.visible is False else written | {"summary": "auto"}
+    members = {"effort": effort} if effort else {}
+    return members if settings.visible is False else members | {"summary": "auto"}
 
 
 def _effort(settings: ReasoningSettings) -> str | None:

@@ -94,11 +94,11 @@ class ResponsesStreamReader:
         return event | {"output_index": self._places[id]}
 
     def done_received(self) -> list[Event]:
-        """Nothing: a Responses stream ends with an event of its own."""
+        """Return nothing: a Responses stream ends with an event of its own."""
         return []
 
     def finished(self) -> list[Event]:
-        """Nothing: a finish is told at once."""
+        """Return nothing: a finish is told at once."""
         return []
 
     def _text(self, event: Json) -> list[Event]:
@@ -170,8 +170,8 @@ class ResponsesStreamReader:
             return []
         number = self._calls.setdefault(_item(event), len(self._calls))
         call = call_of(item)
-        started: list[Event] = [ToolCallStarted(number, call.id, call.name, call.custom)]
-        return started + self._arguments(event, call.arguments)
+        events: list[Event] = [ToolCallStarted(number, call.id, call.name, call.custom)]
+        return events + self._arguments(event, call.arguments)
 
     def _arguments_delta(self, event: Json) -> list[Event]:
         return self._arguments(event, text_in(event, "delta"))
@@ -244,14 +244,14 @@ class ResponsesStreamReader:
     def _ended(self, event: Json) -> list[Event]:
         response = object_in(event, "response")
         output = objects_in(response, "output")
-        begun = [] if self._seen or self._calls else self._begin(event)
+        opening = [] if self._seen or self._calls else self._begin(event)
         rest = [
-            told
+            each
             for place, item in self._untold(output)
-            for told in self._item_done({"output_index": place, "item": item})
+            for each in self._item_done({"output_index": place, "item": item})
         ]
         parts = [part for item in output for part in item_parts(item)] or self._parts
-        return [*begun, *rest, DetailsSeen(usage_details(response)), Stopped(response_stop(response, parts))]
+        return [*opening, *rest, DetailsSeen(usage_details(response)), Stopped(response_stop(response, parts))]
 
     def _untold(self, output: list[Json]) -> Iterator[tuple[int, Json]]:
         """The items of a whole answer that no event before told, with their places.

@@ -122,12 +122,12 @@ class ResponsesStreamWriter:
             item.text(event.text)
 
     def _reasoning_ended(self, event: ReasoningEnded) -> None:
-        given = event.reasoning
+        reasoning = event.reasoning
         is_new = not isinstance(self._open, OpenReasoning) or self._open.ended
         item = self._reasoning_item()
-        if is_new and given.text and self._shows_summaries:
-            item.text(given.text)
-        item.sealed = sealed_block(given, self._context.seals)
+        if is_new and reasoning.text and self._shows_summaries:
+            item.text(reasoning.text)
+        item.sealed = sealed_block(reasoning, self._context.seals)
         item.ended = True
 
     def _call_started(self, event: ToolCallStarted) -> None:

@@ -6,7 +6,7 @@ Pure. The answer's writer splits them again by `Tool.namespaced`.
 from hashlib import sha256
 
 MAX_NAME_CHARS = 64
-"""Of a function's name at every vendor."""
+"""The longest name of a function at every vendor."""
 
 
 def joined_name(namespace: str, name: str) -> str:

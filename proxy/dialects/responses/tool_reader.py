@@ -25,7 +25,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "async": (False,),
     "defer_loading": (False, True),
 }
-"""Without a tool search, all tools are loaded at once."""
+"""Members that request nothing. Without a tool search, all tools are loaded at once."""
 _FUNCTION = frozenset(("type", "name", "description", "parameters", "strict", "output_schema"))
 _CUSTOM = frozenset(("type", "name", "description", "format"))
 _NAMESPACE = frozenset(("type", "name", "description", "tools"))
@@ -34,7 +34,7 @@ _LEFT_OUT = frozenset(("web_search", "web_search_2025_08_26", "tool_search"))
 _CHOICES = {"auto": AUTO, "none": NONE, "required": REQUIRED}
 _NAMED_TYPES = ("function", "custom")
 MAX_NAMESPACE_CHARS = 256
-"""Of a namespace's name, which stands in the name of each of its tools."""
+"""The longest name of a namespace, which stands in the name of each of its tools."""
 
 
 def read_tools(holder: Json, field: str, request: Request) -> None:
@@ -54,13 +54,13 @@ def read_tools(holder: Json, field: str, request: Request) -> None:
 def read_tool_choice(choice: object, request: Request) -> ToolChoice:
     if isinstance(choice, str):
         return ToolChoice(require_choice(choice, "tool_choice", _CHOICES))
-    chosen = require_object(choice, "tool_choice")
-    if chosen.get("type") == "allowed_tools":
-        return _allowed(chosen, request)
-    if chosen.get("type") not in _NAMED_TYPES:
+    entry = require_object(choice, "tool_choice")
+    if entry.get("type") == "allowed_tools":
+        return _allowed(entry, request)
+    if entry.get("type") not in _NAMED_TYPES:
         raise UntranslatableError("tool_choice.type")
-    require_known_members(chosen, "tool_choice", frozenset(("type", "name")), {})
-    return ToolChoice(NAMED, require_text(chosen.get("name"), "tool_choice.name"))
+    require_known_members(entry, "tool_choice", frozenset(("type", "name")), {})
+    return ToolChoice(NAMED, require_text(entry.get("name"), "tool_choice.name"))
 
 
 def _tool(tool: Json, field: str) -> Tool:
@@ -95,10 +95,10 @@ def _read_namespace(space: Json, field: str, tools: list[Tool]) -> None:
         tools.append(tool)
 
 
-def _allowed(chosen: Json, request: Request) -> ToolChoice:
-    """The mode of a choice that allows all tools; to allow only some of them, other dialects have nothing."""
-    entries = require_list(chosen.get("tools"), "tool_choice.tools")
+def _allowed(choice: Json, request: Request) -> ToolChoice:
+    """Return the mode of a choice that allows all tools; to allow only some of them, other dialects have nothing."""
+    entries = require_list(choice.get("tools"), "tool_choice.tools")
     names = {text_in(entry, "name") for entry in entries}
     if names != {tool.name for tool in request.tools}:
         raise UntranslatableError("tool_choice.tools")
-    return ToolChoice(require_choice(chosen.get("mode"), "tool_choice.mode", {"auto": AUTO, "required": REQUIRED}))
+    return ToolChoice(require_choice(choice.get("mode"), "tool_choice.mode", {"auto": AUTO, "required": REQUIRED}))

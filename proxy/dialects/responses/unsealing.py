@@ -12,26 +12,26 @@ from proxy.dialects.middle.sealing import MARK, Seals
 
 
 def native_reasoning(native: Json) -> Json | None:
-    """The members of an opened item that a vendor of this dialect may get back; None if it is no reasoning."""
+    """Return the members of an opened item that a vendor of this dialect may get back; None if it is no reasoning."""
     if native.get("type") != "reasoning":
         return None
-    kept: Json = {name: native[name] for name in ("id", "encrypted_content") if isinstance(native.get(name), str)}
-    kept |= {name: objects_in(native, name) for name in ("summary", "content") if native.get(name)}
-    return {"type": "reasoning", "summary": []} | kept
+    members: Json = {name: native[name] for name in ("id", "encrypted_content") if isinstance(native.get(name), str)}
+    members |= {name: objects_in(native, name) for name in ("summary", "content") if native.get(name)}
+    return {"type": "reasoning", "summary": []} | members
 
 
 def without_sealed(body: Json, seals: Seals) -> Json:
-    """`body` with this dialect's own reasoning items unsealed and the sealed items of others removed.
+    """Return `body` with this dialect's own reasoning items unsealed and the sealed items of others removed.
 
     Changes nothing in place.
     """
     items = body.get("input")
     if not isinstance(items, list):
         return body
-    kept: list[object] = []
+    native_items: list[object] = []
     for place, item in enumerate(items):
-        kept += _unsealed(item, f"input.{place}", seals)
-    return body | {"input": kept}
+        native_items += _unsealed(item, f"input.{place}", seals)
+    return body | {"input": native_items}
 
 
 def _unsealed(item: object, field: str, seals: Seals) -> Iterator[object]:

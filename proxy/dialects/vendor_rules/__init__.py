@@ -1,4 +1,4 @@
-"""What vendors accept of a translated call in any dialect: order, names, media types and schemas.
+"""Rules of vendors for translated calls in any dialect: order, names, media types and schemas.
 
 Pure. Works on the model in the middle, so that each rule is met once and not in each reader or writer.
 """

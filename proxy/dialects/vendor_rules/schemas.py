@@ -34,7 +34,7 @@ def closed_schema(schema: Json, field: str) -> Json:
 
 
 def allows_only_required_members(schema: Json) -> bool:
-    """Whether every object has each of its members, and no other: what OpenAI demands of a strict schema."""
+    """Return whether every object has each of its members, and no other: OpenAI demands it of a strict schema."""
     return all(map(_is_exhaustive, _objects_in(schema)))
 
 
@@ -47,23 +47,23 @@ def _is_exhaustive(schema: Json) -> bool:
 
 
 def _objects_in(schema: Json) -> Iterator[Json]:
-    """The schemas of objects in a schema, itself included."""
-    waiting: list[object] = [schema]
-    while waiting:
-        inner = waiting.pop()
+    """Yield the schemas of objects in a schema, itself included."""
+    schemas: list[object] = [schema]
+    while schemas:
+        inner = schemas.pop()
         if isinstance(inner, dict):
             kind = inner.get("type")
             if kind == "object" or "properties" in inner or (isinstance(kind, list) and "object" in kind):
                 yield inner
-            waiting += _schemas_in(inner)
+            schemas += _schemas_in(inner)
 
 
 def _schemas_in(schema: Json) -> list[object]:
-    found: list[object] = [schema.get(name) for name in _SCHEMA]
+    schemas: list[object] = [schema.get(name) for name in _SCHEMA]
     for name in _SCHEMAS:
         if isinstance(inner := schema.get(name), list):
-            found += inner
+            schemas += inner
     for name in _NAMED_SCHEMAS:
         if isinstance(inner := schema.get(name), dict):
-            found += inner.values()
-    return found
+            schemas += inner.values()
+    return schemas

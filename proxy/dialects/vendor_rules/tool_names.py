@@ -22,14 +22,14 @@ _DIGEST_CHARS = 8
 
 
 def accepted_names(request: Request) -> dict[str, str]:
-    """An accepted name for each name of a tool or a past call that is none; mostly empty. No two names are equal."""
+    """Return an accepted name for each name of a tool or a past call that is none; mostly empty. All names differ."""
     names = {name for name in _names_in(request) if name}
     odd = sorted(name for name in names if _ACCEPTED.fullmatch(name) is None)
-    taken = names.difference(odd) if odd else set[str]()
+    others = names.difference(odd) if odd else set[str]()
     accepted: dict[str, str] = {}
     for name in odd:
-        accepted[name] = short = next(short for short in _short_names(name) if short not in taken)
-        taken.add(short)
+        accepted[name] = short = next(short for short in _short_names(name) if short not in others)
+        others.add(short)
     return accepted
 
 
@@ -88,10 +88,10 @@ def _names_in(request: Request) -> Iterator[str]:
 
 def _short_names(name: str) -> Iterator[str]:
     """Names that stand for one that is no accepted name, each with a digest of it. Another one follows a collision."""
-    kept = _OTHER.sub("_", name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1])
+    beginning = _OTHER.sub("_", name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1])
     for attempt in count():
         digest = sha256(f"{name}{attempt or ''}".encode(errors="surrogatepass")).hexdigest()
-        yield f"{kept}_{digest[:_DIGEST_CHARS]}"
+        yield f"{beginning}_{digest[:_DIGEST_CHARS]}"
 
 
 def _renamed_turn(turn: Turn, names: dict[str, str]) -> Turn:

@@ -31,7 +31,7 @@ class _TurnOrder:
         self._placed = {id(result) for result in results.values()}
         self._turns: list[Turn] = []
         self._calls: list[ToolCall] = []
-        """Those of the last turn, whose results are still to follow."""
+        """Calls of the last turn, whose results are still to follow."""
         self._last_calls = 0
         """The place of the latest turn whose calls have their results."""
 
@@ -39,7 +39,7 @@ class _TurnOrder:
         if turn.role == ASSISTANT:
             self._add_assistant(turn)
             return
-        parts = [kept for part in turn.parts for kept in self._kept(part)]
+        parts = [piece for part in turn.parts for piece in self._kept(part)]
         results = self._waiting_results()
         if results and turn.role == USER:
             parts = [*results, *parts]
@@ -74,7 +74,7 @@ class _TurnOrder:
         return [self._results.get(id(call)) or _missing(call) for call in calls]
 
     def _kept(self, part: TurnPart) -> list[TurnPart]:
-        """What stays of a part in its place."""
+        """Return what stays of a part in its place."""
         if not isinstance(part, ToolResult):
             return [part]
         return [] if id(part) in self._placed else _as_text(part)

@@ -137,7 +137,7 @@ class Switchboard:
             self.on_ended(call.deployment_id, replica, ended)
 
     def worker_died(self, slot: int) -> None:
-        """All calls of this worker are over. Call it before another worker in the slot asks."""
+        """End all calls of this worker. Call it before another worker in the slot asks."""
         self._left = SLICE
         dead = [call for call in self._calls.values() if call.id[0] == slot]
         touched = []
@@ -220,7 +220,7 @@ class Switchboard:
         self._settle(deployment)
 
     def _follow_environments(self, deployment: DeploymentCalls) -> Mapping[DeploymentCalls, list[PlatformCall]]:
-        """Move waiting calls to the deployment that they name now; return who came where."""
+        """Move waiting calls to the deployment that they name now; return them by the deployment that they joined."""
         joined: dict[DeploymentCalls, list[PlatformCall]] = {}
         for call in self._slice_of(deployment.to_follow, deployment):
             match = self.find(call.wanted)
