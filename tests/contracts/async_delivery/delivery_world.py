@@ -47,7 +47,7 @@ PROCESS = "process"
 """The holder that `deliverer.py` is."""
 SWEEP_S = 0.02
 SHORT_LEASE_S = 7.0
-"""For tests that wait for the end of a lease, in place of the scripts' own."""
+"""Lease for tests that wait for its end, in place of the scripts' own."""
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_TIMEOUTS = TellerTimeouts()
 _numbers = itertools.count()
@@ -55,7 +55,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where results go: names that are linked to local receivers, and whose authority vouches for them."""
+    """Names that are linked to local receivers, and whose authority vouches for them: results go there."""
 
     redis_url: str
     links: str
@@ -72,7 +72,7 @@ class Deliverer:
     counts: AsyncCounts
     troubles: list[str]
     workspaces: tuple[str, ...]
-    """Whose queues it sweeps."""
+    """Workspaces whose queues the worker sweeps."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -117,11 +117,12 @@ async def delivering(
     parts = TellerParts(
         chunks=queue, directory=directory(*workspaces), upstream=upstream, egress=rules, keys=KEYS, timeouts=timeouts
     )
-    teller, counts = NotingTeller(parts), AsyncCounts()
+    teller = NotingTeller(parts)
+    counts = AsyncCounts()
     teller.troubles = []
-    held = DeliveryParts(queue=queue, teller=teller, counts=counts, again_in_ms=again_in_ms)
+    delivery_parts = DeliveryParts(queue=queue, teller=teller, counts=counts, again_in_ms=again_in_ms)
     deliverer = Deliverer(
-        client, Deliveries(held, holder or f"worker-{next(_numbers)}"), counts, teller.troubles, workspaces
+        client, Deliveries(delivery_parts, holder or f"worker-{next(_numbers)}"), counts, teller.troubles, workspaces
     )
     task = asyncio.create_task(deliverer.run())
     try:
@@ -135,11 +136,11 @@ async def delivering(
 
 
 def directory(*workspaces: str) -> FakeDirectory:
-    found = FakeDirectory()
+    fake_directory = FakeDirectory()
     for id in workspaces:
         sealed = SigningSecrets(seal(KEYS, id, SECRET, b"n" * 12))
-        found.workspaces[id] = WorkspaceRow(id, "active", "basic", True, None, sealed)
-    return found
+        fake_directory.workspaces[id] = WorkspaceRow(id, "active", "basic", True, None, sealed)
+    return fake_directory
 
 
 @dataclass
@@ -172,9 +173,9 @@ class Requests:
         return id
 
     async def state(self, id: str, workspace_id: str = WS) -> RequestState:
-        found = await RedisRequestQueue(self.client, 1 << 20).state(workspace_id, id)
-        assert found is not None
-        return found
+        state = await RedisRequestQueue(self.client, 1 << 20).state(workspace_id, id)
+        assert state is not None
+        return state
 
     async def until(self, id: str, status: Status, workspace_id: str = WS) -> RequestState:
         async def reached() -> bool:

@@ -32,8 +32,10 @@ from tests.upstream import Exchange, Received, ScriptedUpstream
 from tests.waiting import eventually
 
 BOTH_LOOPS = True
-NAME, OTHER = "hooks.example.com", "other.example.com"
-URL, OTHER_URL = f"https://{NAME}/in", f"https://{OTHER}/in"
+NAME = "hooks.example.com"
+OTHER = "other.example.com"
+URL = f"https://{NAME}/in"
+OTHER_URL = f"https://{OTHER}/in"
 OK = script.answer(204)
 SHORT = TellerTimeouts(head_s=0.5, progress_s=0.5, whole_s=20)
 LARGE = b'"' + b"x" * 3_000_000 + b'"'
@@ -46,8 +48,8 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> ThrowawayCa:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with private_redis() as found:
-        yield found
+    with private_redis() as instance:
+        yield instance
 
 
 @dataclass
@@ -79,8 +81,8 @@ async def test_a_result_is_delivered_signed(world: World) -> None:
     assert state.webhook_status is WebhookStatus.SUCCEEDED
     (received,) = world.receiver.received
     assert (received.method, received.target, received.header("host")) == ("POST", "/in", NAME)
-    told = Webhook(SECRET).verify(received.body, dict(received.headers))
-    assert (told["request_id"], told["type"], told["data"], told["errors"]) == (
+    body = Webhook(SECRET).verify(received.body, dict(received.headers))
+    assert (body["request_id"], body["type"], body["data"], body["errors"]) == (
         id,
         "async_request_completed",
         {"score": 0.9},
@@ -120,10 +122,10 @@ async def test_a_refused_result_is_repeated_with_the_same_id_and_bytes(world: Wo
     id = await world.requests.ended(URL, answer)
     async with delivering(world.place, SHORT) as worker:
         await world.requests.until(id, Status.SUCCEEDED)
-    told = world.told(id)
-    assert len(told) == len(world.receiver.received) == 3
-    assert len({one.body for one in told if one.body}) == 1
-    Webhook(SECRET).verify(told[-1].body, dict(told[-1].headers))
+    messages = world.told(id)
+    assert len(messages) == len(world.receiver.received) == 3
+    assert len({one.body for one in messages if one.body}) == 1
+    Webhook(SECRET).verify(messages[-1].body, dict(messages[-1].headers))
     assert tries(worker.counts) == {"failed": 2, "delivered": 1}
     assert not any(word in trouble for trouble in worker.troubles for word in ("127.0.0.1", NAME, "secret"))
 
@@ -152,9 +154,9 @@ async def test_any_2xx_accepts_a_result(world: World, name: str, answer: bytes) 
 
 async def test_a_receiver_that_reads_slowly_but_steadily_is_waited_for(world: World) -> None:
     async def read_slowly(exchange: Exchange) -> None:
-        left = int(exchange.received.header("content-length") or 0)
-        while left:
-            left -= len(await exchange.reader.readexactly(min(left, 1 << 20)))
+        remaining = int(exchange.received.header("content-length") or 0)
+        while remaining:
+            remaining -= len(await exchange.reader.readexactly(min(remaining, 1 << 20)))
             await asyncio.sleep(0.2)
         await exchange.send(script.head(200, {"content-length": "0"}))
 
@@ -194,8 +196,8 @@ async def test_given_up_after_the_last_try(world: World) -> None:
 
 async def test_a_receiver_that_hangs_delays_no_other_workspace(world: World) -> None:
     async def behave(exchange: Exchange) -> None:
-        told = orjson.loads(await exchange.read_body())
-        if told["data"] == "hang":
+        result = orjson.loads(await exchange.read_body())
+        if result["data"] == "hang":
             await exchange.client_closed()
         else:
             await exchange.send(script.head(204))
@@ -209,8 +211,8 @@ async def test_a_receiver_that_hangs_delays_no_other_workspace(world: World) -> 
         for id in fine:
             await world.requests.until(id, Status.SUCCEEDED, "ws_2")
         assert (await world.requests.state(hanging[0])).status is Status.IN_PROGRESS
-    begun = {one.header("webhook-id") for one in world.receiver.received} - set(fine)
-    assert 5 < len(begun) < 64
+    started_ids = {one.header("webhook-id") for one in world.receiver.received} - set(fine)
+    assert 5 < len(started_ids) < 64
 
 
 # --- where nothing may go --------------------------------------------------------------------------------------------
@@ -225,10 +227,10 @@ class Names:
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
         self.asked += 1
-        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if not found:
+        addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if not addresses:
             raise OSError("no such name")
-        return tuple(ip_address(one) for one in found)
+        return tuple(ip_address(one) for one in addresses)
 
 
 FORBIDDEN = [
@@ -258,7 +260,7 @@ async def test_a_name_that_resolves_to_a_forbidden_address_is_not_dialled(
 
 
 async def test_a_name_is_judged_again_at_each_try(world: World) -> None:
-    """At first it does not exist, as when the request was accepted; then it points to this machine."""
+    """The name does not exist at first, as when the request was accepted; then it points to this machine."""
     names = Names((), ("127.0.0.1",))
     id = await world.requests.ended(OTHER_URL)
     place = Place(world.place.redis_url, "", world.place.ca_file, names)

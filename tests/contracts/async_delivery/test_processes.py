@@ -56,15 +56,15 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def process(place: Place) -> AsyncIterator[Process]:
     module = "tests.contracts.async_delivery.deliverer"
     arguments = (place.redis_url, place.links, place.ca_file)
-    made = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, cwd=ROOT, stdout=PIPE)
+    child = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, cwd=ROOT, stdout=PIPE)
     try:
-        assert made.stdout is not None
-        assert await asyncio.wait_for(made.stdout.readline(), 60) == b"delivering\n"
-        yield made
+        assert child.stdout is not None
+        assert await asyncio.wait_for(child.stdout.readline(), 60) == b"delivering\n"
+        yield child
     finally:
-        if made.returncode is None:
-            made.kill()
-        await made.wait()
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
 
 
 @dataclass
@@ -78,11 +78,11 @@ class Verifier:
         header = exchange.received.header
         digest = hmac.new(b64decode(SECRET.removeprefix("whsec_")), digestmod=hashlib.sha256)
         digest.update(f"{header('webhook-id')}.{header('webhook-timestamp')}.".encode())
-        left = self.size_bytes = int(header("content-length") or 0)
-        while left:
-            piece = await exchange.reader.read(min(left, 1 << 20))
+        remaining = self.size_bytes = int(header("content-length") or 0)
+        while remaining:
+            piece = await exchange.reader.read(min(remaining, 1 << 20))
             digest.update(piece)
-            left -= len(piece)
+            remaining -= len(piece)
         self.expected.append(f"v1,{b64encode(digest.digest()).decode()}")
         await exchange.send(script.head(200, {"content-length": "0"}))
 

@@ -63,8 +63,8 @@ async def eventually(work, deadline_s: float = 60.0):  # type: ignore[no-untyped
     async with asyncio.timeout(deadline_s):
         while True:
             try:
-                if found := await work():
-                    return found
+                if result := await work():
+                    return result
             except QueueUnavailableError:
                 pass
             await asyncio.sleep(0.05)
@@ -75,8 +75,8 @@ async def state_after(caller: Process, id: str, statuses: tuple[Status, ...] = F
         state = await caller.requests.state(WS, id)
         return state if state is not None and state.status in statuses else None
 
-    found: RequestState = await eventually(find)
-    return found
+    end_state: RequestState = await eventually(find)
+    return end_state
 
 
 @dataclass
@@ -117,8 +117,8 @@ class Load:
                     if canceled is not None and canceled.canceled:
                         self.ledger.canceled.add(id)
                 if self.ledger.accepted:
-                    asked = self.random.choice(sorted(self.ledger.accepted))
-                    self.ledger.saw(await caller.requests.state(WS, asked))
+                    request_id = self.random.choice(sorted(self.ledger.accepted))
+                    self.ledger.saw(await caller.requests.state(WS, request_id))
             except QueueUnavailableError:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self.random.uniform(0, 0.02))
@@ -192,7 +192,7 @@ class Load:
 
 def check(ledger: Ledger) -> None:
     assert len(ledger.accepted) > 50
-    assert not {id: seen for id, seen in ledger.finals.items() if len(seen) > 1}, "two final states"
+    assert not {id: states for id, states in ledger.finals.items() if len(states) > 1}, "two final states"
     assert ledger.accepted <= set(ledger.finals)
     assert all(ledger.finals[id] == {Status.CANCELED} for id in ledger.canceled)
     assert not ledger.wrong_answers

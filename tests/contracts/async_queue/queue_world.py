@@ -33,21 +33,24 @@ from tests.redis_topologies import Admin
 
 LEASE_MS = int(LEASE_S * 1000)
 START_MS = 1_700_000_000_000
-"""In the past, as `XCLAIM` accepts no later time than Redis' own."""
+"""A past time, as `XCLAIM` accepts no later time than Redis' own."""
 STEP_MS = 100
 """The test's clock moves by whole steps: how long entries are idle is known by Redis' own clock only."""
 _CLOCK_KEY = "test:now:{%s}"
-"""In each slot: a script may read no other."""
+"""Key of the test's clock in each slot: a script may read no other."""
 _TAG = "(KEYS[1]:match('{(.+)}') or KEYS[1])"
 CLOCK = f"(function() local t = redis.call('GET', ('{_CLOCK_KEY}'):format({_TAG})) return {{0, t * 1000}} end)()"
 REDIS_NOW = "(function() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) end)()"
 SKEW = f"{REDIS_NOW} - now + base - {STEP_MS // 2}"
-WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
+WS = "ws1"
+DEP = DeploymentRef("ws1", "mdl1", "dep1")
 _TAGS = (WS, "ws2", "-", INDEX)
-"""Of the keys that tests use."""
+"""Hash tags of the keys that tests use."""
 PIECE_BYTES = 150
-"""So that inputs of a few hundred bytes are large ones."""
-MAX_QUEUED_BYTES, MAX_ANSWER_BYTES, TIMEOUT_S = 1000, 1000, 600.0
+"""Small pieces, so that inputs of a few hundred bytes are large ones."""
+MAX_QUEUED_BYTES = 1000
+MAX_ANSWER_BYTES = 1000
+TIMEOUT_S = 600.0
 ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "the model server answered 500")
 DEFAULT_RETRIES = RetryRules()
 HOOK = "https://hooks.example/results"
@@ -170,5 +173,5 @@ def new_client(url: str, clock: Callable[[], float]) -> QueueClient:
 
 def leftovers(own: Admin) -> list[str]:
     """Keys that will stay for ever."""
-    kept: list[bytes] = own.keys("tga:*")  # type: ignore[assignment]  # bytes: the client decodes nothing
-    return sorted(key.decode() for key in kept if own.ttl(key) < 0)
+    keys: list[bytes] = own.keys("tga:*")  # type: ignore[assignment]  # bytes: the client decodes nothing
+    return sorted(key.decode() for key in keys if own.ttl(key) < 0)

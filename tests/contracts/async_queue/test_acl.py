@@ -34,7 +34,8 @@ def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of the user, over TLS."""
     ca = ThrowawayCa(tmp_path)
     tls = tls_options(ca)
-    login, query = "tollgate-async:PASSWORD@", f"?ssl_ca_certs={ca.ca_file}"
+    login = "tollgate-async:PASSWORD@"
+    query = f"?ssl_ca_certs={ca.ca_file}"
     if request.param == "cluster":
         with running_cluster(options=[*tls, "--tls-cluster", "yes"], node_timeout_ms=PATIENT_MS) as cluster:
             for node in cluster.nodes:

@@ -51,8 +51,8 @@ def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None
     if request.param == "memory":
         yield None
         return
-    with running_redis(request.param) as found:
-        yield found
+    with running_redis(request.param) as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -196,8 +196,8 @@ async def test_attempt_has_what_its_worker_needs(world: World) -> None:
 
 async def test_requests_start_by_priority_then_age(world: World) -> None:
     ids = {priority: [await world.submit(priority=priority) for _ in range(2)] for priority in (2, 0, 1)}
-    started = [(await world.start()).ref.request_id for _ in range(6)]
-    assert started == ids[0] + ids[1] + ids[2]
+    request_ids = [(await world.start()).ref.request_id for _ in range(6)]
+    assert request_ids == ids[0] + ids[1] + ids[2]
     assert await world.queue.start(DEP, "a") is None
 
 
@@ -294,20 +294,20 @@ async def test_start_of_an_unknown_deployment_is_none(world: World) -> None:
 
 async def test_attempt_that_is_not_renewed_is_taken_back(world: World) -> None:
     id = await world.submit()
-    lost = await world.start("a")
-    await world.queue.store(lost.ref, 0, b"half")
+    abandoned = await world.start("a")
+    await world.queue.store(abandoned.ref, 0, b"half")
     world.advance(LEASE_MS - 100)
     await world.queue.sweep(WS)
     assert await world.queue.start(DEP, "b") is None
     world.advance(100)
     work = await world.queue.sweep(WS)
     assert (work.startable, work.stored_answer_bytes) == ({DEP: 1}, 0)
-    assert await world.queue.renew([lost.ref]) == [lost.ref]
+    assert await world.queue.renew([abandoned.ref]) == [abandoned.ref]
     attempt = await world.start("b")
     assert (attempt.ref.request_id, attempt.ref.attempt) == (id, 2)
-    await world.queue.store(lost.ref, 1, b"late")
+    await world.queue.store(abandoned.ref, 1, b"late")
     assert (await world.queue.sweep(WS)).stored_answer_bytes == 0
-    assert not await world.queue.finish(lost.ref, Succeeded(8, 2))
+    assert not await world.queue.finish(abandoned.ref, Succeeded(8, 2))
     assert await world.queue.finish(attempt.ref, Failed(ERROR))
 
 
@@ -322,13 +322,14 @@ async def test_empty_chunk_of_a_lost_attempt_is_removed(world: World) -> None:
 async def test_renewed_attempt_is_kept(world: World) -> None:
     await world.submit()
     await world.submit()
-    kept, lost = await world.start("a"), await world.start("b")
+    renewed = await world.start("a")
+    abandoned = await world.start("b")
     for _ in range(4):
         world.advance(20_000)
-        assert await world.queue.renew([kept.ref]) == []
+        assert await world.queue.renew([renewed.ref]) == []
         await world.queue.sweep(WS)
-    assert await world.queue.renew([kept.ref, lost.ref]) == [lost.ref]
-    assert await world.queue.finish(kept.ref, Succeeded())
+    assert await world.queue.renew([renewed.ref, abandoned.ref]) == [abandoned.ref]
+    assert await world.queue.finish(renewed.ref, Succeeded())
 
 
 async def test_last_attempt_of_a_dead_worker_fails(world: World) -> None:
@@ -403,8 +404,10 @@ async def test_next_due_time_is_told(world: World) -> None:
 
 
 async def test_requests_of_a_deleted_deployment_fail(world: World) -> None:
-    delayed, ready = await world.submit(hook=None), await world.submit(hook=None)
-    running, queued = await world.submit(), [await world.submit(hook=None, priority=p) for p in (0, 1, 2)]
+    delayed = await world.submit(hook=None)
+    ready = await world.submit(hook=None)
+    running = await world.submit()
+    queued = [await world.submit(hook=None, priority=p) for p in (0, 1, 2)]
     attempts = [await world.start() for _ in range(3)]
     assert await world.queue.finish(attempts[0].ref, again(1000))
     assert await world.queue.finish(attempts[1].ref, again(0))
@@ -469,11 +472,13 @@ async def test_lost_answer_is_told_as_failure(world: World) -> None:
 
 
 async def test_failure_and_expiry_are_delivered(world: World) -> None:
-    failed, _ = await world.submit(), await world.submit(max_time_in_queue_s=10)
+    failed = await world.submit()
+    _ = await world.submit(max_time_in_queue_s=10)
     assert await world.queue.finish((await world.start()).ref, Failed(ERROR))
     world.advance(10_000)
     await world.queue.sweep(WS)
-    first, second = await world.next_delivery(), await world.next_delivery()
+    first = await world.next_delivery()
+    second = await world.next_delivery()
     assert (first.status, first.errors, first.answer) == (Status.FAILED, (ERROR,), None)
     assert (second.status, second.errors, second.answer) == (Status.EXPIRED, (NEVER_READY,), None)
     assert await world.queue.delivered(first)
@@ -539,8 +544,8 @@ async def test_figures_and_overview_count_by_phase(world: World) -> None:
     assert await world.queue.finish((await world.start()).ref, Succeeded())
     assert await world.queue.figures(DEP) == QueueFigures({0: 1, 1: 1, 2: 0}, 1)
     await world.start(deployment=OTHER)
-    found = {one.deployment: one for one in await world.queue.overview()}
-    assert found == {
+    figures_of = {one.deployment: one for one in await world.queue.overview()}
+    assert figures_of == {
         DEP: DeploymentFigures(DEP, {0: 1, 1: 1, 2: 0}, 1, 2.0),
         OTHER: DeploymentFigures(OTHER, {0: 0, 1: 0, 2: 0}, 1, None),
     }

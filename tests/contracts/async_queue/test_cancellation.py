@@ -17,8 +17,8 @@ ROUNDS = 200
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with private_redis() as found:
-        yield found
+    with private_redis() as instance:
+        yield instance
 
 
 async def test_a_cancelled_task_ends_wherever_its_command_is(server: RedisServer) -> None:

@@ -200,7 +200,7 @@ async def test_time_in_which_redis_was_away_has_passed(world: World) -> None:
 
 
 async def test_workspace_of_a_request_is_not_forgotten(world: World) -> None:
-    """It was announced before the step, and a sweep found nothing in it yet."""
+    """The workspace was announced before the step, and a sweep found nothing in it yet."""
     assert world.client is not None
     await world.client.index.add(WS)
     await world.queue.sweep(WS)
@@ -222,7 +222,7 @@ async def test_nothing_is_left_after_the_last_end(world: World, own: "redis.Redi
 
 
 async def taken_back(world: World, own: "redis.Redis", idle_ms: int | None = None) -> bool:
-    """Whether a sweep that looks at all leases takes the only attempt back. `idle_ms`: renew it so long ago before."""
+    """Return whether a sweep of all leases takes the only attempt back. `idle_ms`: renew it so long ago before."""
     streams: Any = own.zrange(keys_of(WS) + "held", 0, -1)
     (stream,) = streams
     if idle_ms is not None:

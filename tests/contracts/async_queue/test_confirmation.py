@@ -31,8 +31,8 @@ class Pair:
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     with running_pair() as (primary, replica):
-        async with process(primary.url, "one") as found:
-            yield Pair(found, replica)
+        async with process(primary.url, "one") as client_process:
+            yield Pair(client_process, replica)
 
 
 async def test_submission_without_a_replica_s_word_is_refused_and_may_be_queued(pair: Pair) -> None:
@@ -56,9 +56,9 @@ async def test_cancellation_without_a_replica_s_word_is_refused(pair: Pair) -> N
         with pytest.raises(QueueUnavailableError, match="Unconfirmed"):
             await requests.cancel(WS, "r1")
     pair.replica.resume()
-    found = await requests.cancel(WS, "r1")
-    assert found is not None
-    assert found.status is Status.CANCELED
+    cancellation = await requests.cancel(WS, "r1")
+    assert cancellation is not None
+    assert cancellation.status is Status.CANCELED
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(3, 1), Failed(ERROR)], ids=["success", "failure"])

@@ -1,4 +1,4 @@
-"""What a crash of the real Redis costs: nothing that was acknowledged, as long as the processes that wrote it live.
+"""A crash of the real Redis loses nothing that was acknowledged, as long as the processes that wrote it live.
 
 Redis is killed with SIGKILL under load. The kernel keeps what Redis has written, so the loss of the last writes is
 simulated: Redis starts again from a copy of its append-only file that is up to two seconds old.
@@ -54,7 +54,7 @@ class Files:
         self._copy = server.folder / "copy"
 
     def copy(self) -> None:
-        """As they are now."""
+        """Copy the files as they are now."""
         shutil.rmtree(self._copy, ignore_errors=True)
         self._copy.mkdir()
         for path in self._found():
@@ -75,8 +75,8 @@ class Files:
 
 @pytest.fixture(params=REDIS_BINARIES[:1])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with private_redis(DURABLE, request.param) as found:
-        yield found
+    with private_redis(DURABLE, request.param) as instance:
+        yield instance
 
 
 async def lose_since_copy(server: RedisServer) -> None:
@@ -87,7 +87,7 @@ async def lose_since_copy(server: RedisServer) -> None:
 
 
 async def flushed(server: RedisServer) -> None:
-    """Until what Redis has acknowledged is in its file. It writes before it replies, unless a slow disk makes it wait
+    """Wait until Redis' file has what it acknowledged. It writes before it replies, unless a slow disk makes it wait
     for its last sync."""
     async with Redis.from_url(server.url) as redis:
         while (await redis.info("persistence"))["aof_buffer_length"]:
@@ -145,14 +145,15 @@ async def test_end_waits_for_its_answer_when_the_request_becomes_known_between_t
         assert await worker.attempts.finish(attempt.ref, Succeeded(3, 1))
         async with Redis.from_url(server.url) as redis:
             await redis.flushall()
-        repeats, sent = worker.client.repeats, list[str]()
+        repeats = worker.client.repeats
+        repetitions = list[str]()
         run = worker.client.commands.run
 
         async def run_and_submit(name: str, key: str, *arguments: Argument) -> Any:
             reply = await run(name, key, *arguments)
-            if not sent:
+            if not repetitions:
                 await caller.requests.submit(new_request("r1"), parks=False)
-            sent.append(name)
+            repetitions.append(name)
             return reply
 
         worker.client.commands.run = run_and_submit  # type: ignore[method-assign]
@@ -209,8 +210,8 @@ async def test_attempt_goes_on_when_only_its_start_was_lost(server: RedisServer)
 
 
 async def one_more(worker: Process, attempt: Attempt) -> object:
-    found = list(await worker.attempts.renew([attempt.ref]))
-    return found or NOTHING
+    lost_refs = list(await worker.attempts.renew([attempt.ref]))
+    return lost_refs or NOTHING
 
 
 class _Nothing(list[AttemptRef]):
@@ -229,7 +230,8 @@ NOTHING = _Nothing()
 async def crash_under_load(server: RedisServer, crashes: int, loses: bool) -> Ledger:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    random_, ledger = random.Random(seed), Ledger()
+    random_ = random.Random(seed)
+    ledger = Ledger()
     load = Load(random_, ledger)
     async with (
         process(server.url, "c1") as one,

@@ -38,7 +38,7 @@ class Place:
         self.relay.replies.set()
 
     async def settled(self) -> None:
-        """Until a sweep of the process has succeeded."""
+        """Sweep until the process succeeds."""
         async with asyncio.timeout(20):
             while True:
                 try:
@@ -63,15 +63,15 @@ async def place() -> AsyncIterator[Place]:
 
 async def test_attempt_whose_start_was_not_heard_of_begins_elsewhere_with_the_same_number(place: Place) -> None:
     await place.submit("r1", "r2")
-    held = await place.process.attempts.start(DEP, "one")
-    assert held is not None
+    attempt = await place.process.attempts.start(DEP, "one")
+    assert attempt is not None
     await place.lose_reply(asyncio.ensure_future(place.process.attempts.start(DEP, "one")))
     assert await place.other.attempts.start(DEP, "two") is None, "it has begun in Redis"
     await place.settled()
-    found = await place.other.attempts.start(DEP, "two")
-    assert found is not None
-    assert (found.ref.request_id, found.ref.attempt) == ("r2", 1)
-    assert await place.process.attempts.renew([held.ref]) == []
+    other_attempt = await place.other.attempts.start(DEP, "two")
+    assert other_attempt is not None
+    assert (other_attempt.ref.request_id, other_attempt.ref.attempt) == ("r2", 1)
+    assert await place.process.attempts.renew([attempt.ref]) == []
 
 
 async def test_delivery_that_was_not_heard_of_is_made_elsewhere_as_the_same_try(place: Place) -> None:

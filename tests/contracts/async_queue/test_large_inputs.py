@@ -33,14 +33,14 @@ LARGE = bytes(random.Random(1).randbytes(4 * PIECE_BYTES + 1))
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with private_redis(binary=request.param) as found:
-        yield found
+    with private_redis(binary=request.param) as instance:
+        yield instance
 
 
 @pytest.fixture
 def own(server: RedisServer) -> Iterator["redis.Redis"]:
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as found:
-        yield found
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def client(world: World) -> QueueClient:
 
 
 def pieces_of(own: "redis.Redis", id: str) -> int:
-    found: Any = own.hlen(f"{keys_of(WS)}b:{id}")
-    return int(found)
+    count: Any = own.hlen(f"{keys_of(WS)}b:{id}")
+    return int(count)
 
 
 @pytest.mark.parametrize("size", [PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, len(LARGE)])
@@ -128,11 +128,12 @@ async def test_pieces_that_nobody_submits_expire(world: World, client: QueueClie
 async def test_pieces_that_are_lost_before_the_submission_are_put_again(
     world: World, client: QueueClient, own: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, losses = client.inputs.put, 1
+    real_put = client.inputs.put
+    losses = 1
 
     async def lossy(key: str, request_id: str, model_input: bytes) -> None:
         nonlocal losses
-        await put(key, request_id, model_input)
+        await real_put(key, request_id, model_input)
         if losses:
             own.hdel(f"{key}b:{request_id}", "3")
             losses -= 1
@@ -147,8 +148,9 @@ async def test_pieces_that_are_lost_before_the_submission_are_put_again(
 
 
 async def test_request_whose_pieces_are_lost_fails(world: World, own: "redis.Redis") -> None:
-    id, told = await world.submit(LARGE, hook=None), await world.submit(LARGE[:390])
-    for one in (id, told):
+    id = await world.submit(LARGE, hook=None)
+    hooked_id = await world.submit(LARGE[:390])
+    for one in (id, hooked_id):
         own.hdel(f"{keys_of(WS)}b:{one}", "1")
     for _ in range(2):
         assert await world.queue.start(DEP, "a") is None
@@ -156,7 +158,7 @@ async def test_request_whose_pieces_are_lost_fails(world: World, own: "redis.Red
     assert (state.status, state.errors) == (Status.FAILED, (INPUT_LOST,))
     assert (await world.queue.sweep(WS)).uncounted == {(DEP, Status.FAILED): 1}
     delivery = await world.next_delivery()
-    assert (delivery.request_id, delivery.errors) == (told, (INPUT_LOST,))
+    assert (delivery.request_id, delivery.errors) == (hooked_id, (INPUT_LOST,))
     assert await world.queue.delivered(delivery)
     assert not own.keys(f"{keys_of(WS)}b:*")
 

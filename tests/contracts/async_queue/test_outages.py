@@ -26,7 +26,8 @@ from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
-WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
+WS = "ws1"
+DEP = DeploymentRef("ws1", "mdl1", "dep1")
 NEEDED = (
     "~tga:* &tga:* +evalsha +script|load +info +wait +hmget +hget +hkeys +zrange +ping +subscribe +unsubscribe +time"
 )
@@ -39,14 +40,14 @@ IN_SCRIPTS = (
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    with private_redis() as found:
-        yield found
+    with private_redis() as instance:
+        yield instance
 
 
 @pytest.fixture
 def own(server: RedisServer) -> Iterator["redis.Redis"]:
-    with redis.Redis(unix_socket_path=str(server.socket_path)) as found:
-        yield found
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        yield client
 
 
 @asynccontextmanager
@@ -60,8 +61,8 @@ async def queue_at(url: str, options: QueueOptions | None = None) -> AsyncIterat
 
 @pytest.fixture
 async def queue(server: RedisServer) -> AsyncIterator[RedisRequestQueue]:
-    async with queue_at(server.url, QueueOptions(timeout_s=2)) as found:
-        yield found
+    async with queue_at(server.url, QueueOptions(timeout_s=2)) as request_queue:
+        yield request_queue
 
 
 async def submit(queue: RedisRequestQueue, id: str) -> None:
@@ -69,7 +70,7 @@ async def submit(queue: RedisRequestQueue, id: str) -> None:
 
 
 async def refused(queue: RedisRequestQueue, caplog: pytest.LogCaptureFixture) -> str:
-    """What is logged when a submission is refused."""
+    """Submit, expect a refusal, and return the log of it."""
     caplog.clear()
     with pytest.raises(QueueUnavailableError):
         await submit(queue, "refused")
@@ -187,9 +188,9 @@ async def test_abandoned_command_does_not_shift_replies(server: RedisServer) -> 
                 await asyncio.sleep(0)
             for task in abandoned:
                 task.cancel()
-            found = await queue.state(WS, f"r{turn % 8}")
-            assert found is not None
-            assert found.deployment.deployment_id == f"dep{turn % 8}"
+            state = await queue.state(WS, f"r{turn % 8}")
+            assert state is not None
+            assert state.deployment.deployment_id == f"dep{turn % 8}"
             await asyncio.gather(*abandoned, return_exceptions=True)
 
 
@@ -210,17 +211,18 @@ async def test_lease_ends_by_redis_own_clock(server: RedisServer, own: "redis.Re
     attempts = RedisAttemptQueue(client, 60, 1000)
     await submit(RedisRequestQueue(client, 1000), "r1")
     assert await attempts.start(DEP, "a")
-    stream, held = "tga:{ws1}:q:dep1:0", "tga:{ws1}:held"
+    stream = "tga:{ws1}:q:dep1:0"
+    held_key = "tga:{ws1}:held"
 
     async def sweep_after(idle_ms: int) -> int:
-        """How many requests can be started then."""
+        """Return how many requests can be started after `idle_ms`."""
         entries: Any = own.xrange(stream)
         own.xclaim(stream, "w", "a", 0, [entries[0][0]], idle=idle_ms, justid=True)
-        own.zadd(held, {stream: 0})
+        own.zadd(held_key, {stream: 0})
         return (await attempts.sweep(WS)).startable.get(DEP, 0)
 
     assert await sweep_after(1000) == 0
-    due_ms: Any = own.zscore(held, stream)
+    due_ms: Any = own.zscore(held_key, stream)
     seconds, microseconds = own.time()
     assert 0 < due_ms - (seconds * 1000 + microseconds // 1000) <= LEASE_MS - 1000, "when the sweep looks again"
     assert await sweep_after(LEASE_MS) == 1

@@ -1,4 +1,4 @@
-"""What an operation does in Redis does not grow with how many requests wait: commands are counted, not time."""
+"""Operations cost Redis as many commands, however many requests wait: commands are counted, not time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -12,8 +12,8 @@ from tests.redis_server import RedisServer, private_redis
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with private_redis() as found:
-        yield found
+    with private_redis() as instance:
+        yield instance
 
 
 @pytest.fixture

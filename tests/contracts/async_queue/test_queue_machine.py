@@ -107,9 +107,10 @@ class Machine(RuleBasedStateMachine):
             except (ParkedRequestError, QueueFullError, RequestUnknownError) as error:
                 return type(error)
 
-        expected, found = self.run(outcome(self.model)), self.run(outcome(self.real))
-        assert found == expected
-        return found
+        expected = self.run(outcome(self.model))
+        result = self.run(outcome(self.real))
+        assert result == expected
+        return result
 
     def run(self, work: "Coroutine[Any, Any, Result]") -> Result:
         return self.loop.run_until_complete(work)
@@ -148,7 +149,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(deployment=st.sampled_from(DEPLOYMENTS), holder=HOLDERS)
     def holders_die(self, deployment: DeploymentRef, holder: str) -> None:
-        """And another one begins."""
+        """Let all holders' leases end; then another one begins."""
         self.wait(LEASE_STEPS)
         self.sweep()
         self.start(deployment, holder, [])
@@ -164,13 +165,13 @@ class Machine(RuleBasedStateMachine):
         self.sweep()
 
     def sweep(self) -> Work:
-        expected, found = (self.run(world.queue.sweep(WS)) for world in (self.model, self.real))
-        assert Counter(found.ended) == Counter(expected.ended)
-        assert found.uncounted == expected.uncounted
-        assert (found.startable, found.deliveries) == (expected.startable, expected.deliveries)
-        assert found.stored_answer_bytes == expected.stored_answer_bytes
-        assert found.next_due_in_ms == expected.next_due_in_ms
-        return found
+        expected, result = (self.run(world.queue.sweep(WS)) for world in (self.model, self.real))
+        assert Counter(result.ended) == Counter(expected.ended)
+        assert result.uncounted == expected.uncounted
+        assert (result.startable, result.deliveries) == (expected.startable, expected.deliveries)
+        assert result.stored_answer_bytes == expected.stored_answer_bytes
+        assert result.next_due_in_ms == expected.next_due_in_ms
+        return result
 
     # --- attempts ---
 
@@ -182,13 +183,13 @@ class Machine(RuleBasedStateMachine):
     def start(self, deployment: DeploymentRef, holder: str, chunks: list[bytes]) -> None:
         if self._several_resumed_at_once_are_late():
             self.sweep()
-        found = self.run(self.real.queue.start(deployment, holder))
-        self.fake.preferred = found.ref.request_id if found else ""
-        assert found == self.run(self.fake.start(deployment, holder))
-        if found is not None:
-            self.attempts.append(found.ref)
+        attempt = self.run(self.real.queue.start(deployment, holder))
+        self.fake.preferred = attempt.ref.request_id if attempt else ""
+        assert attempt == self.run(self.fake.start(deployment, holder))
+        if attempt is not None:
+            self.attempts.append(attempt.ref)
             for number, chunk in enumerate(chunks):
-                self.store_one(found.ref, number, chunk)
+                self.store_one(attempt.ref, number, chunk)
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.attempts))
@@ -225,29 +226,29 @@ class Machine(RuleBasedStateMachine):
 
     @rule(holder=HOLDERS)
     def next_delivery(self, holder: str) -> None:
-        found = self.run(self.real.queue.next_delivery(WS, holder))
-        self.fake.preferred = found.request_id if found else ""
-        assert found == self.run(self.fake.next_delivery(WS, holder))
-        if found is not None:
-            self.deliveries.append(found)
+        delivery = self.run(self.real.queue.next_delivery(WS, holder))
+        self.fake.preferred = delivery.request_id if delivery else ""
+        assert delivery == self.run(self.fake.next_delivery(WS, holder))
+        if delivery is not None:
+            self.deliveries.append(delivery)
             for number in range(3):
-                self.both(lambda queue, number=number: queue.chunk(found, number))
+                self.both(lambda queue, number=number: queue.chunk(delivery, number))
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.deliveries))
     def renew_deliveries(self, data: st.DataObject) -> None:
-        held = data.draw(st.lists(st.sampled_from(self.deliveries[-4:]), min_size=1, max_size=3, unique_by=id))
-        self.both(lambda queue: queue.renew_deliveries(held))
+        deliveries = data.draw(st.lists(st.sampled_from(self.deliveries[-4:]), min_size=1, max_size=3, unique_by=id))
+        self.both(lambda queue: queue.renew_deliveries(deliveries))
 
     @rule(data=st.data(), again_in_ms=st.sampled_from([None, 0, 1500, 15_000]), accepted=st.booleans())
     @precondition(lambda self: bool(self.deliveries))
     def end_delivery(self, data: st.DataObject, again_in_ms: int | None, accepted: bool) -> None:
         delivery = data.draw(st.sampled_from(self.deliveries[-4:]))
         if accepted:
-            held = self.both(lambda queue: queue.delivered(delivery))
+            is_still_held = self.both(lambda queue: queue.delivered(delivery))
         else:
-            held = self.both(lambda queue: queue.undelivered(delivery, again_in_ms))
-        if held:
+            is_still_held = self.both(lambda queue: queue.undelivered(delivery, again_in_ms))
+        if is_still_held:
             what = "deliver" if accepted else "give up" if again_in_ms is None else "again"
             self.repeatable = ("end_delivery", 1, *records.delivery_arguments(delivery), what, again_in_ms or 0)
 
@@ -274,27 +275,27 @@ class Machine(RuleBasedStateMachine):
                 self.finals[request.id] = status
         for deployment in DEPLOYMENTS:
             self.both(lambda queue, deployment=deployment: queue.figures(deployment))
-        expected, found = (self.run(world.queue.overview()) for world in (self.model, self.real))
-        assert sorted(found, key=lambda one: one.deployment) == expected
+        expected, result = (self.run(world.queue.overview()) for world in (self.model, self.real))
+        assert sorted(result, key=lambda one: one.deployment) == expected
 
     @invariant()
     def counters_and_streams_are_true(self) -> None:
         entries = [one for one in self.fake.entries.values() if one.phase is not Phase.ENDED]
         queued = sum(len(one.request.submission.model_input) for one in entries if one.phase is Phase.QUEUED)
         answers = sum(one.stored_bytes for one in entries)
-        told = sum(one.phase is Phase.DELIVERING and not one.holder and one.due_ms is None for one in entries)
-        totals = {b"queued": queued, b"answers": answers, b"hooks": told}
+        hooks = sum(one.phase is Phase.DELIVERING and not one.holder and one.due_ms is None for one in entries)
+        totals = {b"queued": queued, b"answers": answers, b"hooks": hooks}
         key = keys_of(WS)
-        found: Any = self.own.hgetall(key + "totals")
-        found.pop(b"grows", None)  # a request, no figure
-        assert {name: int(value) for name, value in found.items()} == {k: v for k, v in totals.items() if v}
-        held = Counter(one.holder for one in entries if one.holder)
+        stored_totals: Any = self.own.hgetall(key + "totals")
+        stored_totals.pop(b"grows", None)  # a request, no figure
+        assert {name: int(value) for name, value in stored_totals.items()} == {k: v for k, v in totals.items() if v}
+        counts_by_holder = Counter(one.holder for one in entries if one.holder)
         pending: Counter[str] = Counter()
         for stream in [*self.own.keys(key + "q:*"), *self.own.keys(key + "hooks")]:
             for consumer in self.own.xinfo_consumers(stream, "w"):
                 assert consumer["pending"], "a consumer without entries"
                 pending[consumer["name"].decode()] += consumer["pending"]
-        assert pending == held
+        assert pending == counts_by_holder
         for deployment in {one.deployment for one in entries}:
             assert self.own.ttl(f"{key}d:{deployment.deployment_id}") == -1, "its figures would expire"
         inputs: Any = self.own.keys(key + "i:*")
@@ -327,14 +328,14 @@ class Machine(RuleBasedStateMachine):
         self.run(self.real.close())
 
     def deliver_one(self) -> bool:
-        known = len(self.deliveries)
+        count = len(self.deliveries)
         self.next_delivery("z")
-        if len(self.deliveries) > known:
+        if len(self.deliveries) > count:
             assert self.both(lambda queue: queue.delivered(self.deliveries[-1]))
-        return len(self.deliveries) > known
+        return len(self.deliveries) > count
 
     def _several_resumed_at_once_are_late(self) -> bool:
-        """Then it is open which of them a start would find out before it begins one."""
+        """Return whether it is open which of several late requests a start would find out before it begins one."""
         paused = [one for one in self.fake.entries.values() if one.phase is Phase.PAUSED and one.due_ms is None]
         shared = Counter(one.place for one in paused)
         return any(shared[one.place] > 1 and self.real.now_ms >= one.deadline_ms for one in paused)

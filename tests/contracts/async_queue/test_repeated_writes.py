@@ -23,8 +23,8 @@ TIMEOUT_MS = 600_000
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with private_redis(binary=request.param) as found:
-        yield found
+    with private_redis(binary=request.param) as instance:
+        yield instance
 
 
 class Losing:
@@ -45,7 +45,7 @@ class Losing:
         self._client.repeats = Repeats(self._client.commands, self._client.index)
 
     def lose(self) -> None:
-        """What happened since `keep`."""
+        """Lose all writes since `keep`."""
         keys: Any = self._own.keys("tga:*")
         if keys:
             self._own.delete(*keys)

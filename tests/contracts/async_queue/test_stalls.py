@@ -94,7 +94,7 @@ async def stalls_under_load(place: Place, stalls: int) -> Ledger:
 
 def check_nothing_failed(ledger: Ledger) -> None:
     check(ledger)
-    failed = {id for id, seen in ledger.finals.items() if not seen <= {Status.SUCCEEDED, Status.CANCELED}}
+    failed = {id for id, states in ledger.finals.items() if not states <= {Status.SUCCEEDED, Status.CANCELED}}
     assert not failed
 
 

@@ -29,7 +29,7 @@ class ScriptedBilling:
     port: int = field(default_factory=own_port)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     taken: dict[str, Any] = field(default_factory=dict)
-    """By identifier of Stripe, or by source and id."""
+    """Accepted events by identifier of Stripe, or by source and id."""
     refuses: Callable[[Any], bool] = lambda one: False
 
     _again: asyncio.TimerHandle | None = None
@@ -51,14 +51,14 @@ class ScriptedBilling:
             writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: bytes) -> bool:
-        """Whether the connection stays open."""
+        """Answer one request; return whether the connection stays open."""
         behaviour = self.script.pop(0) if self.script else "ok"
         if behaviour == "drop before":
             return False
         if behaviour in ("503", "429"):
             writer.write(_response(int(behaviour), b"{}", b"Retry-After: 0\r\n"))
             return True
-        status, said = self._take_form(body) if self.kind == "stripe" else self._take_batch(json.loads(body))
+        status, content = self._take_form(body) if self.kind == "stripe" else self._take_batch(json.loads(body))
         if behaviour == "drop":
             return False
         if behaviour == "late":
@@ -66,7 +66,7 @@ class ScriptedBilling:
         if behaviour == "garbage":
             writer.write(b"this is not HTTP\r\n\r\n")
             return False
-        answer = _response(500, b"{}") if behaviour == "500" else _response(status, said)
+        answer = _response(500, b"{}") if behaviour == "500" else _response(status, content)
         writer.write(answer * (2 if behaviour == "twice" else 1))
         await writer.drain()
         if behaviour == "again":

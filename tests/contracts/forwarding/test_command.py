@@ -101,10 +101,10 @@ async def test_sums_equal_the_events_over_sigkill_at_random_moments(setting: Set
     )
     words += ("--meter", "out=output", "--customer", "cus_{external_entity_id}")
     for _ in range(3):
-        asked = len(stripe.requests) + rnd.randrange(1, 15)
+        request_count = len(stripe.requests) + rnd.randrange(1, 15)
         stripe.script = ["ok", "ok", "drop"]
         process = await setting.start(*words, STRIPE_API_KEY="sk_test")
-        await eventually(partial(has_asked, stripe, asked), "no request came", every_s=0.001)
+        await eventually(partial(has_asked, stripe, request_count), "no request came", every_s=0.001)
         process.kill()
         await process.communicate()
     stripe.script = []
@@ -140,7 +140,7 @@ async def test_followed_events_are_in_the_file_and_the_status_tells_the_lag(sett
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--to", "jsonl"), "--output"),
         (("--to", "cloudevents"), "--receiver-url"),
@@ -153,7 +153,7 @@ async def test_followed_events_are_in_the_file_and_the_status_tells_the_lag(sett
         (("--to", "openmeter"), "OPENMETER_API_KEY has characters"),
     ],
 )
-def test_wrong_flags_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, told: str) -> None:
+def test_wrong_flags_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, message: str) -> None:
     from click.testing import CliRunner
 
     from commands.forward.command import forward
@@ -161,7 +161,7 @@ def test_wrong_flags_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     for name in ("STRIPE_API_KEY", "TOLLGATE_FORWARD_KEY", "TOLLGATE_API_KEY"):
         monkeypatch.setenv(name, "key")
     monkeypatch.setenv("OPENMETER_API_KEY", "two\nlines")
-    done = CliRunner().invoke(forward, [*words, "--state", str(tmp_path / "state")])
-    assert done.exit_code == 2, done.output
-    assert told in done.output
+    result = CliRunner().invoke(forward, [*words, "--state", str(tmp_path / "state")])
+    assert result.exit_code == 2, result.output
+    assert message in result.output
     assert not list(tmp_path.iterdir())

@@ -10,16 +10,17 @@ from tests.ports import HOST, own_port
 
 async def test_rate_limit_that_does_not_end_is_an_outage() -> None:
     """A forwarder tries again after an outage; a refusal would end it."""
-    asked = 0
+    calls = 0
 
     async def refuse(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return web.json_response({"error": "too many requests", "retry_after": 0}, status=429)
 
     app = web.Application()
     app.router.add_get("/v1/gateway/events", refuse)
-    runner, port = web.AppRunner(app), own_port()
+    runner = web.AppRunner(app)
+    port = own_port()
     await runner.setup()
     await web.TCPSite(runner, HOST, port).start()
     client = ManagementClient(f"http://{HOST}:{port}", "tg_key")
@@ -29,4 +30,4 @@ async def test_rate_limit_that_does_not_end_is_an_outage() -> None:
     finally:
         await client.close()
         await runner.cleanup()
-    assert asked == 4
+    assert calls == 4

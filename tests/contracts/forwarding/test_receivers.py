@@ -78,8 +78,8 @@ async def test_second_answer_is_not_taken_for_that_of_the_next_event(
     stripe: ScriptedBilling, openmeter: ScriptedBilling, tmp_path: Path, behaviour: str
 ) -> None:
     """The next request is refused for now: who believes the second answer loses an event."""
-    for billing, made in ((stripe, meters_of), (openmeter, events_of)):
-        receiver = made(billing)
+    for billing, new_receiver in ((stripe, meters_of), (openmeter, events_of)):
+        receiver = new_receiver(billing)
         for number in range(6):
             billing.script = [behaviour, "503", "ok"]
             first, second = (read_event(listed_event(2 * number + one)) for one in range(2))
@@ -141,7 +141,8 @@ async def test_what_openmeter_is_sent(openmeter: ScriptedBilling, tmp_path: Path
 
 
 async def test_the_refused_events_of_a_batch_are_found(openmeter: ScriptedBilling, tmp_path: Path) -> None:
-    client, path = customers(20), tmp_path / "dead"
+    client = customers(20)
+    path = tmp_path / "dead"
     openmeter.refuses = lambda one: one["subject"] == "c1"
     scene = Scene(tmp_path, client, lambda: events_of(openmeter), dead_letters=lambda: LinesFile(path))
     await scene.run()
@@ -152,7 +153,8 @@ async def test_the_refused_events_of_a_batch_are_found(openmeter: ScriptedBillin
 
 
 async def test_event_that_one_of_two_meters_refuses_is_one_dead_letter(stripe: ScriptedBilling, tmp_path: Path) -> None:
-    client, path = customers(6), tmp_path / "dead"
+    client = customers(6)
+    path = tmp_path / "dead"
     stripe.refuses = lambda form: form["timestamp"] == "1795000000"
     scene = Scene(tmp_path, client, lambda: meters_of(stripe), dead_letters=lambda: LinesFile(path))
     await scene.run()
@@ -171,8 +173,10 @@ async def test_entity_without_a_customer_is_refused_and_the_others_are_billed(
     assert (progress.forwarded, progress.dead_letters, len(stripe.taken)) == (6, 3, 6)
 
 
-@pytest.mark.parametrize(("status", "told"), [(401, "key"), (403, "key"), (302, "redirects"), (404, "--receiver-url")])
-async def test_wrong_key_or_path_stops_it_and_makes_no_dead_letter(tmp_path: Path, status: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "key"), (403, "key"), (302, "redirects"), (404, "--receiver-url")]
+)
+async def test_wrong_key_or_path_stops_it_and_makes_no_dead_letter(tmp_path: Path, status: int, message: str) -> None:
     class Answering:
         async def post(self, path: str, body: bytes, content_type: str) -> Answer:
             return Answer(status, b"sk_live_secret")
@@ -189,7 +193,7 @@ async def test_wrong_key_or_path_stops_it_and_makes_no_dead_letter(tmp_path: Pat
         folder = tmp_path / str(len(receivers))
         folder.mkdir()
         scene = Scene(folder, customers(9), receivers.pop, dead_letters=lambda: LinesFile(path))
-        with pytest.raises(ReceiverError, match=told) as caught:
+        with pytest.raises(ReceiverError, match=message) as caught:
             await scene.run()
         assert "secret" not in str(caught.value)
     assert path.read_text() == ""

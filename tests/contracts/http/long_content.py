@@ -185,7 +185,8 @@ def call_of(kind: str, size: int) -> tuple[FakeIncoming, FakeAnswer]:
     incoming = FakeIncoming(path)
     if direction.startswith("request"):
         raw = REQUESTS[name](size)
-        incoming.parts, incoming.declared_bytes = cut(raw, READ_BYTES), len(raw)
+        incoming.parts = cut(raw, READ_BYTES)
+        incoming.declared_bytes = len(raw)
         return incoming, answer(SMALL_ANSWER)
     streams = direction.startswith("stream")
     pieces = cut(
@@ -202,7 +203,9 @@ async def measure(kind: str, size: int) -> dict[str, Any]:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
     held_before = high_bytes()
-    before, probe, outgoing = process_time(), Probe(), Discarding()
+    before = process_time()
+    probe = Probe()
+    outgoing = Discarding()
     probe.start()
     await rig.pipeline.handle(incoming, outgoing)
     cpu_s = process_time() - before

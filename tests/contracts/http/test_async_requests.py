@@ -113,7 +113,8 @@ async def serving(servers: tuple[RedisServer, RedisServer], workers: int = 1) ->
                 emptying.flushall()
         machine = Machine(queue_redis, RedisRequestQueue(own, 1 << 20))
         for number in range(workers):
-            client, urls = QueueClient(queue_redis.url), ReceiverUrls(EgressRules())
+            client = QueueClient(queue_redis.url)
+            urls = ReceiverUrls(EgressRules())
             stack.push_async_callback(client.close)
             stack.callback(urls.close)
             counters = RedisCounters(limits.url, f"worker-{number}-{id(machine)}", options=PATIENT)
@@ -138,8 +139,8 @@ async def test_request_is_queued_told_and_canceled(machine: Machine) -> None:
         b'{"model_input": {"a": 1}, "priority": 2, "webhook_endpoint": "https://93.184.215.14/x"}'
     )
     status, head, content = await machine.answer(f"GET /models/{MODEL}/async_request/{id}")
-    told = json.loads(content)
-    assert (status, told["status"], told["webhook_status"]) == (200, "QUEUED", "PENDING")
+    state = json.loads(content)
+    assert (status, state["status"], state["webhook_status"]) == (200, "QUEUED", "PENDING")
     assert b"content-type: application/json" in head
     figures = json.loads((await machine.answer(f"GET /models/{MODEL}/deployment/dep_1/async_queue_status"))[2])
     assert figures["priorities"] == {"0": 0, "1": 0, "2": 1}
@@ -167,8 +168,8 @@ async def test_default_bound_holds_to_the_byte_declared_and_chunked(machine: Mac
     for size, expected in ((262_144, 201), (262_145, 413)):
         body = sized(size)
         chunked = b"".join(chunk(body[at : at + 60_000]) for at in range(0, size, 60_000)) + b"0\r\n\r\n"
-        for sent, fields in ((body, ""), (chunked, "transfer-encoding: chunked\r\n")):
-            status, _, content = await machine.answer(SUBMIT, sent, fields)
+        for sent_body, fields in ((body, ""), (chunked, "transfer-encoding: chunked\r\n")):
+            status, _, content = await machine.answer(SUBMIT, sent_body, fields)
             assert status == expected, content
             if status == 413:
                 message = json.loads(content)["error"]

@@ -73,7 +73,7 @@ def key_for(status: int) -> str:
 
 
 def hooks_for(status: int) -> dict[str, Any]:
-    """For 401, remove the credential just before sending: no SDK calls without one."""
+    """Return hooks that remove the credential just before sending, for 401: no SDK calls without one."""
 
     async def remove_credential(request: Any) -> None:
         for name in ("authorization", "x-api-key"):
@@ -163,10 +163,10 @@ async def test_head_has_the_headers_of_get_and_keeps_the_connection(front: Front
         connection.close()
         return answers
 
-    first, got, again = await asyncio.to_thread(ask)
-    assert got[2]
-    assert first == again == (*got[:2], b"")
-    assert int(first[1]["content-length"]) == len(got[2])
+    first, got_answer, again = await asyncio.to_thread(ask)
+    assert got_answer[2]
+    assert first == again == (*got_answer[:2], b"")
+    assert int(first[1]["content-length"]) == len(got_answer[2])
 
 
 async def test_upstream_error_text_cannot_inject_headers(rig: PathRig, front: Front) -> None:

@@ -72,11 +72,12 @@ async def test_caller_that_keeps_sending_gets_the_refusal_and_no_reset() -> None
 
 async def test_idle_connection_is_closed() -> None:
     async with listening(echo, HttpLimits(keepalive_timeout_s=1.0, watch_interval_s=0.05)) as front:
-        unused, used = await front.caller(), await front.caller()
-        used.send(REQUEST)
-        assert (await used.answer())[0] == 200
+        unused = await front.caller()
+        active = await front.caller()
+        active.send(REQUEST)
+        assert (await active.answer())[0] == 200
         assert await unused.read_to_end() == b""
-        assert await used.read_to_end() == b""
+        assert await active.read_to_end() == b""
 
 
 async def test_empty_line_on_an_idle_connection_starts_no_head() -> None:

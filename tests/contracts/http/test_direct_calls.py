@@ -29,7 +29,8 @@ from tests.upstream import Behaviour, Exchange, ScriptedUpstream
 from tests.waiting import eventually, until_still
 
 BOTH_LOOPS = True
-MODEL, OTHER_MODEL = "mdl_01JABCDEFGHJKMNPQRSTVWXYZ0", "mdl_01JABCDEFGHJKMNPQRSTVWXYZ1"
+MODEL = "mdl_01JABCDEFGHJKMNPQRSTVWXYZ0"
+OTHER_MODEL = "mdl_01JABCDEFGHJKMNPQRSTVWXYZ1"
 HOST, OTHER_HOST = (f"model-{id.replace('_', '-').lower()}.models.test" for id in (MODEL, OTHER_MODEL))
 OTHER_KEY = "tg_otherspace00.0123456789abcdefghijklmnopqrst"
 PREDICT = f"POST /models/{MODEL}/production/predict"
@@ -72,7 +73,7 @@ class Wire:
 
     @property
     def asked(self) -> int:
-        """How often a replica was asked for."""
+        """Number of times a replica was asked for."""
         return sum(message["is"] == "ask" for message in self.rig.replicas.said)
 
 
@@ -89,7 +90,8 @@ def dechunked(content: bytes) -> bytes:
         if not int(size, 16):
             assert content == b"\r\n"
             return whole
-        whole, content = whole + content[: int(size, 16)], content[int(size, 16) + 2 :]
+        whole = whole + content[: int(size, 16)]
+        content = content[int(size, 16) + 2 :]
 
 
 def in_chunks(body: bytes, size: int) -> bytes:
@@ -160,16 +162,16 @@ async def test_chunked_upload_reaches_the_replica_whole(wire: Wire) -> None:
 
 async def test_body_of_90_mb_goes_through_and_leaves_no_memory_held() -> None:
     piece = random.Random(2).randbytes(1_000_000)
-    sent = hashlib.sha256()
+    sent_digest = hashlib.sha256()
     async with wired(max_body_bytes=100_000_000) as wire:
         wire.upstream.plan(digest)
         caller = await wire.front.caller()
         caller.send(request(PREDICT, b"", "content-length: 90000000\r\n"))
         for _ in range(90):
             caller.send(piece)
-            sent.update(piece)
+            sent_digest.update(piece)
             await caller.writer.drain()
-        assert (await caller.answer())[2] == sent.hexdigest().encode()
+        assert (await caller.answer())[2] == sent_digest.hexdigest().encode()
         await wire.until_logged()
         assert wire.rig.meters.calls[0].request_bytes == 90_000_000
         assert wire.rig.pipeline._capacity.held_bytes == 0
@@ -177,9 +179,12 @@ async def test_body_of_90_mb_goes_through_and_leaves_no_memory_held() -> None:
 
 async def test_body_above_the_bound_is_a_413_and_no_replica_hears_of_it(wire: Wire) -> None:
     body = b"x" * 1_000_001
-    for sent in (request(PREDICT, body), request(PREDICT, in_chunks(body, 50_000), "transfer-encoding: chunked\r\n")):
+    for message in (
+        request(PREDICT, body),
+        request(PREDICT, in_chunks(body, 50_000), "transfer-encoding: chunked\r\n"),
+    ):
         caller = await wire.front.caller()
-        caller.send(sent)
+        caller.send(message)
         status, _, content = await caller.answer()
         assert status == 413
         assert json.loads(content)["error"].endswith("exceeds maximum size of 1000000 bytes")
@@ -214,22 +219,22 @@ async def test_stream_is_passed_on_as_it_comes(wire: Wire) -> None:
 
 
 async def test_replica_is_read_no_faster_than_the_caller_reads(wire: Wire) -> None:
-    sent = 0
+    piece_count = 0
 
     async def flood(exchange: Exchange) -> None:
-        nonlocal sent
+        nonlocal piece_count
         await exchange.read_body()
         await exchange.send(script.head(200, {"content-length": "400000000"}))
         for _ in range(400):
             await exchange.send(b"x" * 1_000_000)
-            sent += 1
+            piece_count += 1
 
     wire.upstream.plan(flood)
     caller = await wire.front.caller(receive_buffer=65_536)
     caller.send(request(f"GET /models/{MODEL}/production/sync/file"))
     await caller.head()
-    await until_still(lambda: sent)
-    assert sent < 40, "megabytes read ahead of a caller who does not read"
+    await until_still(lambda: piece_count)
+    assert piece_count < 40, "megabytes read ahead of a caller who does not read"
     caller.reset()
     await wire.until_logged()
     assert wire.rig.meters.calls[0].status == 499
@@ -434,10 +439,10 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
 }
 
 
-@pytest.mark.parametrize(("sent", "status"), HOSTILE.values(), ids=HOSTILE)
-async def test_hostile_head_reaches_no_replica(wire: Wire, sent: bytes, status: int) -> None:
+@pytest.mark.parametrize(("head", "status"), HOSTILE.values(), ids=HOSTILE)
+async def test_hostile_head_reaches_no_replica(wire: Wire, head: bytes, status: int) -> None:
     caller = await wire.front.caller()
-    caller.send(sent)
+    caller.send(head)
     assert (await caller.answer())[0] == status
     assert not wire.upstream.received
     assert not wire.asked

@@ -18,12 +18,12 @@ CHAT_FAILS = {
     "an error": sends(frames(*chat_text("Hello", finish=None), {"error": ERROR}, "[DONE]")),
     "a word": sends(frames(*chat_text("Hello", finish="abort"), chat_usage(), "[DONE]")),
 }
-FORMS = pytest.mark.parametrize("sent", CHAT_FAILS.values(), ids=CHAT_FAILS)
+FORMS = pytest.mark.parametrize("answer_script", CHAT_FAILS.values(), ids=CHAT_FAILS)
 
 
 @FORMS
-async def test_messages_sdk_raises(sent: Any) -> None:
-    async with replica(sent, (CHAT_COMPLETIONS,)) as wire:
+async def test_messages_sdk_raises(answer_script: Any) -> None:
+    async with replica(answer_script, (CHAT_COMPLETIONS,)) as wire:
         base_url = f"http://127.0.0.1:{wire.front.port}"
         async with anthropic.AsyncAnthropic(base_url=base_url, api_key=KEY, max_retries=0) as client:
             with pytest.raises(anthropic.APIStatusError):
@@ -32,8 +32,8 @@ async def test_messages_sdk_raises(sent: Any) -> None:
 
 
 @FORMS
-async def test_responses_sdk_gets_a_failed_response_and_no_completed_one(sent: Any) -> None:
-    async with replica(sent, (CHAT_COMPLETIONS,)) as wire:
+async def test_responses_sdk_gets_a_failed_response_and_no_completed_one(answer_script: Any) -> None:
+    async with replica(answer_script, (CHAT_COMPLETIONS,)) as wire:
         base_url = f"http://127.0.0.1:{wire.front.port}/v1"
         async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY, max_retries=0) as client:
             stream = await client.responses.create(model=SLUG, input="hi", stream=True)
@@ -44,8 +44,8 @@ async def test_responses_sdk_gets_a_failed_response_and_no_completed_one(sent: A
 
 async def test_chat_sdk_raises() -> None:
     events = message_text("Hello")
-    sent = sends(frames(*events[:3], {"type": "error", "error": ERROR}, *events[3:]))
-    async with replica(sent, (MESSAGES,)) as wire:
+    answer_script = sends(frames(*events[:3], {"type": "error", "error": ERROR}, *events[3:]))
+    async with replica(answer_script, (MESSAGES,)) as wire:
         base_url = f"http://127.0.0.1:{wire.front.port}/v1"
         async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY, max_retries=0) as client:
             stream = await client.chat.completions.create(**ASKED, stream=True)

@@ -46,7 +46,7 @@ FINISHES = {
     MESSAGES: b"message_delta",
     RESPONSES: b"response.output_text.done",
 }
-"""What the finish of a stream holds, by the caller's dialect."""
+"""Bytes that mark the finish of a stream, by the caller's dialect."""
 PAIRS = [pytest.param(*pair, id=f"{pair[0]} from {pair[1]}") for pair in product(CALLERS, STREAMS)]
 
 
@@ -121,20 +121,20 @@ async def wired(spoken: str, behaviour: Behaviour) -> AsyncIterator[Wire]:
         await client.aclose()
 
 
-@pytest.mark.parametrize(("heard", "spoken"), PAIRS)
+@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
 async def test_caller_who_leaves_at_the_finish_has_not_got_it(
-    monkeypatch: pytest.MonkeyPatch, heard: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", NEVER_S)
     pause = asyncio.Event()
     async with wired(spoken, pausing(spoken, pause)) as wire:
-        caller = await wire.call(heard)
+        caller = await wire.call(caller_dialect)
         received = await caller.until(WORD) + await until_silent(caller)
         caller.disconnect()
         await wire.until_logged()
         assert wire.logged[0] == 499
         assert wire.logged[1].output == 2, "the text that was delivered"
-        assert FINISHES[heard] not in received
+        assert FINISHES[caller_dialect] not in received
 
 
 async def until_silent(caller: Caller) -> bytes:
@@ -149,52 +149,52 @@ async def until_silent(caller: Caller) -> bytes:
 
 
 @pytest.mark.parametrize("spoken", [CHAT_COMPLETIONS, MESSAGES])
-@pytest.mark.parametrize("heard", CALLERS)
+@pytest.mark.parametrize("caller_dialect", CALLERS)
 async def test_caller_who_leaves_after_the_usage_pays_all_of_it(
-    monkeypatch: pytest.MonkeyPatch, heard: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", NEVER_S)
     async with wired(spoken, pausing(spoken, asyncio.Event(), before=-1)) as wire:
-        caller = await wire.call(heard)
+        caller = await wire.call(caller_dialect)
         received = await caller.until(WORD) + await until_silent(caller)
-        assert heard != spoken or FINISHES[heard] in received
+        assert caller_dialect != spoken or FINISHES[caller_dialect] in received
         caller.disconnect()
         await wire.until_logged()
         assert wire.logged == (499, USED)
 
 
-@pytest.mark.parametrize(("heard", "spoken"), PAIRS)
+@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
 async def test_finish_leaves_when_the_upstream_falls_silent_before_the_usage(
-    monkeypatch: pytest.MonkeyPatch, heard: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", SOON_S)
     pause = asyncio.Event()
     async with wired(spoken, pausing(spoken, pause)) as wire:
-        caller = await wire.call(heard)
-        seen = await caller.until(FINISHES[heard]) if leaves_without_usage(heard, spoken) else b""
+        caller = await wire.call(caller_dialect)
+        received = await caller.until(FINISHES[caller_dialect]) if leaves_without_usage(caller_dialect, spoken) else b""
         pause.set()
-        seen += await caller.until(b"\r\n0\r\n\r\n")
+        received += await caller.until(b"\r\n0\r\n\r\n")
         await wire.until_logged()
         assert wire.logged == (200, USED)
-        said = understood(heard, "text/event-stream", parsed(seen).body)
-        assert (said.text, said.ended) == ("Hello there", "complete")
+        understanding = understood(caller_dialect, "text/event-stream", parsed(received).body)
+        assert (understanding.text, understanding.ended) == ("Hello there", "complete")
 
 
-def leaves_without_usage(heard: str, spoken: str) -> bool:
-    """Whether the target has told the caller's finish when it pauses."""
-    return spoken == CHAT_COMPLETIONS or heard == spoken == RESPONSES
+def leaves_without_usage(caller_dialect: str, spoken: str) -> bool:
+    """Return whether the target has sent the caller's finish when it pauses."""
+    return spoken == CHAT_COMPLETIONS or caller_dialect == spoken == RESPONSES
 
 
-@pytest.mark.parametrize(("heard", "spoken"), PAIRS)
-async def test_last_bytes_do_not_wait_for_the_end_of_the_upstream(heard: str, spoken: str) -> None:
+@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
+async def test_last_bytes_do_not_wait_for_the_end_of_the_upstream(caller_dialect: str, spoken: str) -> None:
     pause = asyncio.Event()
     pause.set()
     async with wired(spoken, pausing(spoken, pause, then="stay")) as wire:
-        caller = await wire.call(heard)
+        caller = await wire.call(caller_dialect)
         for _ in range(2):  # the caller's connection goes on
             answer = await caller.until(b"\r\n0\r\n\r\n")
-            assert understood(heard, "text/event-stream", parsed(answer).body).ended == "complete"
-            caller.send(request(heard))
+            assert understood(caller_dialect, "text/event-stream", parsed(answer).body).ended == "complete"
+            caller.send(request(caller_dialect))
         await caller.until(b"\r\n0\r\n\r\n")
         await wire.until_logged(3)
         assert wire.logged == (200, USED)

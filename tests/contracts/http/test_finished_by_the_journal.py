@@ -261,7 +261,9 @@ async def test_task_waits_for_a_long_end_and_a_slow_caller(front: Front, handler
     handler.final = bytes(MAX_LATER_BYTES + 1)
     await asking(front)
     await handler.called()
-    handler.final, handler.streams, handler.first = b"end", True, bytes(8 << 20)
+    handler.final = b"end"
+    handler.streams = True
+    handler.first = bytes(8 << 20)
     slow = await front.caller(receive_buffer=4096)
     slow.send(REQUEST)
     await handler.called(2)

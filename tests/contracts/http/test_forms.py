@@ -85,9 +85,9 @@ async def test_sdk_streams_a_transcription(wire: Wire, client: openai.AsyncOpenA
 
 
 async def test_sdk_generates_and_edits_images(wire: Wire, client: openai.AsyncOpenAI) -> None:
-    made = await client.images.generate(model=SLUG, prompt="a cat")
-    assert made.data is not None
-    assert made.data[0].b64_json == media.IMAGE
+    generated = await client.images.generate(model=SLUG, prompt="a cat")
+    assert generated.data is not None
+    assert generated.data[0].b64_json == media.IMAGE
     images = [("a.png", b"one"), ("b.png", b"two")]
     edited = await client.images.edit(model=SLUG, prompt="a dog", image=images)
     assert edited.usage is not None
@@ -163,7 +163,9 @@ async def test_file_before_the_model_is_uploaded_too(wire: Wire) -> None:
 
 
 async def test_upload_moves_at_the_upstreams_pace(wire: Wire) -> None:
-    size, piece, opened = 60_000_000, b"x" * 100_000, asyncio.Event()
+    size = 60_000_000
+    piece = b"x" * 100_000
+    opened = asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
         await opened.wait()
@@ -171,23 +173,23 @@ async def test_upload_moves_at_the_upstreams_pace(wire: Wire) -> None:
 
     wire.upstream.plan(behave)
     caller = await uploading(wire, len(MODEL) + len(FILE_HEAD) + size + len(END))
-    sent = 0
+    sent_bytes = 0
 
     async def upload() -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         caller.send(MODEL + FILE_HEAD)
         for _ in range(size // len(piece)):
             caller.send(piece)
             await caller.writer.drain()
-            sent += len(piece)
+            sent_bytes += len(piece)
         caller.send(END)
 
     task = asyncio.ensure_future(upload())
     capacity = wire.rig.meters.capacity
     assert capacity is not None
     await eventually(lambda: bool(wire.upstream.received))
-    await until_still(lambda: sent)
-    assert sent < size / 2, "the rest waits at the caller"
+    await until_still(lambda: sent_bytes)
+    assert sent_bytes < size / 2, "the rest waits at the caller"
     assert capacity.held_bytes <= 1_000_000, "no more than was just read"
     opened.set()
     await task
@@ -321,14 +323,15 @@ async def test_uploads_that_end_in_any_way_leave_nothing_behind(wire: Wire) -> N
     statuses: list[int] = []
 
     async def one(sound: bytes) -> None:
-        model_first, ending = chance.random() < 0.5, chance.choice(("whole", "whole", "leaves", "twice"))
+        model_first = chance.random() < 0.5
+        ending = chance.choice(("whole", "whole", "leaves", "twice"))
         file = FILE_HEAD + sound + b"\r\n"
         body = (MODEL + file if model_first else file + MODEL) + (MODEL if ending == "twice" else b"")
         body = body[:-2] + END
         caller = await uploading(wire, len(body))
-        sent = len(body) if ending != "leaves" else chance.randrange(len(body) - 4)
-        for start in range(0, sent, 50_000):
-            caller.send(body[start : min(start + 50_000, sent)])
+        length = len(body) if ending != "leaves" else chance.randrange(len(body) - 4)
+        for start in range(0, length, 50_000):
+            caller.send(body[start : min(start + 50_000, length)])
             await asyncio.sleep(0)
         if ending == "leaves":
             caller.disconnect()

@@ -33,7 +33,8 @@ SHORT_TIMEOUTS = HttpLimits(
 FREQUENT_CHECKS = HttpLimits(watch_interval_s=0.05)
 
 
-SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+SO_ATTACH_FILTER = 26
+SO_DETACH_FILTER = 27
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs socket filters")
 
 BOTH_LOOPS = True
@@ -47,7 +48,7 @@ async def front() -> AsyncIterator[Front]:
 
 @pytest.fixture
 async def impatient_front() -> AsyncIterator[Front]:
-    """For requests that come too slowly: with a stalled machine, any request does."""
+    """A front for requests that come too slowly: with a stalled machine, any request does."""
     async with listening(options=SHORT_TIMEOUTS) as front:
         yield front
 
@@ -237,7 +238,9 @@ async def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
 
 
 async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
-    turns, seen, running = 0, list[int](), True
+    turns = 0
+    turn_counts = list[int]()
+    running = True
 
     def turn() -> None:
         nonlocal turns
@@ -248,7 +251,7 @@ async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
     turn()
 
     async def note_turn(incoming: Incoming, outgoing: Outgoing) -> None:
-        seen.append(turns)
+        turn_counts.append(turns)
         await echo(incoming, outgoing)
 
     async with listening(note_turn) as front:
@@ -257,7 +260,7 @@ async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
         for _ in range(20):
             assert (await caller.answer())[0] == 200
     running = False
-    assert len(set(seen)) > 10, "far fewer would mean that pipelined requests block the other connections"
+    assert len(set(turn_counts)) > 10, "far fewer would mean that pipelined requests block the other connections"
 
 
 async def test_calls_of_one_connection_run_in_one_task() -> None:
@@ -320,7 +323,8 @@ async def test_head_answer_has_no_body(front: Front) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_body_of_several_mebibytes_is_read(front: Front, chunked: bool) -> None:
-    piece, count = b"x" * 65_536, 100
+    piece = b"x" * 65_536
+    count = 100
     caller = await front.caller()
     caller.send(CHUNKED if chunked else HEAD + b"Content-Length: %d\r\n\r\n" % (len(piece) * count))
     for _ in range(count):
@@ -354,23 +358,23 @@ async def test_unauthorized_caller_gets_no_100_continue() -> None:
 
 
 async def test_unread_body_is_not_buffered() -> None:
-    held = HeldHandler()
-    async with listening(held, FREQUENT_CHECKS) as front:
+    handler = HeldHandler()
+    async with listening(handler, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(HEAD + b"Content-Length: 100000000\r\n\r\n")
-        sent = 0
+        sent_bytes = 0
 
         async def send() -> None:
-            nonlocal sent
-            while sent < 100_000_000:
+            nonlocal sent_bytes
+            while sent_bytes < 100_000_000:
                 caller.send(b"x" * 65_536)
-                sent += 65_536
+                sent_bytes += 65_536
                 await caller.writer.drain()
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(send(), 0.5)
-        assert sent < 20_000_000
-        assert held.ended == []
+        assert sent_bytes < 20_000_000
+        assert handler.ended == []
 
 
 # Slow callers.
@@ -420,16 +424,17 @@ async def test_slow_body_is_a_408() -> None:
 
 
 async def test_caller_that_stops_reading_pauses_the_writer_and_is_disconnected() -> None:
-    written, outcome = 0, asyncio.Event()
+    written_bytes = 0
+    outcome = asyncio.Event()
 
     async def endless(_: Incoming, outgoing: Outgoing) -> None:
-        nonlocal written
+        nonlocal written_bytes
         outgoing.start(200, [])
         try:
             while True:
                 outgoing.write(b"x" * 65_536)
                 await outgoing.room()
-                written += 65_536
+                written_bytes += 65_536
         except CallerGoneError:
             outcome.set()
 
@@ -438,7 +443,7 @@ async def test_caller_that_stops_reading_pauses_the_writer_and_is_disconnected()
         caller.send(REQUEST)
         async with asyncio.timeout(PATIENCE_S):
             await outcome.wait()
-        assert written < 16_000_000
+        assert written_bytes < 16_000_000
 
 
 async def test_slow_reader_gets_the_whole_answer() -> None:
@@ -452,9 +457,9 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
     async with listening(large) as front:
         caller = await front.caller(receive_buffer=8192)
         caller.send(REQUEST)
-        got = await caller.head()
-        while not got.endswith(b"3\r\nend\r\n0\r\n\r\n"):
-            got = got[-100:] + await caller.reader.read(65_536)
+        tail = await caller.head()
+        while not tail.endswith(b"3\r\nend\r\n0\r\n\r\n"):
+            tail = tail[-100:] + await caller.reader.read(65_536)
 
 
 # Callers that disconnect.
@@ -462,13 +467,13 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
 
 @pytest.mark.parametrize("how", ["disconnect", "reset"])
 async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
-    held = HeldHandler()
-    async with listening(held, FREQUENT_CHECKS) as front:
+    handler = HeldHandler()
+    async with listening(handler, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(REQUEST)
-        await held.entered.wait()
+        await handler.entered.wait()
         getattr(caller, how)()
-        await eventually(lambda: held.ended == ["cancelled"])
+        await eventually(lambda: handler.ended == ["cancelled"])
 
 
 @pytest.mark.parametrize(
@@ -480,20 +485,21 @@ async def test_caller_that_leaves_is_noticed_while_reading_is_paused(how: str, p
 
     A FIN behind bytes that the receive window has no room for cannot be noticed; a reset can.
     """
-    held = HeldHandler()
-    async with listening(held, FREQUENT_CHECKS) as front:
+    handler = HeldHandler()
+    async with listening(handler, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(REQUEST + pipelined)
-        await held.entered.wait()
+        await handler.entered.wait()
         connection = next(iter(front.server.connections))
         await eventually(lambda: connection.transport is None or not connection.transport.is_reading())
         getattr(caller, how)()
-        await eventually(lambda: held.ended == ["cancelled"])
+        await eventually(lambda: handler.ended == ["cancelled"])
 
 
-@pytest.mark.parametrize(("declared", "sent"), [(20, b"hi"), (400_000, b"x" * 200_000)])
-async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, sent: bytes) -> None:
-    entered, ended = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize(("declared", "beginning"), [(20, b"hi"), (400_000, b"x" * 200_000)])
+async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, beginning: bytes) -> None:
+    entered = asyncio.Event()
+    ended = asyncio.Event()
 
     async def reading(incoming: Incoming, outgoing: Outgoing) -> None:
         entered.set()
@@ -505,7 +511,7 @@ async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, 
 
     async with listening(reading) as front:
         caller = await front.caller()
-        caller.send(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
+        caller.send(HEAD + b"Content-Length: %d\r\n\r\n" % declared + beginning)
         await eventually(entered.is_set)
         caller.disconnect()
         await eventually(ended.is_set)
@@ -609,33 +615,34 @@ async def test_callers_sockets_have_tcp_nodelay() -> None:
 
 
 async def test_drain_finishes_calls_in_flight_and_refuses_connections() -> None:
-    held = HeldHandler()
-    async with listening(held, FREQUENT_CHECKS) as front:
-        idle, busy = await front.caller(), await front.caller()
+    handler = HeldHandler()
+    async with listening(handler, FREQUENT_CHECKS) as front:
+        idle = await front.caller()
+        busy = await front.caller()
         busy.send(REQUEST)
-        await held.entered.wait()
+        await handler.entered.wait()
         drain = asyncio.create_task(front.server.drain(5))
         assert await idle.read_to_end() == b""
         with pytest.raises(ConnectionError):
             await front.caller()
-        held.go.set()
+        handler.go.set()
         status, head, _ = await busy.answer()
         assert status == 200
         assert b"connection: close" in head
         assert await busy.read_to_end() == b""
         await drain
-        assert held.ended == ["answered"]
+        assert handler.ended == ["answered"]
 
 
 async def test_drain_cancels_calls_at_its_timeout() -> None:
-    held = HeldHandler()
-    async with listening(held, FREQUENT_CHECKS) as front:
+    handler = HeldHandler()
+    async with listening(handler, FREQUENT_CHECKS) as front:
         busy = await front.caller()
         busy.send(REQUEST)
-        await held.entered.wait()
+        await handler.entered.wait()
         async with asyncio.timeout(PATIENCE_S):
             await front.server.drain(0.05)
-        assert held.ended == ["cancelled"]
+        assert handler.ended == ["cancelled"]
         assert await busy.read_to_end() == b""
 
 
@@ -670,11 +677,11 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize(("sent", "rest"), PARTS.values(), ids=PARTS)
-async def test_drain_serves_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
+@pytest.mark.parametrize(("beginning", "rest"), PARTS.values(), ids=PARTS)
+async def test_drain_serves_a_request_that_is_still_arriving(beginning: bytes, rest: bytes) -> None:
     async with listening() as front:
         caller = await front.caller()
-        caller.send(sent)
+        caller.send(beginning)
         await eventually(lambda: any(not connection.is_idle for connection in connections_of(front)))
         drain = asyncio.create_task(front.server.drain(5))
         await eventually(lambda: front.server.accepting is None)
@@ -687,7 +694,7 @@ async def test_drain_serves_a_request_that_is_still_arriving(sent: bytes, rest: 
 
 
 async def test_drain_serves_a_connection_in_the_accept_queue() -> None:
-    """Also if the kernel cannot drop SYNs, so that the listener is closed at once."""
+    """The listener is closed at once here, as on a kernel that cannot drop SYNs."""
     async with listening(options=HttpLimits(drain_handshake_s=0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
             sock.sendall(REQUEST)
@@ -735,7 +742,8 @@ async def test_drain_serves_a_connection_whose_handshake_has_begun() -> None:
 
 async def test_drain_serves_one_more_request_on_an_idle_connection() -> None:
     async with listening() as front:
-        caller, silent = await front.caller(), await front.caller()
+        caller = await front.caller()
+        silent = await front.caller()
         for one in (caller, silent):
             one.send(REQUEST)
             assert b"connection:" not in (await one.answer())[1]
@@ -765,7 +773,8 @@ async def test_drain_closes_a_streams_connection_after_at_most_one_more_request(
 
     once_more = REQUEST.replace(b"/a", b"/once-more")
     async with listening(stream) as front:
-        caller, silent = await front.caller(), await front.caller()
+        caller = await front.caller()
+        silent = await front.caller()
         for one in (caller, silent):
             one.send(REQUEST)
             assert b"connection:" not in await one.head(), "the drain had not begun"
@@ -802,11 +811,11 @@ async def test_drain_does_not_reset_a_request_that_crosses_its_fin() -> None:
 async def test_announced_drain_adds_connection_close_to_answers() -> None:
     """New connections are still served, until the load balancer stops sending them."""
     async with listening() as front:
-        kept = await front.caller()
-        kept.send(REQUEST)
-        assert b"connection:" not in (await kept.answer())[1]
+        reused = await front.caller()
+        reused.send(REQUEST)
+        assert b"connection:" not in (await reused.answer())[1]
         front.server.announce_close()
-        for caller in (kept, await front.caller()):
+        for caller in (reused, await front.caller()):
             caller.send(REQUEST)
             status, head, _ = await caller.answer()
             assert status == 200

@@ -44,9 +44,9 @@ async def test_long_body_arrives_unchanged_and_the_next_request_is_parsed(size: 
             caller.send(head(size) + body[:cut])
             await asyncio.sleep(0.01)
             caller.send(body[cut:] + NEXT_REQUEST)
-            for sent in (body, b"hi"):
+            for content in (body, b"hi"):
                 status, _, answer = await caller.answer()
-                assert (status, answer.decode()) == (200, hashlib.sha256(sent).hexdigest())
+                assert (status, answer.decode()) == (200, hashlib.sha256(content).hexdigest())
 
 
 async def test_pipelined_long_bodies_are_kept_apart() -> None:
@@ -82,7 +82,8 @@ async def test_stalled_long_body_is_a_408() -> None:
 
 async def in_large_reads(incoming: Incoming, outgoing: Outgoing) -> None:
     """Answer with the sizes of the reads."""
-    sizes, status = [], 200
+    sizes = []
+    status = 200
     try:
         while part := await incoming.read(60_000):
             sizes.append(len(part))

@@ -31,7 +31,7 @@ from tests.fakes.upstream_client import answer
 from tests.fakes.wire import asking
 
 MAX_RATIO = 5
-"""How many times plain text's CPU and memory any other content may take."""
+"""Largest ratio of any other content's CPU time and memory to plain text's."""
 SIZES = ((1, 3), (10, 2))
 """Size in MB and number of measurements. The soak also measures the largest sizes allowed."""
 
@@ -88,10 +88,8 @@ def test_no_string_content_costs_much_more_than_plain_text(
     meter: Meter, direction: str, key: str, sizes: tuple[tuple[int, int], ...], name: str
 ) -> None:
     for size, times in sizes:
-        plain, other = (
-            meter.figures_of_plain(direction, size, times),
-            meter.figures(f"{direction}: {name}{key}", size, times),
-        )
+        plain = meter.figures_of_plain(direction, size, times)
+        other = meter.figures(f"{direction}: {name}{key}", size, times)
         assert other["status"] == plain["status"] == 200
         assert other["cpu_s"] < MAX_RATIO * plain["cpu_s"], size
         assert other["memory_bytes"] < MAX_RATIO * max(plain["memory_bytes"], size * MB), size
@@ -125,7 +123,8 @@ def test_long_call_is_split_over_many_turns_of_the_loop(meter: Meter, kind: str,
 @pytest.mark.parametrize("direction", ["stream", "stream in drops"])
 def test_stream_cost_is_linear_in_its_length(meter: Meter, direction: str, name: str) -> None:
     size = 0.05 if name.startswith("tiny") else 0.25
-    shorter, longer = meter.figures(f"{direction}: {name}", size, 3), meter.figures(f"{direction}: {name}", 4 * size, 3)
+    shorter = meter.figures(f"{direction}: {name}", size, 3)
+    longer = meter.figures(f"{direction}: {name}", 4 * size, 3)
     assert longer["cpu_s"] < 2 * 4 * shorter["cpu_s"]
     assert longer["memory_bytes"] < 16 * MB + ARENA_BYTES
 
@@ -137,7 +136,8 @@ async def test_other_calls_are_served_while_a_long_request_is_read(name: str) ->
     rig = PathRig(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
     incoming, small = call_of(f"request: {name}", 80 * MB)
     rig.upstream.will(small)
-    outgoing, served = Discarding(), 0
+    outgoing = Discarding()
+    served = 0
     long = asyncio.ensure_future(rig.pipeline.handle(incoming, outgoing))
     while incoming.parts:  # count only calls served after its last byte arrived
         await asyncio.sleep(0)
@@ -153,7 +153,8 @@ async def test_other_calls_are_served_while_a_long_answer_is_read() -> None:
     rig = PathRig(upstream=BodyReadingUpstream())
     incoming, long_answer = call_of("answer: letters as escapes, and a key", 30 * MB)
     rig.upstream.will(long_answer)
-    outgoing, served = Discarding(), 0
+    outgoing = Discarding()
+    served = 0
     long = asyncio.ensure_future(rig.pipeline.handle(incoming, outgoing))
     while not long_answer.ended:
         await asyncio.sleep(0)

@@ -47,9 +47,9 @@ async def asked(
         async with listening(rig.pipeline.handle, HttpLimits(watch_interval_s=0.05)) as front:
             caller = await front.caller()
             body = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
-            sent = json.dumps(body).encode()
+            content = json.dumps(body).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\n"
-            caller.send(f"{head}Connection: close\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent)
+            caller.send(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
             received = await caller.read_to_end()
         await client.aclose()
     return received
@@ -72,11 +72,13 @@ async def test_credential_is_masked_in_every_field_and_error(
     spelled = SPELLINGS[spelling]
     if status == 200 and stream:
         frames = [json.dumps(part) for part in (CHAT, {"choices": [], **USAGE})]
-        sent, kind = "".join(f"data: {frame}\n\n" for frame in (*frames, "[DONE]")).encode(), "text/event-stream"
+        content = "".join(f"data: {frame}\n\n" for frame in (*frames, "[DONE]")).encode()
+        kind = "text/event-stream"
     else:
-        said = CHAT | USAGE if status == 200 else {"error": {"message": f"the key {spelled} is bad"}}
-        sent, kind = json.dumps(said).encode(), "application/json"
-    received = await asked(echoing(spelled, status, sent, kind), stream=stream, provider=provider)
+        answer_body = CHAT | USAGE if status == 200 else {"error": {"message": f"the key {spelled} is bad"}}
+        content = json.dumps(answer_body).encode()
+        kind = "application/json"
+    received = await asked(echoing(spelled, status, content, kind), stream=stream, provider=provider)
     assert received.startswith(f"HTTP/1.1 {status} ".encode())
     for form in SPELLINGS.values():
         assert form.encode() not in received
@@ -85,7 +87,7 @@ async def test_credential_is_masked_in_every_field_and_error(
 
 
 async def test_short_credential_leaves_the_words_of_http() -> None:
-    sent = json.dumps(CHAT | USAGE).encode()
-    received = await asked(echoing("json", 200, sent, "application/json"), secret="json")
+    content = json.dumps(CHAT | USAGE).encode()
+    received = await asked(echoing("json", 200, content, "application/json"), secret="json")
     assert b"content-type: application/json\r\n" in received
     assert b"request-id: a [hidden] b\r\n" in received

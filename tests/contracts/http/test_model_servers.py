@@ -20,8 +20,8 @@ async def test_newest_release_is_asked_in_the_callers_dialect_where_it_speaks_it
     server: ModelServer, caller: str
 ) -> None:
     async with replica(server.speaking(server.speaks)) as wire:
-        status, _, said = await ask(wire, caller)
-        assert (status, said.text, said.ended) == (200, "Hello", "complete")
+        status, _, answer = await ask(wire, caller)
+        assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
         assert (asked_paths(wire) == [PATHS[caller]]) == (caller in server.speaks)
 
 
@@ -31,8 +31,8 @@ async def test_newest_release_is_asked_in_the_callers_dialect_where_it_speaks_it
 async def test_release_with_one_dialect_is_found_and_remembered(server: ModelServer, caller: str, spoken: str) -> None:
     async with replica(server.speaking((spoken,))) as wire:
         for _ in range(2):
-            status, _, said = await ask(wire, caller)
-            assert (status, said.text, said.ended) == (200, "Hello", "complete")
+            status, _, answer = await ask(wire, caller)
+            assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
         paths = asked_paths(wire)
         assert paths[-2:] == [PATHS[spoken]] * 2
         assert len(set(paths[:-1])) == len(paths[:-1]), "each path was tried once"
@@ -44,8 +44,8 @@ async def test_stated_dialect_is_asked_at_once(caller: str, spoken: str) -> None
     """Any server is asked in a stated dialect: none is asked for what it lacks."""
     server = MODEL_SERVERS[0]
     async with replica(server.speaking((spoken,)), (spoken,)) as wire:
-        status, _, said = await ask(wire, caller)
-        assert (status, said.text, said.ended) == (200, "Hello", "complete")
+        status, _, answer = await ask(wire, caller)
+        assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
         assert asked_paths(wire) == [PATHS[spoken]]
 
 
@@ -53,9 +53,9 @@ async def test_stated_dialect_is_asked_at_once(caller: str, spoken: str) -> None
 @CALLER
 async def test_missing_path_of_a_stated_dialect_is_the_answer(server: ModelServer, caller: str) -> None:
     async with replica(server.speaking(()), CALLERS) as wire:
-        status, _, said = await ask(wire, caller)
+        status, _, answer = await ask(wire, caller)
         assert status in (404, 502)
-        assert said.failed
+        assert answer.failed
         assert asked_paths(wire) == [PATHS[caller]]
 
 
@@ -63,9 +63,9 @@ async def test_missing_path_of_a_stated_dialect_is_the_answer(server: ModelServe
 @CALLER
 async def test_missing_model_is_the_answer(server: ModelServer, caller: str) -> None:
     async with replica(server.speaking(CALLERS, server.refuses_model())) as wire:
-        status, body, said = await ask(wire, caller)
+        status, body, answer = await ask(wire, caller)
         assert status == server.missing_model[0]
-        assert said.failed
+        assert answer.failed
         assert b"model" in body
         assert asked_paths(wire) == [PATHS[caller]]
 

@@ -44,8 +44,8 @@ class Received:
 def cases() -> Iterator[tuple[Oddity, str, Seen]]:
     for row in ODDITIES:
         for caller in CALLERS:
-            if (seen := row.seen_by(caller)) is not None:
-                yield row, caller, seen
+            if (view := row.seen_by(caller)) is not None:
+                yield row, caller, view
 
 
 def test_each_row_has_a_name_of_its_own() -> None:
@@ -54,9 +54,9 @@ def test_each_row_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "caller", "seen"), [pytest.param(*case, id=f"{case[0].name}, to {case[1]}") for case in cases()]
+    ("row", "caller", "view"), [pytest.param(*case, id=f"{case[0].name}, to {case[1]}") for case in cases()]
 )
-async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller: str, seen: Seen) -> None:
+async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller: str, view: Seen) -> None:
     rig = PathRig()
     async with ScriptedUpstream(default=only_on(row)) as upstream:
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 5.0, None))
@@ -71,21 +71,21 @@ async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller
         await client.aclose()
     await eventually(lambda: len(rig.meters.calls) == 1)
     rig.check_settled()
-    check_seen(received, caller, seen)
+    check_seen(received, caller, view)
     assert f"127.0.0.1:{upstream.port}".encode() not in received.head + received.body
     [closed] = rig.journal.closed
-    logged = seen.status if row.logged is None else row.logged
+    logged = view.status if row.logged is None else row.logged
     assert (closed.status, rig.meters.calls[0].status) == (logged, logged)
     check_billed(closed.tokens, row)
 
 
-def check_seen(received: Received, caller: str, seen: Seen) -> None:
+def check_seen(received: Received, caller: str, view: Seen) -> None:
     everything = received.head + received.body
-    said = understood(caller, received.content_type, received.body)
-    assert (received.status, said.text, said.ended) == (seen.status, seen.text, seen.ended), everything
-    for text in seen.has:
+    answer = understood(caller, received.content_type, received.body)
+    assert (received.status, answer.text, answer.ended) == (view.status, view.text, view.ended), everything
+    for text in view.has:
         assert text in everything
-    for text in (*seen.lacks, TARGET_MODEL.encode(), SECRET.encode()):
+    for text in (*view.lacks, TARGET_MODEL.encode(), SECRET.encode()):
         assert text not in everything
 
 

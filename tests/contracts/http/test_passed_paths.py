@@ -36,7 +36,7 @@ class Case:
     has: bytes = b"Hello"
     billed: Tokens = REPORTED
     is_text: bool = True
-    """Whether it has output that counts where no usage is reported."""
+    """True for output that counts where no usage is reported."""
 
 
 PROMPT: Json = {"prompt": "Say hello"}
@@ -130,15 +130,15 @@ LABELS = (JSON, SSE, "text/plain", "application/octet-stream", None)
 
 def odd(body: bytes) -> dict[str, bytes]:
     """A JSON object as bytes that a strict parser refuses."""
-    begun = body[:-1]
+    start = body[:-1]
     return {
         "with a byte-order mark": codecs.BOM_UTF8 + body,
-        "with NaN": begun + b',"score":NaN,"low":-Infinity}',
-        "with a number beyond a double": begun + b',"score":1e999}',
-        "with half of a surrogate pair": begun + b',"note":"\\ud800"}',
+        "with NaN": start + b',"score":NaN,"low":-Infinity}',
+        "with a number beyond a double": start + b',"score":1e999}',
+        "with half of a surrogate pair": start + b',"note":"\\ud800"}',
         "in UTF-16": codecs.BOM_UTF16_LE + body.decode().encode("utf-16-le"),
         "in an array": b"[" + body + b"]",
-        "cut off behind its usage": begun,
+        "cut off behind its usage": start,
     }
 
 

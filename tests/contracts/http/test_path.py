@@ -84,9 +84,9 @@ class Wire:
         }
         return status
 
-    def check_discreet(self, *sent: bytes) -> None:
+    def check_discreet(self, *outputs: bytes) -> None:
         """The upstream's host, model and credential appear in no answer, metric or log line."""
-        everything = b"".join(sent) + repr(self.rig.meters).encode()
+        everything = b"".join(outputs) + repr(self.rig.meters).encode()
         assert SECRET.encode() not in everything
         assert f"127.0.0.1:{self.upstream.port}".encode() not in everything
         assert b"their-model" not in everything
@@ -207,8 +207,8 @@ BEFORE_THE_HEAD: dict[str, tuple[Behaviour, int]] = {
 @pytest.mark.parametrize(("behaviour", "status"), BEFORE_THE_HEAD.values(), ids=BEFORE_THE_HEAD)
 async def test_unusable_upstream_head_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour, status: int) -> None:
     wire.upstream.plan(behaviour)
-    got, headers, body = await wire.answer(stream=True)
-    assert got == status
+    answer_status, headers, body = await wire.answer(stream=True)
+    assert answer_status == status
     assert json.loads(body) == {"error": "Error making prediction", "error_code": "UPSTREAM_ERROR"}
     assert "location" not in headers
     await wire.until_logged()
@@ -276,18 +276,18 @@ async def test_broken_plain_answer_is_a_502_and_bills_nothing(wire: Wire, behavi
 @pytest.mark.parametrize("then", ["close", "reset"])
 async def test_broken_stream_is_cut_and_bills_the_delivered_text(wire: Wire, then: str) -> None:
     frame = script.chat_frames("their-model", ("a",), None)[1]
-    got = asyncio.Event()
+    arrival = asyncio.Event()
 
     async def behave(exchange: script.Exchange) -> None:
         await exchange.read_body()
         await exchange.send(script.head(200, SSE) + script.chunked(frame, end=False))
-        await got.wait()
+        await arrival.wait()
         {"close": exchange.close, "reset": exchange.reset}[then]()
 
     wire.upstream.plan(behave)
     caller = await wire.call(stream=True)
     await caller.until(b'"content":"a"')
-    got.set()
+    arrival.set()
     assert not (await caller.read_to_end()).endswith(b"0\r\n\r\n")
     await wire.until_logged()
     assert wire.status == 502
@@ -356,8 +356,8 @@ async def test_upstream_error_passes_with_its_status_and_bills_nothing(
             deploy_platform_model(rig, wire.upstream.url)
         # On every path: a replica that answers 404 is asked in another dialect.
         wire.upstream.default = script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"})
-        got, headers, body = await wire.answer(stream=status % 2 == 0)
-        assert got == status
+        answer_status, headers, body = await wire.answer(stream=status % 2 == 0)
+        assert answer_status == status
         assert expected(body), body
         assert "server" not in headers
         assert "x-ratelimit-limit-requests" not in headers
@@ -379,8 +379,8 @@ async def test_compressed_upstream_error_keeps_its_status_and_gets_our_message(w
 @pytest.mark.parametrize("status", [401, 402, 403])
 async def test_rejected_target_credential_is_a_502_without_the_vendors_message(wire: Wire, status: int) -> None:
     wire.upstream.plan(script.answer_json(status, {"error": f"Incorrect API key {SECRET}"}))
-    got, headers, body = await wire.answer()
-    assert (got, json.loads(body)["error"]) == (502, "Upstream rejected the target's credential")
+    answer_status, headers, body = await wire.answer()
+    assert (answer_status, json.loads(body)["error"]) == (502, "Upstream rejected the target's credential")
     await wire.until_logged()
     wire.check_discreet(repr(headers).encode(), body)
 
@@ -415,15 +415,15 @@ async def test_error_in_a_200_answer_is_a_502(wire: Wire, stream: bool) -> None:
     wire.check_discreet(repr(headers).encode(), body)
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["at once", "after some text"])
-async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, begun: bool) -> None:
+@pytest.mark.parametrize("has_begun", [False, True], ids=["at once", "after some text"])
+async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, has_begun: bool) -> None:
     delta = script.chat_frames("their-model", ("a",), None)[1]
     error = b"data: " + json.dumps(FAILURE).encode() + b"\n\n"
     go = asyncio.Event()
-    first = script.chunked(delta, end=False) if begun else b""
+    first = script.chunked(delta, end=False) if has_begun else b""
     wire.upstream.plan(script.held(go, script.head(200, SSE) + first, script.chunked(error, b"data: [DONE]\n\n")))
     caller = await wire.call(stream=True)
-    raw = await caller.until(b'"a"') if begun else b""
+    raw = await caller.until(b'"a"') if has_begun else b""
     go.set()
     raw += await caller.until(b"0\r\n\r\n")
     assert b"Incorrect API key [hidden]" in raw
@@ -431,7 +431,7 @@ async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, begun: b
     await wire.until_logged()
     assert wire.status == 502
     assert wire.rig.meters.calls[0].cause == "error_in_answer"
-    assert wire.billed.output == (DELIVERED if begun else 0)
+    assert wire.billed.output == (DELIVERED if has_begun else 0)
     wire.check_discreet(raw)
 
 
@@ -475,18 +475,18 @@ async def test_caller_that_leaves_before_the_head_is_a_499(wire: Wire) -> None:
 
 
 async def test_caller_that_leaves_during_admission_is_a_499(rig: PathRig) -> None:
-    asked = asyncio.Event()
+    arrival = asyncio.Event()
 
     class Stalled(FakeCounters):
         async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
-            asked.set()
+            arrival.set()
             await asyncio.Event().wait()
             raise AssertionError
 
     rig.counters = Stalled(now_ms)
     async with wired(rig) as wire:
         caller = await wire.call()
-        await asked.wait()
+        await arrival.wait()
         caller.disconnect()
         await wire.until_logged()
         assert [call.status for call in rig.meters.calls] == [499]
@@ -541,22 +541,22 @@ async def test_caller_that_leaves_in_a_stream_is_billed_the_delivered_text(wire:
 
 async def test_upstream_is_read_no_faster_than_the_caller_reads(wire: Wire) -> None:
     frame = script.chat_frames("their-model", ("x" * 60_000,), None)[1]
-    sent = 0
+    sent_bytes = 0
 
     async def flood(exchange: script.Exchange) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         await exchange.read_body()
         await exchange.send(script.head(200, SSE))
         while True:
             await exchange.send(script.chunked(frame, end=False))
-            sent += len(frame)
+            sent_bytes += len(frame)
 
     wire.upstream.plan(flood)
     caller = await wire.front.caller(receive_buffer=4096)
     caller.send(request(stream=True))
     await caller.reader.readuntil(b"200 OK")
-    await until_still(lambda: sent)  # upstream is blocked
-    assert sent < 30_000_000
+    await until_still(lambda: sent_bytes)  # upstream is blocked
+    assert sent_bytes < 30_000_000
     caller.reset()
     await wire.until_logged()
     assert wire.status == 499

@@ -60,9 +60,9 @@ TERMINATOR = b"\0\0\r\n\r\n"
 
 def mutated(seed: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
     """`seed` with the edits applied; each is a relative offset, a count of bytes to remove, and bytes to insert."""
-    for where, cut, put in edits:
+    for where, cut, insertion in edits:
         at = int(where * len(seed))
-        seed = seed[:at] + put + seed[at + cut :]
+        seed = seed[:at] + insertion + seed[at + cut :]
     return seed
 
 

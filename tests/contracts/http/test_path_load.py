@@ -30,17 +30,18 @@ MAX_STALLED_BYTES = 512 * 1024
 def many_descriptors() -> Iterator[None]:
     """Each stream has four ends in this one process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * STREAMS + 500
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    needed = 4 * STREAMS + 500
+    if hard != resource.RLIM_INFINITY and hard < needed:
         pytest.skip(f"only {hard} descriptors are allowed here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_one_worker_serves_a_thousand_concurrent_streams() -> None:
     """All streams are open and have their first piece before any of them continues."""
-    go, frames = asyncio.Event(), script.chat_frames("their-model", ("Hello", " there"), script.Usage())
+    go = asyncio.Event()
+    frames = script.chat_frames("their-model", ("Hello", " there"), script.Usage())
 
     async def behave(exchange: script.Exchange) -> None:
         await exchange.read_body()
@@ -81,15 +82,15 @@ async def _open_streams(front: Front) -> list[Caller]:
 
 async def test_stalled_readers_take_bounded_memory() -> None:
     frame = script.chunked(script.chat_frames("their-model", ("x" * 4000,), None)[1], end=False)
-    sent = 0
+    sent_bytes = 0
 
     async def flood(exchange: script.Exchange) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         await exchange.read_body()
         await exchange.send(script.head(200, SSE))
         while True:
             await exchange.send(frame)
-            sent += len(frame)
+            sent_bytes += len(frame)
 
     rig = PathRig()
     async with ScriptedUpstream(default=flood) as upstream:
@@ -102,7 +103,7 @@ async def test_stalled_readers_take_bounded_memory() -> None:
             callers = [await front.caller(receive_buffer=4096) for _ in range(STALLED)]
             for caller in callers:
                 caller.send(request(stream=True))
-            await until_still(lambda: sent)  # upstream is blocked
+            await until_still(lambda: sent_bytes)  # upstream is blocked
             held_bytes, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             for caller in callers:
@@ -114,4 +115,4 @@ async def test_stalled_readers_take_bounded_memory() -> None:
     assert {closed.status for closed in rig.journal.closed} == {499}
     outputs = [closed.tokens.output for closed in rig.journal.closed]
     assert min(outputs) > 0
-    assert sum(outputs) <= sent / 6 + STALLED, "at most a token per six letters that upstream sent"
+    assert sum(outputs) <= sent_bytes / 6 + STALLED, "at most a token per six letters that upstream sent"

@@ -55,15 +55,15 @@ class KeepingDirectory(FakeDirectory):
 
 
 def asked_for_usage(wire: Wire) -> list[bool]:
-    """Of each request that reached the server, whether it asked for the usage."""
+    """Return, for each request that reached the server, whether it asked for the usage."""
     return [b"stream_options" in received.body for received in wire.upstream.received]
 
 
 async def test_refusal_is_remembered_for_all_callers_of_the_target() -> None:
     async with replica(STRICT, (CHAT_COMPLETIONS,)) as wire:
         for caller in (CHAT_COMPLETIONS, MESSAGES, CHAT_COMPLETIONS):
-            status, _, said = await ask(wire, caller)
-            assert (status, said.text, said.ended) == (200, "Hello", "complete")
+            status, _, answer = await ask(wire, caller)
+            assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
         assert asked_for_usage(wire) == [True, False, False, False]
         await wire.until_logged(3)
         assert {call.tokens.output for call in wire.rig.journal.closed} == {1}

@@ -132,10 +132,8 @@ async def test_parked_calls_leave_parking_to_other_workspaces() -> None:
 
 
 async def test_buffered_answers_leave_memory_to_other_workspaces() -> None:
-    rig, answer_part = (
-        tenants(CapacityLimits(max_held_bytes=1_000_000)),
-        script.head(200, JSON | {"content-length": "600000"}),
-    )
+    rig = tenants(CapacityLimits(max_held_bytes=1_000_000))
+    answer_part = script.head(200, JSON | {"content-length": "600000"})
     async with wired(rig) as wire:
         wire.upstream.plan(*[script.silent(answer_part + b" " * 300_000)] * 4)
         await calls(wire, request(), 4)

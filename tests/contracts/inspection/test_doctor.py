@@ -33,7 +33,8 @@ from tests.redis_cluster import MISSING as MISSING_CLUSTER
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import RedisServer, private_redis
 
-KEY, OTHER_KEY = bytes(32), bytes([1] * 32)
+KEY = bytes(32)
+OTHER_KEY = bytes([1] * 32)
 TARGET = json.dumps({"provider": "VENDOR_B", "secret_id": "sec_1", "target_model": "m"})
 PASSWORD = "the-password-of-redis"
 
@@ -70,11 +71,11 @@ async def fill(url: str) -> None:
 def doctor(data: Path, settings: Mapping[str, str]) -> tuple[int, dict[str, list[Any]], str]:
     """The exit status, the findings by their check, and all that was printed."""
     ours = dict.fromkeys((name for name in os.environ if name.startswith("TOLLGATE_")), None)
-    done = CliRunner().invoke(tollgate, ["doctor", "--data", str(data), "--json"], env={**ours, **settings})
+    result = CliRunner().invoke(tollgate, ["doctor", "--data", str(data), "--json"], env={**ours, **settings})
     findings: dict[str, list[Any]] = {}
-    for finding in json.loads(done.stdout)["findings"]:
+    for finding in json.loads(result.stdout)["findings"]:
         findings.setdefault(finding["check"], []).append((finding["level"], finding["text"]))
-    return done.exit_code, findings, done.output
+    return result.exit_code, findings, result.output
 
 
 def test_doctor_judges_a_data_directory_and_changes_nothing(tmp_path: Path, redis: RedisServer) -> None:
@@ -158,10 +159,10 @@ async def test_each_primary_of_a_cluster_is_looked_at() -> None:
         assert {look.node for look in await look_at_redis(cluster.url)} == set(names.values())
         dead.server.kill()
         full.run("CONFIG", "SET", "maxmemory", 1)
-        found = [finding.text for finding in redis_findings(await look_at_redis(cluster.url), "redis", "URL")]
-        assert any(text.startswith(f"{names[dead.port]}: unusable: ") for text in found)
-        assert any(text.startswith(f"{names[full.port]}: ") and "of its maxmemory" in text for text in found)
-        assert f"{names[alone.port]}: it has no replica: nothing replaces it when it dies" in found
+        texts = [finding.text for finding in redis_findings(await look_at_redis(cluster.url), "redis", "URL")]
+        assert any(text.startswith(f"{names[dead.port]}: unusable: ") for text in texts)
+        assert any(text.startswith(f"{names[full.port]}: ") and "of its maxmemory" in text for text in texts)
+        assert f"{names[alone.port]}: it has no replica: nothing replaces it when it dies" in texts
         full.run("CLUSTER", "DELSLOTS", 16_383)
         looks = await look_at_redis(f"redis+cluster://{names[full.port]}")
         assert any(look.trouble == "1 slots of the cluster are served by no node" for look in looks)

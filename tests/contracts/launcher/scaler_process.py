@@ -14,7 +14,7 @@ SECRET = "0123456789abcdef" * 2
 
 
 class ScalerProcess:
-    """Its environment, which a test may change before `start`, and what it says."""
+    """A scaler: its environment, which a test may change before `start`, and its output."""
 
     def __init__(self, url: str, api_key: str, ids: tuple[str, str], kubernetes: ScriptedKubernetes) -> None:
         hook_port = own_port()

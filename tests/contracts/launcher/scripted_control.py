@@ -11,7 +11,8 @@ from aiohttp import web
 from tests.ports import own_port
 
 API_KEY = "tg_0123456789ab.the-secret-part-of-the-key"
-MODEL, DEPLOYMENT = "mdl_1", "dpl_1"
+MODEL = "mdl_1"
+DEPLOYMENT = "dpl_1"
 BASE = f"/v1/models/{MODEL}/deployments/{DEPLOYMENT}"
 MOVES = {
     ("SCALED_TO_ZERO", "WAKING_UP"),

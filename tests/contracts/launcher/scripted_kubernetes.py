@@ -9,7 +9,9 @@ from aiohttp import web
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import own_port
 
-NAMESPACE, TARGET, TOKEN = "models", "model", "service-account-token"
+NAMESPACE = "models"
+TARGET = "model"
+TOKEN = "service-account-token"
 SCALE = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{TARGET}/scale"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SELECTOR = "app=model"
@@ -33,7 +35,7 @@ class ScriptedKubernetes:
         self.forbidden: list[str] = []
         self.is_away = False
         self.pod_address = ""
-        """Of all pods; made up if empty."""
+        """Address of all pods; made up if empty."""
         self._number = 0
         self._runner: web.AppRunner | None = None
 

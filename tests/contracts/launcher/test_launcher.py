@@ -30,12 +30,12 @@ async def test_calls_in_flight_end_before_the_replica_is_stopped(launcher: Launc
     control.load["in_flight"] = 1
     calling = asyncio.create_task(call(url, "slow"))
     await asyncio.sleep(0.1)
-    stopping = asyncio.create_task(launcher.stop())
+    stop = asyncio.create_task(launcher.stop())
     await launcher.replicas(0)
     assert (await calling)[0] == 200
-    assert not stopping.done()
+    assert not stop.done()
     control.load["in_flight"] = 0
-    assert await stopping == 0
+    assert await stop == 0
 
 
 async def test_replica_is_stopped_after_the_idle_timeout_and_woken_again(
@@ -64,8 +64,8 @@ async def test_load_scales_up_to_the_limit_and_down_again(launcher: Launcher, co
     control.load["parked"] = 50
     assert len(set(await launcher.replicas(3))) == 3
     control.load |= {"parked": 0, "in_flight": 2}
-    (left,) = await launcher.replicas(1)
-    assert (await call(left))[0] == 200
+    (survivor,) = await launcher.replicas(1)
+    assert (await call(survivor))[0] == 200
     control.load["in_flight"] = 0
     await launcher.replicas(0)
 
@@ -143,16 +143,17 @@ async def test_neither_key_nor_hook_secret_is_shown_anywhere(launcher: Launcher,
     await launcher.woken()
     await launcher.until(lambda: control.logged("key "), "the line is in the log")
     assert await launcher.stop() == 0
-    shown = launcher.said + launcher.ready + str(control.logs)
-    assert API_KEY not in shown
-    assert secret not in shown
+    output = launcher.said + launcher.ready + str(control.logs)
+    assert API_KEY not in output
+    assert secret not in output
     assert control.logged("key ***")
 
 
 async def test_replica_dies_with_a_killed_launcher_and_the_next_one_replaces_its_list(
     make_launcher: MakeLauncher, control: ScriptedControl, tmp_path: Path
 ) -> None:
-    first, second = await make_launcher(), await make_launcher()
+    first = await make_launcher()
+    second = await make_launcher()
     await first.started(server=(*SERVER, "--child-file", str(tmp_path / "child")))
     pid = await first.pid_of(await first.woken())
     child = int((tmp_path / "child").read_text())
@@ -169,7 +170,8 @@ async def test_replica_dies_with_a_killed_launcher_and_the_next_one_replaces_its
 async def test_second_launcher_takes_over_and_the_first_ends(
     make_launcher: MakeLauncher, control: ScriptedControl
 ) -> None:
-    first, second = await make_launcher(), await make_launcher()
+    first = await make_launcher()
+    second = await make_launcher()
     await first.started()
     pid = await first.pid_of(await first.woken())
     await second.started()

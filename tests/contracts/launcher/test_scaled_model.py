@@ -20,7 +20,8 @@ class Scaler(ScalerProcess):
 
     def __init__(self, control: ScriptedControl, kubernetes: ScriptedKubernetes) -> None:
         super().__init__(control.url, API_KEY, (MODEL, DEPLOYMENT), kubernetes)
-        self.control, self.kubernetes = control, kubernetes
+        self.control = control
+        self.kubernetes = kubernetes
 
     async def until(self, look: Any, what: str) -> None:
         await eventually(look, lambda: f"{what}\n{self.said}\n{self.control.history}", every_s=0.02)
@@ -124,10 +125,15 @@ async def test_restarted_scaler_keeps_what_runs_and_reads_the_token_anew(scaler:
 async def test_hook_answers_only_posts_to_its_secret_path_and_shows_no_secret(scaler: Scaler) -> None:
     await scaler.registered()
     base = scaler.environment["HOOK_URL"]
-    asked = [("GET", "/healthz"), ("GET", f"/wake/{SECRET}"), ("POST", f"/wake/{SECRET[:-1]}x"), ("POST", "/healthz")]
+    requests = [
+        ("GET", "/healthz"),
+        ("GET", f"/wake/{SECRET}"),
+        ("POST", f"/wake/{SECRET[:-1]}x"),
+        ("POST", "/healthz"),
+    ]
     async with aiohttp.ClientSession() as session:
         statuses = []
-        for method, path in asked:
+        for method, path in requests:
             async with session.request(method, base + path, data=b"{}") as answer:
                 statuses.append(answer.status)
     assert statuses == [200, 405, 404, 404]
@@ -160,42 +166,42 @@ def manifests() -> dict[tuple[str, str], Any]:
 
 
 def test_manifests_refer_to_each_other() -> None:
-    found = manifests()
+    objects = manifests()
     kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
     assert all((FOLDER / file).exists() for one in kustomization["configMapGenerator"] for file in one["files"])
-    scaler = found["Deployment", "scaler"]["spec"]["template"]
-    assert ("ServiceAccount", scaler["spec"]["serviceAccountName"]) in found
-    binding = found["RoleBinding", "scaler"]
-    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in found
-    assert all((one["kind"], one["name"]) in found for one in binding["subjects"])
-    assert found["Service", "scaler"]["spec"]["selector"].items() <= scaler["metadata"]["labels"].items()
+    scaler = objects["Deployment", "scaler"]["spec"]["template"]
+    assert ("ServiceAccount", scaler["spec"]["serviceAccountName"]) in objects
+    binding = objects["RoleBinding", "scaler"]
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in objects
+    assert all((one["kind"], one["name"]) in objects for one in binding["subjects"])
+    assert objects["Service", "scaler"]["spec"]["selector"].items() <= scaler["metadata"]["labels"].items()
     assert scaler["spec"]["volumes"][0]["configMap"]["name"] == kustomization["configMapGenerator"][0]["name"]
-    for deployment in (found["Deployment", "scaler"], found["Deployment", "model"]):
+    for deployment in (objects["Deployment", "scaler"], objects["Deployment", "model"]):
         labels = deployment["spec"]["template"]["metadata"]["labels"]
         assert deployment["spec"]["selector"]["matchLabels"] == labels
-    assert "replicas" not in found["Deployment", "model"]["spec"], "an apply would undo the scale"
+    assert "replicas" not in objects["Deployment", "model"]["spec"], "an apply would undo the scale"
 
 
 def test_manifests_set_what_the_scaler_reads() -> None:
-    found = manifests()
-    (container,) = found["Deployment", "scaler"]["spec"]["template"]["spec"]["containers"]
+    objects = manifests()
+    (container,) = objects["Deployment", "scaler"]["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}
     secret = {"TOLLGATE_URL", "TOLLGATE_API_KEY", "MODEL_ID", "DEPLOYMENT_ID", "WAKE_SECRET"}
     text = (FOLDER / "README.md").read_text()
     assert all(f"--from-literal={name}=" in text for name in secret)
     assert container["envFrom"] == [{"secretRef": {"name": "scaler"}}]
     assert {"HOOK_URL", "TARGET"} <= set(environment)
-    (model,) = found["Deployment", environment["TARGET"]]["spec"]["template"]["spec"]["containers"]
+    (model,) = objects["Deployment", environment["TARGET"]]["spec"]["template"]["spec"]["containers"]
     assert str(model["ports"][0]["containerPort"]) == environment["POD_PORT"]
     assert model["readinessProbe"]["httpGet"]["path"] == environment["HEALTH_PATH"]
     assert f":{container['ports'][0]['containerPort']}" in str(environment["HOOK_URL"])
 
 
 def test_role_allows_what_the_scaler_asks_and_no_more() -> None:
-    found = manifests()
-    (environment,) = found["Deployment", "scaler"]["spec"]["template"]["spec"]["containers"]
+    objects = manifests()
+    (environment,) = objects["Deployment", "scaler"]["spec"]["template"]["spec"]["containers"]
     target = next(one["value"] for one in environment["env"] if one["name"] == "TARGET")
-    assert found["Role", "scaler"]["rules"] == [
+    assert objects["Role", "scaler"]["rules"] == [
         {
             "apiGroups": ["apps"],
             "resources": ["deployments/scale"],

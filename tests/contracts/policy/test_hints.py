@@ -72,9 +72,9 @@ async def test_subscription_and_every_hint_are_reported(server: RedisServer) -> 
 async def test_change_at_one_control_reaches_a_proxy_that_asks_another(server: RedisServer, tmp_path: Path) -> None:
     database = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with AsyncExitStack() as stack:
-        asked = await stack.enter_async_context(running_plane(database, "acme", redis_url=server.url))
+        other_plane = await stack.enter_async_context(running_plane(database, "acme", redis_url=server.url))
         other = await stack.enter_async_context(running_plane(database, "other", redis_url=server.url))
-        feed = ControlFeed(str(asked.client.make_url("/")).rstrip("/"), TOKEN)
+        feed = ControlFeed(str(other_plane.client.make_url("/")).rstrip("/"), TOKEN)
         stack.push_async_callback(feed.close)
         replica = PolicyReplica(tmp_path / "replica.db")
         stack.callback(replica.close)
@@ -128,7 +128,7 @@ async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypa
 
 
 async def test_control_sends_hints_for_lower_revisions_too(server: RedisServer) -> None:
-    """Its database may be restored to a point in time while it runs."""
+    """The database of control may be restored to a point in time while control runs."""
     hints_received: list[int | None] = []
     redis = connect(server.url)
     telling = HintPublisher(redis)

@@ -93,13 +93,13 @@ def call(world: World, tree: int = 0, slug: str = "acme/0001") -> None:
 def test_look_ups_read_and_parse_as_much_whatever_else_there_is(
     world: World, counted: Callable[[Callable[[], object]], Work], again: bool
 ) -> None:
-    found: list[Work] = []
+    works: list[Work] = []
     for size in (FEW, MANY):
         world.publish(*policy(*size), reset=True)
         if again:
             call(world, slug="acme/0000")
-        found.append(counted(lambda: call(world)))
-    few, many = found
+        works.append(counted(lambda: call(world)))
+    few, many = works
     assert few.counts == many.counts
     assert 0 < few.rows <= 3 + 2 * MAX_DEPTH
 
@@ -140,7 +140,7 @@ def test_change_takes_nothing_from_calls_that_it_does_not_concern(
 
 
 def test_limit_that_an_ancestor_gains_later_binds(world: World) -> None:
-    """It was not among the rows that the plan was made of."""
+    """The limit was not among the rows that the plan was made of."""
     rows = [row for row in policy(*FEW) if row.id != "grp_000_1"]
     without = group(0, 1, 0)
     world.publish(*rows, without, reset=True)

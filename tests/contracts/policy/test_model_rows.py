@@ -76,20 +76,22 @@ async def test_only_models_that_changed_are_told_of(world: World) -> None:
 
 async def test_what_did_not_change_of_a_changed_model_is_the_same_object(world: World) -> None:
     """Listeners skip it by identity: a model may have thousands of deployments."""
-    one, two = model("m1").deployments["d"], Deployment("d2", "ACTIVE")
+    one = model("m1").deployments["d"]
+    two = Deployment("d2", "ACTIVE")
     before = ModelRow("m1", "ws", {"d": one, "d2": two}, {"production": "d"})
     await world.publish(row(before))
     await world.publish(row(replace(before, deployments={"d": one, "d2": Deployment("d2", "INACTIVE")})))
-    (known,), (change,) = world.told
-    assert known.after is not None
+    (first_change,), (change,) = world.told
+    assert first_change.after is not None
     assert change.after is not None
-    assert change.after.deployments["d"] is known.after.deployments["d"]
-    assert change.after.environments is known.after.environments
+    assert change.after.deployments["d"] is first_change.after.deployments["d"]
+    assert change.after.environments is first_change.after.environments
     assert change.after.deployments["d2"] == Deployment("d2", "INACTIVE")
 
 
 async def test_many_changes_are_told_of_in_slices_between_which_others_run(world: World) -> None:
-    turns, turn_of_slice = 0, list[int]()
+    turns = 0
+    turn_of_slice = list[int]()
 
     async def count_turns() -> None:
         nonlocal turns
@@ -125,17 +127,17 @@ async def test_whoever_reads_the_file_finds_its_models_here(
 ) -> None:
     """A worker reads an endpoint as soon as it is committed, and asks for its model before the refresh has returned."""
     await world.publish(row(model("old")), row(model("kept")))
-    known = list[set[str]]()
+    known_ids = list[set[str]]()
     committed = PolicyReplica.committed
 
     def look(replica: PolicyReplica, version: ReplicaVersion, conn: Connection, *, changed: bool) -> None:
         committed(replica, version, conn, changed=changed)
-        known.append({id for id in ("old", "kept", "new") if world.models.get(id) is not None})
+        known_ids.append({id for id in ("old", "kept", "new") if world.models.get(id) is not None})
 
     monkeypatch.setattr(PolicyReplica, "committed", look)
-    gone = [] if reset else [Row("model", "old", 2, None)]
-    await world.publish(*gone, row(model("kept", "http://a")), row(model("new")), reset=reset)
-    assert known == [{"old", "kept", "new"}]
+    deletions = [] if reset else [Row("model", "old", 2, None)]
+    await world.publish(*deletions, row(model("kept", "http://a")), row(model("new")), reset=reset)
+    assert known_ids == [{"old", "kept", "new"}]
     assert world.models.get("old") is None
 
 
@@ -156,11 +158,12 @@ async def test_model_that_this_version_cannot_read_is_skipped_with_a_warning(
 
 async def test_models_are_read_from_the_file_at_start(world: World) -> None:
     await world.publish(row(model("m1")), row(model("m2", "http://b")))
-    models, told = ModelRows(), list[ModelChange]()
+    models = ModelRows()
+    changes = list[ModelChange]()
     assert await models.load(world.path)
-    models.listen(told.extend)
+    models.listen(changes.extend)
     assert models.get("m2") == model("m2", "http://b")
-    assert [change.id for change in told] == ["m1", "m2"], "who listens later learns what is there already"
+    assert [change.id for change in changes] == ["m1", "m2"], "who listens later learns what is there already"
 
 
 async def test_file_that_cannot_be_read_is_reported(

@@ -63,7 +63,7 @@ def test_groups_below_one_that_cannot_be_read_are_refused(world: World) -> None:
 
 
 def test_a_replica_with_such_groups_is_fetched_again_when_a_proxy_starts(world: World) -> None:
-    """It may be of a version that can read them."""
+    """The proxy that starts may be of a version that can read them."""
     world.publish(workspace(), newer(NEWER["a type"]), group("other"))
     assert world.replica.version.loaded
     world.replica.close()

@@ -1,4 +1,4 @@
-"""What the directory keeps of calls with heads that repeat lasts no longer than the policy that it was made under."""
+"""Values that the directory keeps for repeated heads last no longer than the policy that they were made under."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,29 +67,30 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_caller_and_shape_are_kept_until_one_of_their_rows_changes(published: World, name: str) -> None:
     change, same_caller, same_shape = CHANGES[name]
-    directory, head = published.directory, facts()
+    directory = published.directory
+    head = facts()
     caller = identified(published)
-    kept = shape(published, caller)
+    call_shape = shape(published, caller)
     directory.keep_caller(head, caller)
-    directory.keep_shape(head, kept)
-    assert (directory.caller(head), directory.shape(head, SLUG)) == (caller, kept)
+    directory.keep_shape(head, call_shape)
+    assert (directory.caller(head), directory.shape(head, SLUG)) == (caller, call_shape)
     assert (directory.caller(facts()), directory.shape(facts(), SLUG)) == (None, None)
     assert directory.shape(head, "acme/other") is None
     published.publish(change)
     assert (directory.caller(head), directory.shape(head, SLUG)) == (None, None)
     assert directory.endpoint(SLUG) is not None  # this look-up follows the change
     assert directory.caller(head) is (caller if same_caller else None)
-    assert directory.shape(head, SLUG) is (kept if same_shape else None)
+    assert directory.shape(head, SLUG) is (call_shape if same_shape else None)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_forwarding_is_kept_until_its_endpoint_or_secret_changes(published: World, name: str) -> None:
-    """It is for whoever calls the slug."""
+    """A kept forwarding is for whoever calls the slug."""
     directory = published.directory
-    made = shape(published, identified(published))
-    assert made.forwarding is not None
-    directory.keep_forwarding(VALUES, made.route.endpoint, made.forwarding)
-    assert directory.forwarding(VALUES, SLUG) is made.forwarding
+    call_shape = shape(published, identified(published))
+    assert call_shape.forwarding is not None
+    directory.keep_forwarding(VALUES, call_shape.route.endpoint, call_shape.forwarding)
+    assert directory.forwarding(VALUES, SLUG) is call_shape.forwarding
     assert directory.forwarding(("/v1/messages",), SLUG) is directory.forwarding(VALUES, "acme/b") is None
     published.publish(CHANGES[name][0])
     assert directory.forwarding(VALUES, SLUG) is None
@@ -100,10 +101,10 @@ def test_forwarding_is_kept_until_its_endpoint_or_secret_changes(published: Worl
 def test_forwarding_of_long_fields_is_not_kept(published: World) -> None:
     """A caller could fill the memory with them: each of its calls may have others."""
     directory = published.directory
-    made = shape(published, identified(published))
-    assert made.forwarding is not None
+    call_shape = shape(published, identified(published))
+    assert call_shape.forwarding is not None
     for values, lines in ((("/" + "a" * MAX_FORWARDED_BYTES,), b""), (VALUES, b"x" * MAX_FORWARDED_BYTES)):
-        directory.keep_forwarding(values, made.route.endpoint, replace(made.forwarding, lines=lines))
+        directory.keep_forwarding(values, call_shape.route.endpoint, replace(call_shape.forwarding, lines=lines))
         assert directory.forwarding(values, SLUG) is None
 
 
@@ -122,7 +123,8 @@ def test_forwarding_of_a_former_policy_is_not_kept(published: World, change: Row
 @pytest.mark.parametrize("change", [group("g", threshold=6), endpoint(SLUG, "other"), secret("s", "sk-2")])
 def test_what_a_former_policy_said_is_not_kept(published: World, change: Row) -> None:
     """A call was identified and routed; policy changed while it waited."""
-    directory, head = published.directory, facts()
+    directory = published.directory
+    head = facts()
     caller = identified(published)
     former = shape(published, caller)
     published.publish(change, workspace("overdue"))
@@ -137,7 +139,8 @@ def test_what_a_former_policy_said_is_not_kept(published: World, change: Row) ->
 
 
 def test_nothing_is_recalled_once_the_replica_is_gone(published: World, tmp_path: Path) -> None:
-    directory, head = published.directory, facts()
+    directory = published.directory
+    head = facts()
     directory.keep_caller(head, identified(published))
     published.publish(workspace("suspended"))
     for file in tmp_path.glob("replica.db"):
@@ -151,7 +154,8 @@ def test_what_is_kept_counts_against_the_cache_bound(published: World, monkeypat
     monkeypatch.setattr("proxy.edges.policy.directory.CACHE_WEIGHT", 60_000)
     directory = published.directory = published.reader()
     for _ in range(1000):
-        head, caller = facts(), identified(published)
+        head = facts()
+        caller = identified(published)
         directory.keep_caller(head, caller)
         directory.keep_shape(head, shape(published, caller))
         assert sum(entry.weight for entry in directory._cache.entries.values()) <= 60_000

@@ -64,7 +64,7 @@ class World:
         return None if holder is None else holder.key
 
     def route(self, group_id: str, slug: str) -> SlugRoute | None:
-        """Where the slug leads for a group."""
+        """Return the route of the slug for a group."""
         return route_of(self.directory, group_id, slug)
 
     def publish(self, *rows: Row, reset: bool = False, epoch: str = "e1") -> None:
@@ -117,13 +117,13 @@ def test_empty_replica_raises_policy_unavailable(world: World) -> None:
 
 def test_published_rows_are_found_and_compiled(world: World) -> None:
     world.publish(endpoint("acme/a"), key("d"), group("g"), secret("s", "sk-1"))
-    found = world.directory.endpoint("acme/a")
-    assert found is not None
-    assert found.target.target_model == "m"
-    assert world.directory.endpoint("acme/a") is found
-    held = world.key("d")
-    assert held is not None
-    assert held.group_id == "g"
+    acme_endpoint = world.directory.endpoint("acme/a")
+    assert acme_endpoint is not None
+    assert acme_endpoint.target.target_model == "m"
+    assert world.directory.endpoint("acme/a") is acme_endpoint
+    holder = world.key("d")
+    assert holder is not None
+    assert holder.group_id == "g"
     assert world.directory.secret("s") == "sk-1"
     assert world.directory.slugs("g") == ("acme/a",)
     assert world.directory.slugs("nobody") == ()
@@ -136,9 +136,9 @@ def test_change_is_seen_on_the_next_lookup(world: World) -> None:
     world.publish(endpoint("acme/a", "old"), key("d"))
     assert world.directory.endpoint("acme/a") is not None
     world.publish(endpoint("acme/a", "new"))
-    found = world.directory.endpoint("acme/a")
-    assert found is not None
-    assert found.target.target_model == "new"
+    acme_endpoint = world.directory.endpoint("acme/a")
+    assert acme_endpoint is not None
+    assert acme_endpoint.target.target_model == "new"
     assert world.key("d") is not None
 
 
@@ -175,11 +175,11 @@ def test_readers_see_the_old_policy_until_the_update_is_committed(world: World) 
 
 def test_refresh_without_changes_writes_nothing_and_keeps_the_cache(world: World) -> None:
     world.publish(key("d"), workspace(), group("g"))
-    held = world.key("d")
+    holder = world.key("d")
     update = world.replica.begin_update(reset=False)
     update.add([])
     update.commit(world.replica.version)
-    assert world.key("d") is held
+    assert world.key("d") is holder
 
 
 def test_replica_survives_a_restart_of_the_writer(world: World) -> None:
@@ -196,8 +196,8 @@ def test_committed_rows_are_readable_without_closing_the_writer(world: World) ->
     world.publish(key("e"))
     pid = os.fork()
     if pid == 0:  # a reader process that dies without closing anything
-        found = world.key("e", world.reader())
-        os._exit(0 if found else 1)
+        endpoint = world.key("e", world.reader())
+        os._exit(0 if endpoint else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -441,10 +441,10 @@ def test_malformed_unicode_matches_no_row(world: World) -> None:
 
 
 def test_callable_among_returns_all_names_before_policy_is_loaded(world: World) -> None:
-    asked = {"acme/a", "acme/gone"}
-    assert world.replica.callable_among(asked) == asked, "nothing is loaded yet"
+    slugs = {"acme/a", "acme/gone"}
+    assert world.replica.callable_among(slugs) == slugs, "nothing is loaded yet"
     world.publish(endpoint("acme/a"), endpoint("acme/b"))
-    assert world.replica.callable_among(asked) == {"acme/a"}
+    assert world.replica.callable_among(slugs) == {"acme/a"}
 
 
 def test_callable_among_knows_models_by_id(world: World) -> None:
@@ -488,9 +488,9 @@ def test_reader_never_fails_while_a_writer_commits(world: World) -> None:
         await writing
 
     asyncio.run(both())
-    held = world.key("d")
-    assert held is not None
-    assert held.group_id == "g59"
+    holder = world.key("d")
+    assert holder is not None
+    assert holder.group_id == "g59"
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_reader_never_fails_while_a_writer_commits(world: World) -> None:
     ids=["without its parent", "without its root", "in a circle", "with six levels"],
 )
 def test_path_that_cannot_be_read_whole_is_an_outage(world: World, rows: list[Row]) -> None:
-    """It would drop limits."""
+    """A path with a gap would drop limits."""
     world.publish(key("d", "leaf"), *rows)
     with pytest.raises(PolicyUnavailableError):
         world.key("d")
@@ -514,9 +514,9 @@ def test_update_names_changed_keys_and_groups_as_other_rows(world: World) -> Non
     rows = [key("d", "g"), group("g"), endpoint("acme/a"), workspace()]
     world.publish(*rows)
     assert world.directory.key_holder("d") is not None
-    kept = world.directory.key_holder("d")
+    first_holder = world.directory.key_holder("d")
     world.publish(key("other", "g"))
-    assert world.directory.key_holder("d") is kept
+    assert world.directory.key_holder("d") is first_holder
     world.publish(key("d", "h"), group("h"))
     holder = world.directory.key_holder("d")
     assert holder is not None

@@ -11,7 +11,8 @@ from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.records.supervisor.findings import OK, Finding
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 
-OURS, OTHERS = (b"k" * 32,), (b"x" * 32,)
+OURS = (b"k" * 32,)
+OTHERS = (b"x" * 32,)
 VERSION = ReplicaVersion("e", 1, "n")
 
 
@@ -49,11 +50,11 @@ async def test_secrets_that_open_are_no_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [(secret("s"), signed("w", OTHERS)), (secret("s", OTHERS), signed("w"))])
 async def test_some_secrets_that_do_not_open_degrade(tmp_path: Path, rows: tuple[Row, ...]) -> None:
-    found = await finding(tmp_path, *rows)
-    assert found.degraded.startswith("1 of 2 stored secrets cannot be opened")
-    assert not found.fault
+    report = await finding(tmp_path, *rows)
+    assert report.degraded.startswith("1 of 2 stored secrets cannot be opened")
+    assert not report.fault
 
 
 async def test_a_wrong_key_is_found_by_signing_secrets_alone(tmp_path: Path) -> None:
-    found = await finding(tmp_path, workspace("v", None), signed("w", OTHERS))
-    assert found.fault.startswith("1 of 1 stored secrets cannot be opened")
+    report = await finding(tmp_path, workspace("v", None), signed("w", OTHERS))
+    assert report.fault.startswith("1 of 1 stored secrets cannot be opened")

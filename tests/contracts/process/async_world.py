@@ -31,13 +31,16 @@ class AsyncWorld:
     """`world` is the proxy with what it needs; its upstream is the replica."""
 
     def __init__(self, world: World, client: QueueClient) -> None:
-        self.world, self.proxy, self.replica, self.redis = world, world.proxy, world.upstream, world.redis
+        self.world = world
+        self.proxy = world.proxy
+        self.replica = world.upstream
+        self.redis = world.redis
         self.queue = RedisRequestQueue(client, 1 << 30)
         self._client = client
         self._ids = count(1)
 
     def put_deployment(self, status: str = ACTIVE, most: int | None = None) -> None:
-        """With the replica of this world, if the status says that there is one."""
+        """Put the deployment, with the replica of this world if the status says that there is one."""
         replicas = (self.replica.url,) if status == ACTIVE else ()
         deployment = Deployment("d", status, replicas, None, most)
         self.world.control.put("model", "m", ModelRow("m", "ws", {"d": deployment}, {"production": "d"}).to_wire())
@@ -59,15 +62,15 @@ class AsyncWorld:
         return state
 
     async def ended(self, request_id: str, within_s: float = 30) -> RequestState:
-        """Its state, once it has ended."""
+        """Wait until the request has ended; return its state."""
 
         async def look() -> RequestState | None:
             state = await self.state(request_id)
             return None if state.status in (Status.QUEUED, Status.IN_PROGRESS) else state
 
-        found = await eventually(look, lambda: self.proxy.log.read_text()[-3000:], within_s=within_s, every_s=0.02)
-        assert isinstance(found, RequestState)
-        return found
+        end_state = await eventually(look, lambda: self.proxy.log.read_text()[-3000:], within_s=within_s, every_s=0.02)
+        assert isinstance(end_state, RequestState)
+        return end_state
 
     def end_leases(self) -> None:
         """Let as much time pass for Redis as leases last."""
@@ -80,18 +83,18 @@ class AsyncWorld:
                 redis.zadd(keys_of("ws") + "held", {stream: 0})
 
     async def another_machine_sweeps(self) -> bool:
-        """Whether it has found something to start."""
+        """Sweep as another machine; return whether it found something to start."""
         return bool((await RedisAttemptQueue(self._client, 3600, 1 << 30).sweep("ws")).startable)
 
     async def sizes(self, request_id: str) -> int:
-        """How many bytes of the model's answer are stored."""
+        """Return how many bytes of the model's answer are stored."""
         key = f"{keys_of('ws')}a:{request_id}"
         chunks = await self._client.commands.call(key, lambda redis: redis.hvals(key))
         return sum(map(len, chunks))
 
     @property
     def attempts(self) -> list[tuple[str | None, str | None]]:
-        """What the replica was asked: request ids and numbers of attempts."""
+        """Request ids and numbers of the attempts that reached the replica."""
         return [attempt_of(received) for received in self.replica.received if received.path == "/predict"]
 
     def async_workers(self) -> list[int]:

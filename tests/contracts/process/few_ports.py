@@ -33,9 +33,9 @@ def all_ports_taken(port: int) -> Iterator[None]:
     """Connect to this port of 127.0.0.1 until no local port is left."""
     with ExitStack() as stack:
         while True:
-            taken = stack.enter_context(socket.socket())
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # so that the port is free again at once
-            error = taken.connect_ex(("127.0.0.1", port))
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # so that the port is free again at once
+            error = connection.connect_ex(("127.0.0.1", port))
             if error:
                 break
         assert error == errno.EADDRNOTAVAIL

@@ -115,12 +115,12 @@ async def test_sigterm_lets_attempts_end(world: AsyncWorld) -> None:
     world.replica.gate.close()
     id = await world.submit()
     await eventually(lambda: len(world.attempts) == 1)
-    stopping = asyncio.create_task(world.proxy.stop())
+    stop = asyncio.create_task(world.proxy.stop())
     await asyncio.sleep(0.5)
     waits = await world.submit()
     await asyncio.sleep(0.5)
     world.replica.gate.open()
-    assert await stopping == 0
+    assert await stop == 0
     assert (await world.state(id)).status is Status.SUCCEEDED
     assert (await world.state(waits)).status is Status.QUEUED
     assert len(world.attempts) == 1
@@ -251,8 +251,8 @@ async def test_synchronous_calls_go_first(world: AsyncWorld) -> None:
     headers = {"Authorization": f"Bearer {key}"}
 
     async def call(number: int) -> int:
-        async with world.proxy.client.post(url, data=b"{}", headers=headers) as got:
-            return got.status
+        async with world.proxy.client.post(url, data=b"{}", headers=headers) as response:
+            return response.status
 
     calls = [asyncio.create_task(call(number)) for number in range(20)]
     await asyncio.sleep(0.5)
@@ -308,7 +308,8 @@ async def test_large_answer_passes_through_little_memory(world: AsyncWorld) -> N
     await world.ended(await world.submit())
     (pid,) = world.async_workers()
     before = peak_kib(pid)
-    size, piece = 80_000_000, b"x" * 1_000_000
+    size = 80_000_000
+    piece = b"x" * 1_000_000
 
     async def stream(exchange: Exchange) -> None:
         await exchange.read_body()

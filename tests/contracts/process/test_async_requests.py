@@ -32,13 +32,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def ask(world: World, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    """On a connection of its own, so at any of the workers. Again if a busy machine answers the limits too late."""
-    url, headers = f"http://127.0.0.1:{world.proxy.port}{path}", {"authorization": f"Bearer {KEY}"}
+    """Call on a connection of its own, so at any worker. Call again if a busy machine answers the limits too late."""
+    url = f"http://127.0.0.1:{world.proxy.port}{path}"
+    headers = {"authorization": f"Bearer {KEY}"}
     while True:
         async with aiohttp.request(method, url, headers=headers, json=body) as answer:
-            told = await answer.json()
-        if told.get("error_code") != "LIMITS_UNAVAILABLE":
-            return answer.status, told
+            content = await answer.json()
+        if content.get("error_code") != "LIMITS_UNAVAILABLE":
+            return answer.status, content
 
 
 async def test_every_worker_knows_what_one_has_queued_and_the_settings_bound_it(world: World) -> None:
@@ -46,10 +47,10 @@ async def test_every_worker_knows_what_one_has_queued_and_the_settings_bound_it(
         workers=2, TOLLGATE_ASYNC_MAX_BODY_BYTES="100", TOLLGATE_PLATFORM_HOSTS="ours.example.com",
         TOLLGATE_ASYNC_MAX_QUEUED_BYTES="60",
     )  # fmt: skip
-    status, told = await ask(world, "POST", SUBMIT, {"model_input": "x" * 40})
+    status, content = await ask(world, "POST", SUBMIT, {"model_input": "x" * 40})
     assert status == 201
     for _ in range(6):
-        state = await ask(world, "GET", f"/async_request/{told['request_id']}")
+        state = await ask(world, "GET", f"/async_request/{content['request_id']}")
         assert (state[0], state[1]["status"]) == (200, "QUEUED")
     assert (await ask(world, "POST", SUBMIT, {"model_input": "x" * 40}))[1]["error_code"] == "ASYNC_QUEUE_FULL"
     assert (await ask(world, "POST", SUBMIT, {"model_input": "x" * 90}))[0] == 413

@@ -33,7 +33,7 @@ def async_workers(world: World) -> list[int]:
 
 
 async def check(world: World, name: str) -> str | None:
-    """What `/readyz` says of one check. The proxy must be ready all the time."""
+    """Return the report of one check in `/readyz`. The proxy must be ready all the time."""
     status, report = await world.proxy.admin("/readyz")
     assert status == 200, report
     text: str | None = json.loads(report)["checks"].get(name)

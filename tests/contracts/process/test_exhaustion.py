@@ -30,9 +30,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield world
 
 
-def limit_descriptors(pid: int, left: int) -> None:
+def limit_descriptors(pid: int, free: int) -> None:
     open_now = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + left, open_now + left))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + free, open_now + free))
 
 
 async def call(
@@ -113,6 +113,6 @@ async def test_call_that_takes_more_memory_than_the_worker_may_have_is_shed(worl
     assert world.proxy.workers() == [worker]
 
 
-def limit_memory(pid: int, left: int) -> None:
+def limit_memory(pid: int, free_bytes: int) -> None:
     (size,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmSize" in line]
-    resource.prlimit(pid, resource.RLIMIT_AS, (int(size) * 1024 + left, resource.RLIM_INFINITY))
+    resource.prlimit(pid, resource.RLIMIT_AS, (int(size) * 1024 + free_bytes, resource.RLIM_INFINITY))

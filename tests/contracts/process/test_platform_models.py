@@ -69,7 +69,8 @@ async def test_replica_is_probed_once_per_machine_whatever_the_number_of_workers
     await deploy(world, world.upstream.url, check=HealthCheck(interval_s=0.3))
     await world.proxy.start(workers=3)
     await eventually(lambda: probes(world) >= 2)
-    started_s, before = time.monotonic(), probes(world)
+    started_s = time.monotonic()
+    before = probes(world)
     await eventually(lambda: probes(world) >= before + 6)
     assert time.monotonic() - started_s >= 5 * 0.3, "three probers would need a third of it"
     await world.proxy.stop()
@@ -105,9 +106,9 @@ async def gauge(world: World, name: str) -> float:
 
 
 def machine(world: World) -> str:
-    found: str = world.control.reports[0][1]["machine"]
-    assert len(bytes.fromhex(found)) == 8
-    return found
+    name: str = world.control.reports[0][1]["machine"]
+    assert len(bytes.fromhex(name)) == 8
+    return name
 
 
 async def test_replica_that_falls_ill_gets_no_calls_until_it_is_well(world: World) -> None:
@@ -166,7 +167,7 @@ async def test_killed_workers_calls_free_their_replica_at_once(world: World) -> 
     world.control.put("model", "m", ModelRow("m", "ws", {"d": bounded}, {"production": "d"}).to_wire())
     await world.proxy.start()
     world.upstream.default = silent()
-    lost = asyncio.create_task(world.proxy.call(slug=SLUG))
+    call = asyncio.create_task(world.proxy.call(slug=SLUG))
     await eventually(lambda: world.upstream.received)
     status, body = await world.proxy.call(slug=SLUG)
     assert (status, body["error_code"]) == (529, "CAPACITY_EXHAUSTED"), "no room, and no queue"
@@ -174,7 +175,7 @@ async def test_killed_workers_calls_free_their_replica_at_once(world: World) -> 
     [worker] = world.proxy.workers()
     os.kill(worker, signal.SIGKILL)
     with pytest.raises(aiohttp.ClientError):
-        await lost
+        await call
     assert (await world.proxy.call(slug=SLUG))[0] == 200
 
 
@@ -183,7 +184,8 @@ async def test_parked_calls_of_all_workers_start_in_turn_between_groups_and_with
     world.control.put("group", "g2", group_to_wire(modest_group))
     key = KeyRow(digest_of(make_key(2)), make_key(2).partition(".")[0], KeyKind.FEDERATED, "ws", "g2")
     world.control.put("key", key.digest, key.to_wire())
-    running, most = 0, 0
+    running = 0
+    most = 0
 
     async def behave(exchange: Exchange) -> None:
         nonlocal running, most

@@ -24,7 +24,8 @@ from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
 from tests.waiting import PATIENCE_S, eventually
 
 BOTH_LOOPS = True
-A, B = "http://a", "http://b"
+A = "http://a"
+B = "http://b"
 ENDED = CallEnded(ended_at_ms=5, request_id="r-ü", method="POST", path="/v1/x", status=499, duration_s=0.25)
 
 
@@ -59,7 +60,7 @@ class Machine:
         self.models.apply([ModelChange("m1", self.models.get("m1") if self.slots else None, row)])
 
     def figures(self) -> tuple[int, int, int]:
-        """In flight, queued, parked: over all deployments."""
+        """Count the calls in flight, queued and parked, over all deployments."""
         loads = self.answers.switchboard.loads()
         return (
             sum(load.in_flight for load in loads),
@@ -91,10 +92,10 @@ class Worker:
             call.end(ENDED)
             load.leave()
 
-    async def hold(self, given: asyncio.Future[str], turn: str = "g1") -> None:
+    async def hold(self, assignment: asyncio.Future[str], turn: str = "g1") -> None:
         """Keep a replica until cancelled."""
         with self.call(turn) as call:
-            given.set_result(await call.assigned())
+            assignment.set_result(await call.assigned())
             await asyncio.Event().wait()
 
 
@@ -135,14 +136,15 @@ async def test_call_gets_a_replica_and_its_end_is_told(machine: Machine) -> None
 
 async def test_workers_share_a_replicas_bound(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
-    one, other = await machine.worker(), await machine.worker()
+    one = await machine.worker()
+    other = await machine.worker()
     with other.call() as queued:
         with one.call() as call:
             assert await call.assigned() == A
-            waiting = asyncio.ensure_future(queued.assigned())
+            assignment = asyncio.ensure_future(queued.assigned())
             await machine.until(1, 1, 0)
             assert other.capacity.parked == 0
-        assert await waiting == A
+        assert await assignment == A
         assert queued.waited_s > 0
     await machine.until(0, 0, 0)
 
@@ -151,11 +153,11 @@ async def test_parked_calls_start_when_policy_changes(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "ACTIVE", (B,)))
     worker = await machine.worker()
     with worker.call() as call, worker.call() as other:
-        waiting = [asyncio.ensure_future(one.assigned()) for one in (call, other)]
+        assignments = [asyncio.ensure_future(one.assigned()) for one in (call, other)]
         await machine.until(0, 0, 2)
         await eventually(lambda: worker.capacity.parked == 2)
         machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "ACTIVE", (B,)), production="d2")
-        assert await asyncio.gather(*waiting) == [B, B]
+        assert await asyncio.gather(*assignments) == [B, B]
         assert worker.capacity.parked == 0
 
 
@@ -172,7 +174,7 @@ async def test_caller_that_leaves_while_parked_frees_his_place(machine: Machine)
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_caller_that_leaves_at_any_moment_gives_his_replica_back(machine: Machine, turns: int) -> None:
-    """Also while the answer that names a replica is on its way to him."""
+    """The caller may leave while the answer that names a replica is on its way to him."""
     machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
     worker = await machine.worker()
     leaver = asyncio.ensure_future(worker.hold(asyncio.get_running_loop().create_future()))
@@ -188,15 +190,16 @@ async def test_caller_that_leaves_at_any_moment_gives_his_replica_back(machine: 
 
 async def test_dead_workers_replicas_go_to_the_others(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
-    dead, other = await machine.worker(), await machine.worker()
-    given = asyncio.get_running_loop().create_future()
-    holder = asyncio.ensure_future(dead.hold(given))
-    assert await given == A
+    dead = await machine.worker()
+    other = await machine.worker()
+    assignment = asyncio.get_running_loop().create_future()
+    holder = asyncio.ensure_future(dead.hold(assignment))
+    assert await assignment == A
     with other.call() as call:
-        waiting = asyncio.ensure_future(call.assigned())
+        assignment = asyncio.ensure_future(call.assigned())
         await machine.until(1, 1, 0)
         dead.link.close()
-        assert await waiting == A
+        assert await assignment == A
         assert machine.figures() == (1, 0, 0)
     holder.cancel()
     await asyncio.wait([holder])
@@ -240,14 +243,14 @@ async def test_queueing_ends_after_its_timeout(machine: Machine) -> None:
 async def test_worker_without_room_for_parked_calls_sheds(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "SCALED_TO_ZERO"))
     worker = await machine.worker()
-    given = [asyncio.get_running_loop().create_future() for _ in range(3)]
-    parked = [asyncio.ensure_future(worker.hold(one)) for one in given]
+    assignments = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    parked = [asyncio.ensure_future(worker.hold(one)) for one in assignments]
     await eventually(lambda: worker.capacity.parked == 3)
     with worker.call("g2") as call, pytest.raises(ShedError):
         await call.assigned()
     await machine.until(0, 0, 3)
     machine.deploy(Deployment("d1", "ACTIVE", (A,)))
-    assert await asyncio.gather(*given) == [A] * 3
+    assert await asyncio.gather(*assignments) == [A] * 3
     for task in parked:
         task.cancel()
     await asyncio.wait(parked)
@@ -288,7 +291,7 @@ async def test_bug_of_the_switchboard_fails_one_call(
 ) -> None:
     worker = await machine.worker()
 
-    def fail(id: object, wanted: object, avoid: object) -> None:
+    def fail(id: object, want: object, avoid: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
@@ -349,10 +352,10 @@ async def test_bound_of_a_replica_holds_over_workers_that_come_and_go(machine: M
         await asyncio.sleep(0.01)
     machine.deploy(replace(listed, status="ACTIVE", replicas=("http://a", "http://f", "http://g", "http://h")))
     results = await asyncio.gather(*calls, return_exceptions=True)
-    left = sum(isinstance(result, asyncio.CancelledError) for result in results)
+    leavers = sum(isinstance(result, asyncio.CancelledError) for result in results)
     assert [result for result in results if isinstance(result, Exception)] == []
-    assert crowd.outcomes == {"served": 400 - left}, "who was parked is served, or leaves"
-    assert left > 0
+    assert crowd.outcomes == {"served": 400 - leavers}, "who was parked is served, or leaves"
+    assert leavers > 0
     await machine.until(0, 0, 0)
     assert [(worker.capacity.parked, worker.capacity.in_flight) for worker in workers] == [(0, 0)] * 4
 
@@ -371,7 +374,8 @@ async def test_silent_supervisor_is_a_503(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_replica_is_free_only_after_the_connection_to_it_is_closed() -> None:
     """`Transport.abort` closes in the next turn of the loop. Until then the model server sees a running call."""
-    line, (ours, theirs) = SilentLine(), socket.socketpair()
+    line = SilentLine()
+    (ours, theirs) = socket.socketpair()
     worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
     transport, _ = await asyncio.get_running_loop().create_unix_connection(asyncio.Protocol, sock=ours)
     with theirs:
@@ -423,16 +427,17 @@ class SlowWaker(Waker):
 async def test_wakes_of_one_deployment_share_a_report_that_is_under_way(machine: Machine) -> None:
     """A tenant who wakes in a flood takes no more of the way to control than one who wakes once."""
     machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "SCALED_TO_ZERO"))
-    worker, other = await machine.worker(), await machine.worker()
+    worker = await machine.worker()
+    other = await machine.worker()
     machine.answers.waker = waker = SlowWaker()
-    wanted = Wanted("w1", "m1", Where(), "g1")
-    waking = [asyncio.ensure_future(one.requests.wake(wanted)) for one in (worker, other) for _ in range(50)]
+    want = Wanted("w1", "m1", Where(), "g1")
+    waking = [asyncio.ensure_future(one.requests.wake(want)) for one in (worker, other) for _ in range(50)]
     elsewhere = asyncio.ensure_future(worker.requests.wake(Wanted("w1", "m1", Where(deployment_id="d2"), "g2")))
     await eventually(lambda: ("m1", "d2") in waker.woken)
     waker.open.set()
     await asyncio.gather(*waking, elsewhere)
     assert sorted(waker.woken) == [("m1", "d1"), ("m1", "d2")]
-    await worker.requests.wake(wanted)
+    await worker.requests.wake(want)
     assert waker.woken[2:] == [("m1", "d1")], "a later one is told anew"
 
 
@@ -473,16 +478,16 @@ async def test_call_whose_standing_is_unknown_is_answered_when_it_is_told() -> N
 
 
 async def test_worker_that_is_about_to_stop_answers_all_who_wait(machine: Machine) -> None:
-    """Also those that begin to wait afterwards. Who has a replica keeps it."""
+    """Calls that begin to wait afterwards are answered too. A call with a replica keeps it."""
     machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1), Deployment("d2", "SCALED_TO_ZERO"))
     worker = await machine.worker()
     parking = Where(deployment_id="d2")
     with worker.call() as running, worker.call() as queued, worker.call(where=parking) as parked:
         assert await running.assigned() == A
-        waiting = [asyncio.ensure_future(call.assigned()) for call in (queued, parked)]
+        assignments = [asyncio.ensure_future(call.assigned()) for call in (queued, parked)]
         await machine.until(1, 1, 1)
         worker.requests.end_waits()
-        shed, not_routed = await asyncio.gather(*waiting, return_exceptions=True)
+        shed, not_routed = await asyncio.gather(*assignments, return_exceptions=True)
         assert isinstance(shed, ShedError)
         assert ("retry-after", "1") in shed.headers
         assert isinstance(not_routed, NotRoutedError)
@@ -500,38 +505,39 @@ async def test_worker_that_is_about_to_stop_answers_all_who_wait(machine: Machin
 async def test_background_call_waits_without_a_timer_and_learns_what_it_waits_for(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "INACTIVE"))
     worker = await machine.worker(WaitingTimes(0.01, 0.01))
-    told: list[bool] = []
-    call = worker.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), told.append)
-    waiting = asyncio.ensure_future(call.assigned())
+    notices: list[bool] = []
+    call = worker.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), notices.append)
+    assignment = asyncio.ensure_future(call.assigned())
     await machine.until(0, 0, 1)
     with (await machine.worker()).call() as other:  # whose wait for room has a bound that no slow machine meets
         machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
-        assert await waiting == A
+        assert await assignment == A
         queued = asyncio.ensure_future(other.assigned())
         await machine.until(1, 1, 0)
         call.withdraw()
         assert await queued == A
     await machine.until(0, 0, 0)
-    assert told == [False]
+    assert notices == [False]
     assert [ended for _, _, ended in machine.ended] == [ENDED], "a call that was withdrawn leaves no line"
 
 
 async def test_background_calls_of_a_worker_come_after_the_calls_of_all_workers(machine: Machine) -> None:
     machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
-    one, other = await machine.worker(), await machine.worker()
-    told: list[bool] = []
-    call = one.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), told.append)
+    one = await machine.worker()
+    other = await machine.worker()
+    notices: list[bool] = []
+    call = one.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), notices.append)
     with other.call() as first:
         await first.assigned()
-        waiting = asyncio.ensure_future(call.assigned())
+        assignment = asyncio.ensure_future(call.assigned())
         await machine.until(1, 1, 0)
         with other.call() as second:
             then = asyncio.ensure_future(second.assigned())
             await machine.until(1, 2, 0)
             first.end(ENDED)
             assert await then == A
-            assert not waiting.done()
-        assert await waiting == A
+            assert not assignment.done()
+        assert await assignment == A
     call.end(ENDED)
     await machine.until(0, 0, 0)
-    assert told == [True]
+    assert notices == [True]

@@ -35,7 +35,7 @@ def make_disk(image: Path, size: int) -> None:
 
 
 def can_mount() -> bool:
-    """Whether a file system can be mounted and frozen here: only root may, and not in most containers."""
+    """Return whether a file system can be mounted and frozen: only root may, and not in most containers."""
     tools = ("mkfs.ext4", "fsfreeze", "unshare", "mount")
     if os.geteuid() != 0 or not all(shutil.which(tool) for tool in tools):
         return False

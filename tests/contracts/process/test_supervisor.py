@@ -53,8 +53,11 @@ class Proxy:
     """`python -m proxy` and a client for it."""
 
     def __init__(self, folder: Path, environ: dict[str, str], client: aiohttp.ClientSession) -> None:
-        self.folder, self.environ, self.client = folder, environ, client
-        self.port, self.admin_port = own_port(), own_port()
+        self.folder = folder
+        self.environ = environ
+        self.client = client
+        self.port = own_port()
+        self.admin_port = own_port()
         self.process: asyncio.subprocess.Process | None = None
         self.log = folder / "proxy.log"
 
@@ -113,7 +116,10 @@ class Proxy:
 
 class World:
     def __init__(self, control: FakeControl, upstream: ScriptedUpstream, redis: RedisServer, proxy: Proxy) -> None:
-        self.control, self.upstream, self.redis, self.proxy = control, upstream, redis, proxy
+        self.control = control
+        self.upstream = upstream
+        self.redis = redis
+        self.proxy = proxy
         self.events: list[dict[str, Any]] = control.events
 
     async def hint(self) -> None:
@@ -211,7 +217,7 @@ async def test_newly_minted_key_works_without_a_hint(world: World) -> None:
 
 
 async def test_unknown_keys_do_not_wait_for_each_other(world: World) -> None:
-    """With a second between two refreshes the last of these would wait for longer than anybody does."""
+    """A second between two refreshes would make the last of these wait for longer than anybody does."""
     await world.proxy.start()
     async with asyncio.timeout(PATIENCE_S):
         for number in range(100, 101 + int(PATIENCE_S)):
@@ -221,13 +227,14 @@ async def test_unknown_keys_do_not_wait_for_each_other(world: World) -> None:
 @pytest.mark.soak
 async def test_flood_of_unknown_keys_causes_few_refreshes_and_blocks_no_new_key(world: World) -> None:
     await world.proxy.start(workers=2)
-    asked, began = len(world.control.requests), time.monotonic()
+    request_count = len(world.control.requests)
+    began = time.monotonic()
     flood = [asyncio.ensure_future(world.proxy.call(make_key(number))) for number in range(1000, 2000)]
     await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
     assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
     assert {status for status, _ in await asyncio.gather(*flood)} == {403}
     passed_s = time.monotonic() - began
-    assert len(world.control.requests) - asked <= 2 + passed_s / ON_DEMAND_GAP_S
+    assert len(world.control.requests) - request_count <= 2 + passed_s / ON_DEMAND_GAP_S
 
 
 async def test_without_control_known_keys_work_and_unknown_keys_get_503(world: World) -> None:
@@ -261,7 +268,7 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
 
 
 async def test_admin_port_answers_correctly_from_its_first_answer(world: World) -> None:
-    """Without Redis the start takes a second. A scrape meanwhile waits and gets no internal error."""
+    """The start takes a second without Redis. A scrape meanwhile waits and gets no internal error."""
     world.redis.kill()
     await world.proxy.start(ready=False)
     answers: list[int] = []
@@ -361,7 +368,7 @@ async def test_degraded_check_is_ready_and_listed(world: World) -> None:
 
 
 async def test_readyz_says_that_policy_is_behind_while_much_of_it_is_fetched(world: World) -> None:
-    """From the first fetch on, and whenever changes take several pages."""
+    """The check says so from the first fetch on, and whenever changes take several pages."""
     world.control.page_rows = 1
     world.control.later_pages = asyncio.Event()
     await world.proxy.start(ready=False)
@@ -471,12 +478,12 @@ async def test_sigterm_finishes_calls_in_flight_and_ships_their_events(world: Wo
         return len(world.upstream.received) == 4
 
     await eventually(dispatched)
-    stopping = asyncio.create_task(proxy.stop())
+    stop = asyncio.create_task(proxy.stop())
 
     await eventually(lambda: refused(proxy.port))
     world.upstream.gate.open()
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 4
-    assert await stopping == 0
+    assert await stop == 0
     assert len(world.events) == 4
     rows = [row for rows in world.control.traffic.values() for row in rows]
     assert {(row["workspace_id"], row["slug"]) for row in rows} == {("ws", "org/m")}
@@ -495,7 +502,7 @@ async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -
         return len(world.upstream.received) == 1
 
     await eventually(dispatched)
-    stopping = asyncio.create_task(proxy.stop())
+    stop = asyncio.create_task(proxy.stop())
 
     async def one_has_ended() -> bool:
         return len(proxy.workers()) == 1
@@ -507,11 +514,11 @@ async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -
     assert {name: text for name, text in checks.items() if text != "ok"} == {"workers": "draining"}
     world.upstream.gate.open()
     assert (await call)[0] == 200
-    assert await stopping == 0
+    assert await stop == 0
 
 
 async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World) -> None:
-    """With a content length and in chunks, small and large, and on a connection that carried a call before."""
+    """Bodies have a content length or chunks, are small or large, and some connections carried a call before."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="15")
     async with AsyncExitStack() as stack:
@@ -522,7 +529,7 @@ async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World)
                 await upload.end()
                 assert b"connection: close" not in await upload.answer()
             await upload.begin((1_000, 400_000)[number % 2], chunked=number >= 3)
-        stopping = asyncio.create_task(proxy.stop())
+        stop = asyncio.create_task(proxy.stop())
         await eventually(lambda: refused(proxy.port))
         for upload in uploads:
             await upload.end()
@@ -530,7 +537,7 @@ async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World)
             head = await upload.answer()
             assert head.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in head
-    assert await stopping == 0
+    assert await stop == 0
     assert len(world.events) == 6 + 2
 
 
@@ -542,8 +549,8 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
         await reused.begin(1_000, chunked=False)
         await reused.end()
         assert b"connection: close" not in await reused.answer()
-        started = asyncio.get_running_loop().time()
-        stopping = asyncio.create_task(proxy.stop())
+        start_s = asyncio.get_running_loop().time()
+        stop = asyncio.create_task(proxy.stop())
 
         async def unready() -> bool:
             status, report = await proxy.admin("/readyz")
@@ -558,8 +565,8 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
                 assert head.startswith(b"HTTP/1.1 200 ")
                 assert b"connection: close" in head
     await eventually(lambda: refused(proxy.port))
-    assert asyncio.get_running_loop().time() - started >= 3
-    assert await stopping == 0
+    assert asyncio.get_running_loop().time() - start_s >= 3
+    assert await stop == 0
     assert len(world.events) == 3
 
 
@@ -584,10 +591,10 @@ async def test_drain_fails_no_request_on_a_reused_connection(world: World) -> No
         return len(answers) >= 40
 
     await eventually(warm)
-    stopping = asyncio.create_task(proxy.stop())
+    stop = asyncio.create_task(proxy.stop())
     await asyncio.gather(*callers)
     assert all(head.startswith(b"HTTP/1.1 200 ") for head in answers)
-    assert await stopping == 0
+    assert await stop == 0
     assert len(world.events) == len(answers)
 
 
@@ -673,14 +680,16 @@ class Upload:
     """A caller that sends its body in two halves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
         self._rest = b""
 
     async def begin(self, size: int, *, chunked: bool) -> None:
         body = json.dumps({"model": "org/m", "messages": [{"role": "user", "content": "x" * size}]}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {make_key(1)}\r\n"
         head += "Transfer-Encoding: chunked\r\n\r\n" if chunked else f"Content-Length: {len(body)}\r\n\r\n"
-        first, last = body[: len(body) // 2], body[len(body) // 2 :]
+        first = body[: len(body) // 2]
+        last = body[len(body) // 2 :]
         if chunked:
             first, last = (b"%x\r\n%b\r\n" % (len(part), part) for part in (first, last))
             last += b"0\r\n\r\n"
@@ -693,7 +702,7 @@ class Upload:
         await self.writer.drain()
 
     async def answer(self) -> bytes:
-        """Its head; the body is read too."""
+        """Read the answer with its body; return the head."""
         async with asyncio.timeout(20):
             head = await self.reader.readuntil(b"\r\n\r\n")
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
@@ -721,15 +730,16 @@ def twin(proxy: Proxy, folder: str, port: int = 0, admin_port: int = 0) -> Proxy
     place = proxy.folder / folder
     place.mkdir(exist_ok=True)
     other = Proxy(place, proxy.environ, proxy.client)
-    other.port, other.admin_port = port or other.port, admin_port or other.admin_port
+    other.port = port or other.port
+    other.admin_port = admin_port or other.admin_port
     return other
 
 
 def accept_queue(port: int) -> int:
     """Connections that wait to be accepted on a listening port of this machine (`ss -l`, from /proc)."""
-    waiting = 0
+    length = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
-            waiting += int(fields[4].partition(":")[2], 16)
-    return waiting
+            length += int(fields[4].partition(":")[2], 16)
+    return length

@@ -75,9 +75,9 @@ async def test_an_outage_is_counted_and_logged_once_with_its_end(
 ) -> None:
     caplog.set_level(logging.INFO)
     collecting.status = 401
-    for sent in (1, 2):
+    for batch_number in (1, 2):
         end_spans(tracing, 1)
-        await eventually(lambda: tracing.counts.totals()["failed"] == sent, "the batch failed")  # noqa: B023
+        await eventually(lambda: tracing.counts.totals()["failed"] == batch_number, "the batch failed")  # noqa: B023
     collecting.status = 200
     end_spans(tracing, 1)
     await eventually(lambda: tracing.counts.totals()["exported"], "a batch got through")
@@ -95,9 +95,9 @@ async def test_a_collector_that_is_away_is_told_of_once(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{own_port()}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
     traces = Tracing(SMALL, "tollgate-test", {})
-    for sent in (1, 2):
+    for batch_number in (1, 2):
         end_spans(traces, 1)
-        await eventually(lambda: traces.counts.totals()["failed"] == sent, "the batch failed")  # noqa: B023
+        await eventually(lambda: traces.counts.totals()["failed"] == batch_number, "the batch failed")  # noqa: B023
     await traces.close()
     [line] = caplog.messages
     assert "no answer in time" in line

@@ -45,13 +45,13 @@ class Bucket:
     window_ms: int
     events: list[Event] = field(default_factory=list)
     was_merged: bool = False
-    """Whether the log ever had a threshold that lets it merge events."""
+    """True once the log had a threshold that lets it merge events."""
 
     def add(self, at_ms: int, now: Moment, count: int) -> None:
         self.events.append(Event(at_ms, now.passed_ms, count, count))
 
     def least(self, now: Moment) -> int:
-        """What the exact log counts."""
+        """Return the count of the exact log."""
         return sum(event.count for event in self.events if event.passed_ms + self.window_ms >= now.passed_ms)
 
     def most(self, now: Moment, granule_ms: int, resumed_ms: int) -> int:
@@ -136,7 +136,8 @@ class BruteForce:
                 self._give_back(bound, settlement.reservation.admitted_at_ms, admitted, now)
 
     def _settle_tokens(self, bound: Bound, settlement: Settlement, now: Moment) -> None:
-        reservation, bucket = settlement.reservation, self._bucket(bound)
+        reservation = settlement.reservation
+        bucket = self._bucket(bound)
         at_ms = reservation.admitted_at_ms
         is_found = not self._has_stepped
         self._margin(bound).take_back(at_ms, reservation.margin_tokens, now, is_found=is_found)
@@ -166,9 +167,10 @@ class BruteForce:
         return self._of(self._margins, bound)
 
     def _of(self, buckets: dict[tuple[str, Kind], Bucket], bound: Bound) -> Bucket:
-        unit, threshold = bound.limit.unit, bound.limit.threshold
-        made = Bucket(WINDOW_MS.get(unit, self._lease_ms))
-        bucket = buckets.setdefault((bound.counting_group, (bound.limit.type, unit)), made)
+        unit = bound.limit.unit
+        threshold = bound.limit.threshold
+        new_bucket = Bucket(WINDOW_MS.get(unit, self._lease_ms))
+        bucket = buckets.setdefault((bound.counting_group, (bound.limit.type, unit)), new_bucket)
         bucket.was_merged = bucket.was_merged or unit not in WINDOW_MS or threshold > EXACT_UP_TO
         return bucket
 

@@ -27,7 +27,7 @@ async def world(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterat
         return
     server = servers(request.param)
     with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
+        new_world = redis_world(server.url, client)
+        await new_world.counters.start()
+        yield new_world
+        await new_world.counters.close()

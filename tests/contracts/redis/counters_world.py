@@ -73,7 +73,7 @@ class World:
             self.redis.set(CLOCK_KEY, now_ms)
 
     async def quiet(self) -> None:
-        """Until all settlements are in."""
+        """Wait until all settlements are in."""
         while isinstance(self.counters, RedisCounters) and pending_settlements(self.counters):
             await asyncio.sleep(0.001)
 
@@ -88,14 +88,14 @@ class World:
         return answer
 
     async def admitted(self, plan: Plan, calls: int, estimate: int = 1, margin: int = 0) -> int:
-        """How many of so many calls, one after the other, were admitted."""
+        """Make calls one after the other; return how many were admitted."""
         answers = [await self.counters.take(plan, Estimate(estimate, margin)) for _ in range(calls)]
         return sum(isinstance(answer, Taken) for answer in answers)
 
-    async def settle(self, taken: Taken, actual: int) -> list[Settlement]:
+    async def settle(self, admission: Taken, actual: int) -> list[Settlement]:
         settlements = [
             Settlement(reservation=reservation, number=next(self.counters.numbers), actual_tokens=actual)
-            for reservation in taken.reservations
+            for reservation in admission.reservations
         ]
         for settlement in settlements:
             self.counters.settle(

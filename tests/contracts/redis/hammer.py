@@ -18,7 +18,8 @@ from proxy.edges.redis.nodes.node import execute
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
-PER_SECOND, PER_MINUTE = 60, 100
+PER_SECOND = 60
+PER_MINUTE = 100
 AT_ONCE = 8
 
 
@@ -37,7 +38,9 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     print("connected", flush=True)
     while await execute(counters._nodes, b"go", b"GET", b"go") is None:
         await asyncio.sleep(0.005)
-    plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
+    plan = plan_for_process(name)
+    admitted_at = list[int]()
+    loop = asyncio.get_running_loop()
     end = loop.time() + seconds
 
     async def press() -> None:

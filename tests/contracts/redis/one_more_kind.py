@@ -29,9 +29,11 @@ from proxy.http_rules.limit_refusal import limit_refusal
 from tests.control.plane import ControlPlane, running_plane
 from tests.redis_counters import pending_settlements
 
-TYPE, UNIT = "CACHED_INPUT_TOKEN", "HOUR"
+TYPE = "CACHED_INPUT_TOKEN"
+UNIT = "HOUR"
 LIMIT = {"type": TYPE, "unit": UNIT, "threshold": 50}
-ESTIMATE, TOKENS = Estimate(40, 0, output=10), Tokens(input=60, output=7, cached_input=55)
+ESTIMATE = Estimate(40, 0, output=10)
+TOKENS = Tokens(input=60, output=7, cached_input=55)
 
 
 async def through_the_api(plane: ControlPlane) -> Plan:
@@ -41,9 +43,9 @@ async def through_the_api(plane: ControlPlane) -> Plan:
     assert effective["rate_limits"] == [LIMIT | {"source_group": group["id"]}]
     limits = (await plane.get(f"/v1/gateway/groups/{group['id']}/limits")).ok()["items"]
     assert [(one["type"], one["unit"], one["threshold"]) for one in limits] == [(TYPE, UNIT, 50)]
-    shown = (await plane.get("/console/tables.json")).ok()["limits"]
-    assert {"type": TYPE, "unit": UNIT} in shown["kinds"]
-    assert UNIT in shown["rate_units"]
+    tables = (await plane.get("/console/tables.json")).ok()["limits"]
+    assert {"type": TYPE, "unit": UNIT} in tables["kinds"]
+    assert UNIT in tables["rate_units"]
     wire = {"workspace_id": "ws", "parent_id": None, "external_entity_id": "customer", "enforcement": "INDEPENDENT"}
     node = group_node_from_wire(group["id"], wire)
     [entry] = group["models"]
@@ -59,9 +61,9 @@ async def through_redis(url: str, plan: Plan) -> None:
     counters = RedisCounters(url, "worker", options=options)
     await counters.start()
     try:
-        taken = await counters.take(plan, ESTIMATE)
-        assert isinstance(taken, Taken)
-        for one in taken.reservations:
+        admission = await counters.take(plan, ESTIMATE)
+        assert isinstance(admission, Taken)
+        for one in admission.reservations:
             counters.settle(one, number=next(counters.numbers), actual_tokens=one.type.amount(TOKENS))
         while pending_settlements(counters):
             await asyncio.sleep(0.001)
@@ -73,8 +75,8 @@ async def through_redis(url: str, plan: Plan) -> None:
         await counters.close()
     kind = hit.bound.limit.type, hit.bound.limit.unit
     async with aclosing(connect(url)) as client:
-        [used] = await UsageCounters(client).used([Meter(Bucket(plan.key, plan.group_id), *kind)])
-    assert used.amount == 55
+        [usage] = await UsageCounters(client).used([Meter(Bucket(plan.key, plan.group_id), *kind)])
+    assert usage.amount == 55
 
 
 def elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""What the suites of counters on clusters and behind sentinels share: real scripts and a real clock."""
+"""Helpers for the suites of counters on clusters and behind sentinels: real scripts and a real clock."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,21 +16,21 @@ OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refus
 
 @asynccontextmanager
 async def counters_at(url: str, options: CountersOptions = OPTIONS) -> AsyncIterator[RedisCounters]:
-    made = RedisCounters(url, "worker-1", options=options)
-    await made.start()
+    new_counters = RedisCounters(url, "worker-1", options=options)
+    await new_counters.start()
     try:
-        yield made
+        yield new_counters
     finally:
-        await made.close()
+        await new_counters.close()
 
 
 def plan(name: str = "g1", requests: int = 100) -> Plan:
-    """So many requests a minute; the day's limits count and do not bind."""
+    """Return a plan of `requests` a minute; the day's limits count and do not bind."""
     return plan_of(group(name, {RPM: requests, RPD: 10**6, TPD: 10**6}))
 
 
-def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
-    for reservation in taken.reservations:
+def settle(counters: RedisCounters, admission: Taken, tokens: int) -> None:
+    for reservation in admission.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=tokens)
 
 

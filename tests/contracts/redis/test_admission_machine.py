@@ -40,7 +40,7 @@ from tests.redis_server import REDIS_BINARIES, private_redis
 LEASE_MS = 130_000
 HOUR_MS = 3_600_000
 DAYS_TO_NEXT_MONTH = 28
-"""From `START_MS`, the 4th of October."""
+"""Days from `START_MS`, the 4th of October, to the next month."""
 THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
 LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
 COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(step_ms=st.one_of(st.integers(0, 30), st.integers(0, 1_100), st.integers(0, 61_000), st.just(HOUR_MS)))
     def wait(self, step_ms: int) -> None:
-        """Or the clock steps forward, which is the same to the counters."""
+        """Wait, or step the clock forward, which is the same to the counters."""
         self._set_clock(self.now_ms + step_ms)
 
     @rule(step_ms=st.one_of(st.integers(1, 30), st.integers(1, 70_000), st.just(HOUR_MS)))
@@ -142,7 +142,8 @@ class Machine(RuleBasedStateMachine):
     )
     def call_too_late(self, caller: int, estimates: list[Estimate], late_ms: int) -> None:
         """A take whose deadline is past, by Redis' own clock, moves nothing."""
-        plan, stamp = self._plan(caller), self._stamp("a")._replace(deadline_ms=self.now_ms - late_ms)
+        plan = self._plan(caller)
+        stamp = self._stamp("a")._replace(deadline_ms=self.now_ms - late_ms)
         decision = self._take(plan, estimates, stamp)
         assert decision is None or decision.too_late
 
@@ -161,36 +162,36 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: bool(self.under_way))
     def a_take_arrives(self, data: st.DataObject) -> None:
-        sent = data.draw(st.sampled_from(self.under_way))
-        self.under_way.remove(sent)
-        self._run_unheard(sent)
+        sent_take = data.draw(st.sampled_from(self.under_way))
+        self.under_way.remove(sent_take)
+        self._run_unheard(sent_take)
 
     @rule(data=st.data(), by=st.sampled_from("ab"), asks_twice=st.booleans())
     def give_back_what_was_lost(self, data: st.DataObject, by: str, asks_twice: bool) -> None:
-        """After a reconnect: what ran is found out and given back once, and what did not run never will."""
-        lost = [sent for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == by]
-        if not lost:
+        """Reconnect: what ran is found out and given back once, and what did not run never will."""
+        lost_takes = [sent_take for sent_take in (*self.unheard, *self.under_way) if sent_take.stamp.incarnation == by]
+        if not lost_takes:
             return
-        key = data.draw(st.sampled_from(lost)).plan.key
-        of_key = [sent for sent in lost if sent.plan.key == key]
-        ran = self._revoke(key, by, max(sent.stamp.number for sent in of_key))
+        key = data.draw(st.sampled_from(lost_takes)).plan.key
+        of_key = [sent_take for sent_take in lost_takes if sent_take.plan.key == key]
+        ran = self._revoke(key, by, max(sent_take.stamp.number for sent_take in of_key))
         if asks_twice:
-            assert self._revoke(key, by, max(sent.stamp.number for sent in of_key)) == ran
-        for sent in of_key:
-            at_ms, admitted = ran.get(sent.stamp.number, (0, 0))
-            assert admitted == len(sent.admissions)
-            assert all(admission.reservation.admitted_at_ms == at_ms for admission in sent.admissions)
-            if sent.admissions:
-                self._settle(by, [(admission, 0, True) for admission in sent.admissions])
-        self.unheard = [sent for sent in self.unheard if sent not in of_key]
-        self.revoked += [sent for sent in self.under_way if sent in of_key]
-        self.under_way = [sent for sent in self.under_way if sent not in of_key]
+            assert self._revoke(key, by, max(sent_take.stamp.number for sent_take in of_key)) == ran
+        for sent_take in of_key:
+            at_ms, admitted = ran.get(sent_take.stamp.number, (0, 0))
+            assert admitted == len(sent_take.admissions)
+            assert all(admission.reservation.admitted_at_ms == at_ms for admission in sent_take.admissions)
+            if sent_take.admissions:
+                self._settle(by, [(admission, 0, True) for admission in sent_take.admissions])
+        self.unheard = [sent_take for sent_take in self.unheard if sent_take not in of_key]
+        self.revoked += [sent_take for sent_take in self.under_way if sent_take in of_key]
+        self.under_way = [sent_take for sent_take in self.under_way if sent_take not in of_key]
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.revoked))
     def a_revoked_take_arrives(self, data: st.DataObject) -> None:
-        sent = data.draw(st.sampled_from(self.revoked))
-        decision = self._take(sent.plan, list(sent.estimates), sent.stamp)
+        sent_take = data.draw(st.sampled_from(self.revoked))
+        decision = self._take(sent_take.plan, list(sent_take.estimates), sent_take.stamp)
         assert decision is not None
         assert decision.too_late, "it was given back before it ran"
 
@@ -213,7 +214,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(caller=st.integers(0, 4))
     def lift_it_early(self, caller: int) -> None:
-        """Until `hard_retry_after` a refusal stands, whatever is refunded."""
+        """Check that a refusal stands until `hard_retry_after`, whatever is refunded."""
         plan = self._plan(caller)
         decision = self._take(plan, [SOME])
         if decision is None or not decision.hard_retry_after_ms:
@@ -234,8 +235,8 @@ class Machine(RuleBasedStateMachine):
         ended = data.draw(st.lists(st.sampled_from(of_key), min_size=1, max_size=6, unique_by=id))
         for admission in ended:
             self.open.remove(admission)
-        told = [(one, 0 if gives_back else data.draw(COUNTS), gives_back) for one in ended]
-        self._settle(incarnation, told, doubled=data.draw(st.booleans()))
+        settlements = [(one, 0 if gives_back else data.draw(COUNTS), gives_back) for one in ended]
+        self._settle(incarnation, settlements, doubled=data.draw(st.booleans()))
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.sent))
@@ -275,10 +276,12 @@ class Machine(RuleBasedStateMachine):
             assert rate_usage(header, closed, number, now_ms) == counted
 
     def _later_window_has_counted(self, plan: Plan) -> bool:
-        """Whether the clock has stepped back over midnight."""
+        """Return whether the clock has stepped back over midnight."""
         today = day_of(self.now_ms)
         counts = self.books[plan.key].groups.values()
-        others = [(place[0], window) for one in counts for place, kept in one.other_windows.items() for window in kept]
+        others = [
+            (place[0], window) for one in counts for place, windows in one.other_windows.items() for window in windows
+        ]
         is_later = [window.number > number_of(kind, today) for kind, window in others]
         return any(one.day > today for one in counts) or any(is_later)
 
@@ -304,18 +307,22 @@ class Machine(RuleBasedStateMachine):
         """The next take's. Below the oldest take that is lost all answers are known."""
         self.takes[incarnation] += 1
         number = self.takes[incarnation]
-        lost = [sent.stamp.number for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == incarnation]
-        return TakeStamp(incarnation, number, min([number, *lost]) - 1)
+        lost_numbers = [
+            sent_take.stamp.number
+            for sent_take in (*self.unheard, *self.under_way)
+            if sent_take.stamp.incarnation == incarnation
+        ]
+        return TakeStamp(incarnation, number, min([number, *lost_numbers]) - 1)
 
-    def _run_unheard(self, sent: Sent) -> None:
-        known = len(self.open)
-        if self._take(sent.plan, list(sent.estimates), sent.stamp) is not None:
-            admissions = tuple(self.open[known:])
-            del self.open[known:]
-            self.unheard.append(replace(sent, admissions=admissions))
+    def _run_unheard(self, sent_take: Sent) -> None:
+        open_before = len(self.open)
+        if self._take(sent_take.plan, list(sent_take.estimates), sent_take.stamp) is not None:
+            admissions = tuple(self.open[open_before:])
+            del self.open[open_before:]
+            self.unheard.append(replace(sent_take, admissions=admissions))
 
     def _revoke(self, key: str, incarnation: str, through: int) -> dict[int, tuple[int, int]]:
-        """By number, when each take that was remembered ran, and how many it admitted."""
+        """Return, by number, when each remembered take ran, and how many it admitted."""
         reply = self._run(self.scripts.revoke.sha, key, [takes_field(incarnation), b"%d" % through])
         assert isinstance(reply, list)
         ran = revoke_takes(self.books[key], incarnation, through)
@@ -363,7 +370,8 @@ class Machine(RuleBasedStateMachine):
     def _remember_edges(self, plan: Plan, now_ms: int) -> None:
         """Instants at which something may leave: steps aim at them."""
         for bound in plan.bounds:
-            window, granule = WINDOW_MS.get(bound.limit.unit, LEASE_MS), GRANULE_MS[bound.limit.unit]
+            window = WINDOW_MS.get(bound.limit.unit, LEASE_MS)
+            granule = GRANULE_MS[bound.limit.unit]
             self.edges += [now_ms + window, now_ms - now_ms % granule + granule, now_ms + window + granule]
         self.edges = [*self.edges[-40:], now_ms - now_ms % DAY_MS + DAY_MS]
 

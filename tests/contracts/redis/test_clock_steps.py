@@ -84,18 +84,18 @@ async def test_limits_of_a_path_that_were_used_at_different_times_stay_exact(wor
 @pytest.mark.parametrize("step_ms", STEPS_MS)
 async def test_settlement_finds_its_entry_after_a_step_back(world: World, step_ms: int) -> None:
     plan = simple(tpm=1_000, tpd=10_000)
-    taken = await world.admit(plan, 400, margin=50)
+    admission = await world.admit(plan, 400, margin=50)
     await world.advance(700)
     later = await world.admit(plan, 300, margin=50)
     await world.advance(-step_ms)
-    await world.settle(taken, 100)
+    await world.settle(admission, 100)
     await world.settle(later, 300)
     await world.settle(await world.admit(plan, 100), 100)
-    left = await world.admit(plan, 0)
-    assert left.tokens is not None
-    assert left.tokens.remaining == 1_000 - 100 - 300 - 100
+    probe = await world.admit(plan, 0)
+    assert probe.tokens is not None
+    assert probe.tokens.remaining == 1_000 - 100 - 300 - 100
     await world.advance(lease_ms(1200) + 1)
-    assert (await world.admit(simple(tpd=10_000), 0)).tokens == left.tokens.__class__(
+    assert (await world.admit(simple(tpd=10_000), 0)).tokens == probe.tokens.__class__(
         10_000, 10_000 - 500, DAY_MS - world.now_ms % DAY_MS
     )
 
@@ -106,23 +106,23 @@ async def test_settlement_after_entries_were_moved_leaves_no_less_counted_than_w
     one = plan_of(group("one", {TPM: 1_000}, "root"), root)
     await world.settle(await world.admit(one, 300), 300)
     await world.advance(20_000)
-    taken = await world.admit(one, 400)
+    admission = await world.admit(one, 400)
     await world.advance(20_000)
     await world.admit(plan_of(group("other", {TPM: 1_000}, "root"), root), 1)
     await world.advance(-HOUR_MS)
     alone = plan_of(group("one", {TPM: 1_000}), group("root", {}))
     await world.admit(alone, 10)  # from here on the times of both groups differ
     await world.admit(one, 20)
-    await world.settle(taken, 100)
-    left = await world.admit(one, 0)
-    assert left.tokens is not None
-    assert 1_000 - 730 <= left.tokens.remaining <= 1_000 - 430
+    await world.settle(admission, 100)
+    probe = await world.admit(one, 0)
+    assert probe.tokens is not None
+    assert 1_000 - 730 <= probe.tokens.remaining <= 1_000 - 430
     await world.advance(30_000)  # the first one leaves
-    left = await world.admit(one, 0)
-    assert left.tokens is not None
-    assert left.tokens.remaining <= 1_000 - 130
+    probe = await world.admit(one, 0)
+    assert probe.tokens is not None
+    assert probe.tokens.remaining <= 1_000 - 130
     await world.advance(30_001)
-    assert (await world.admit(one, 0)).tokens == left.tokens.__class__(1_000, 1_000, 0)
+    assert (await world.admit(one, 0)).tokens == probe.tokens.__class__(1_000, 1_000, 0)
 
 
 async def test_day_keeps_its_counts_over_a_step_to_another_day_and_back(world: World) -> None:
@@ -172,20 +172,20 @@ async def test_give_back_after_a_step_over_midnight_lowers_no_other_day(world: W
     plan = simple(rpd=5)
     assert await world.admitted(plan, 3) == 3
     await world.at(MIDNIGHT_MS + 1_000)
-    taken = await world.admit(plan)
+    admission = await world.admit(plan)
     await world.at(MIDNIGHT_MS - 1_000)
     await world.admit(plan)
-    world.counters.give_back(taken)  # type: ignore[attr-defined]
+    world.counters.give_back(admission)  # type: ignore[attr-defined]
     await world.quiet()
     assert await world.admitted(plan, 5) == 1
 
 
 async def test_give_back_after_a_step_back_makes_room_within_the_day(world: World) -> None:
     plan = simple(rpm=2)
-    taken = await world.admit(plan)
+    admission = await world.admit(plan)
     await world.advance(-HOUR_MS)
     await world.admit(plan)
-    world.counters.give_back(taken)  # type: ignore[attr-defined]
+    world.counters.give_back(admission)  # type: ignore[attr-defined]
     await world.quiet()
     await world.admit(plan)
     await world.hit(plan)

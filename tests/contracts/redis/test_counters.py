@@ -29,7 +29,8 @@ async def test_plan_without_limits_admits_and_reserves_nothing(world: World) -> 
 async def test_burst_of_the_threshold_passes_and_leaves_to_the_millisecond(
     world: World, limits: dict[str, int], window_ms: int
 ) -> None:
-    plan, threshold = simple(**limits), next(iter(limits.values()))
+    plan = simple(**limits)
+    threshold = next(iter(limits.values()))
     assert await world.admitted(plan, threshold + 3) == threshold
     refusal = await world.hit(plan)
     assert refusal.retry_after_ms == window_ms + 1
@@ -45,7 +46,8 @@ async def test_burst_of_the_threshold_passes_and_leaves_to_the_millisecond(
     ids=["many a minute", "few a minute", "many a second", "few a second"],
 )
 async def test_no_window_admits_more_than_the_threshold(world: World, limits: dict[str, int], step_ms: int) -> None:
-    plan, threshold = simple(**limits), next(iter(limits.values()))
+    plan = simple(**limits)
+    threshold = next(iter(limits.values()))
     window_ms = 1000 if "rps" in limits else 60_000
     admitted_at: list[int] = []
     for _ in range(3 * window_ms // step_ms):
@@ -97,7 +99,8 @@ async def test_refusal_by_an_ancestor_consumes_nothing_at_any_level(world: World
 
 async def test_cascading_call_counts_at_every_level(world: World) -> None:
     top, middle = group("top", {RPM: 3}), group("middle", {TPM: 100}, "top")
-    low, other = group("low", {RPM: 2}, "middle"), group("other", {RPM: 3}, "middle")
+    low = group("low", {RPM: 2}, "middle")
+    other = group("other", {RPM: 3}, "middle")
     assert await world.admitted(plan_of(low, middle, top), 3) == 2
     assert (await world.hit(plan_of(low, middle, top))).bound.source_group == "low"
     assert await world.admitted(plan_of(other, middle, top), 3) == 1
@@ -135,9 +138,9 @@ async def test_token_limit_admits_while_below_threshold_and_reserves_the_estimat
 
 async def test_largest_estimate_is_reserved_and_refunded(world: World) -> None:
     plan = simple(tpm=1000, tpd=1000)
-    taken = await world.admit(plan, MAX_COUNT)
+    admission = await world.admit(plan, MAX_COUNT)
     await world.hit(plan)
-    await world.settle(taken, 5)
+    await world.settle(admission, 5)
     assert (await world.admit(plan, 4)).tokens == LimitStatus(1000, 991, 60_001)
 
 
@@ -213,8 +216,8 @@ async def test_repeated_number_within_a_batch_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
     granted = [await world.admit(plan, 10) for _ in range(3)]
     numbered = [
-        Settlement(reservation=taken.reservations[0], number=number, actual_tokens=100)
-        for number, taken in enumerate(granted, 1)
+        Settlement(reservation=admission.reservations[0], number=number, actual_tokens=100)
+        for number, admission in enumerate(granted, 1)
     ]
     await world.counters.replay("dead", [*numbered, *numbered])
     assert (await world.admit(plan, 0)).tokens == LimitStatus(1000, 700, 60_001)
@@ -290,7 +293,8 @@ async def test_answer_reports_the_tightest_limit_of_each_type(world: World) -> N
 
 
 async def test_tier_is_taken_first_and_given_back_when_the_group_refuses(world: World) -> None:
-    tier, plan = tier_plan("ws", Tier(3, 10_000)), simple(rpm=1, tpm=50_000)
+    tier = tier_plan("ws", Tier(3, 10_000))
+    plan = simple(rpm=1, tpm=50_000)
     granted = await world.admit(plan, 100, tier)
     assert [reservation.key for reservation in granted.reservations] == [tier.key, plan.key]
     assert granted.tokens == LimitStatus(10_000, 9_900, 60_001)
@@ -314,9 +318,9 @@ async def test_settling_a_tier_corrects_tokens_but_no_request(world: World) -> N
 
 
 async def test_settlement_counts_after_the_counters_were_lost(world: World) -> None:
-    lost = await world.admit(simple(tpd=1000, rps=100), 10)
+    admission = await world.admit(simple(tpd=1000, rps=100), 10)
     other = plan_of(group("elsewhere", {TPD: 1000, RPS: 100}))
-    reservation = lost.reservations[0]
+    reservation = admission.reservations[0]
     moved = type(reservation)(
         other.key, (("elsewhere", reservation.buckets[0][1]),), reservation.admitted_at_ms, reservation.reserved_tokens
     )

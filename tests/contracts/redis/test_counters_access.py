@@ -1,4 +1,4 @@
-"""How the counters' client connects and logs in: TCP, TLS, passwords, ACL users, databases. It logs no password."""
+"""The counters' client connects and logs in by TCP, TLS, passwords, ACL users, databases. It logs no password."""
 
 import asyncio
 import logging

@@ -33,7 +33,7 @@ Pair = tuple[ClusterNode, ClusterNode]
 
 @pytest.fixture(scope="module")
 def formed() -> Iterator[RedisCluster]:
-    """For tests that leave it as it was: every slot on its first node, every node alive."""
+    """A cluster for tests that leave it as it was: every slot on its first node, every node alive."""
     with running_cluster(NODES, replicas=0, node_timeout_ms=PATIENT_MS) as cluster:
         yield cluster
 
@@ -49,8 +49,8 @@ def mortal() -> Iterator[tuple[RedisCluster, Iterator[Pair]]]:
 async def counters(formed: RedisCluster) -> AsyncIterator[RedisCounters]:
     for node in formed.nodes:
         node.run("FLUSHALL")
-    async with counters_at(formed.url) as made:
-        yield made
+    async with counters_at(formed.url) as new_counters:
+        yield new_counters
 
 
 def plans_on_each(cluster: RedisCluster, prefix: str = "g") -> dict[int, Plan]:
@@ -96,8 +96,8 @@ async def test_settlements_reach_every_node(formed: RedisCluster, counters: Redi
     on_each = plans_on_each(formed)
     plans = [on_each[node.port] for node in formed.primaries]
     for one in plans:
-        [taken] = await admit(counters, one)
-        settle(counters, taken, 70)
+        [admission] = await admit(counters, one)
+        settle(counters, admission, 70)
     await eventually(lambda: pending_settlements(counters) == 0)
     assert [counted(node.server, one) for node, one in zip(formed.primaries, plans, strict=True)] == [(1, 70)] * NODES
 
@@ -105,7 +105,7 @@ async def test_settlements_reach_every_node(formed: RedisCluster, counters: Redi
 async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluster, counters: RedisCounters) -> None:
     one = plan(requests=10)
     slot = slot_of(one.key.encode())
-    taken = await admit(counters, one, 6)
+    admission = await admit(counters, one, 6)
     source = formed.owner(slot)
     target = next(node for node in formed.primaries if node is not source)
     formed.move(slot, target)
@@ -113,7 +113,7 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
         redirects = source.redirects
         await admit(counters, one)
         await admit(counters, one)
-        settle(counters, taken[0], 50)
+        settle(counters, admission[0], 50)
         await eventually(lambda: pending_settlements(counters) == 0)
         assert source.redirects - redirects == 1, "the next command goes to the right node at once"
         assert counted(target.server, one) == (8, 50)
@@ -126,13 +126,13 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
 async def test_a_settlement_that_finds_its_slot_moved_follows(formed: RedisCluster, counters: RedisCounters) -> None:
     one = plan()
     slot = slot_of(one.key.encode())
-    [taken] = await admit(counters, one)
-    settle(counters, taken, 1)
+    [admission] = await admit(counters, one)
+    settle(counters, admission, 1)
     await eventually(lambda: pending_settlements(counters) == 0)
     source = formed.owner(slot)
     formed.move(slot, next(node for node in formed.primaries if node is not source))
     try:
-        settle(counters, taken, 5)
+        settle(counters, admission, 5)
         await eventually(lambda: pending_settlements(counters) == 0)
         assert counted(formed.owner(slot).server, one)[1] == 6
     finally:
@@ -152,8 +152,8 @@ async def test_calls_pass_while_their_slot_is_moving(
         second = await admit(counters, one, 3)  # ASK if the key is new
         formed.move_keys(slot, source, target)
         third = await admit(counters, one, 1)  # ASK
-        for taken in (*first, *second, *third):
-            settle(counters, taken, 7)
+        for admission in (*first, *second, *third):
+            settle(counters, admission, 7)
         await eventually(lambda: pending_settlements(counters) == 0)
     finally:
         formed.end_move(slot, source, target)
@@ -169,13 +169,14 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
 ) -> None:
     threshold = 300
     one = plan("busy", requests=threshold)
-    slot, home = slot_of(one.key.encode()), formed.owner_of(one.key)
+    slot = slot_of(one.key.encode())
+    home = formed.owner_of(one.key)
     admitted = refused = 0
-    done = asyncio.Event()
+    finish = asyncio.Event()
 
     async def ask() -> None:
         nonlocal admitted, refused
-        while not done.is_set():
+        while not finish.is_set():
             answer = await counters.take(one, Estimate(10))
             if isinstance(answer, Taken):
                 admitted += 1
@@ -190,7 +191,7 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
                 await asyncio.to_thread(formed.move, slot, target)
                 await asyncio.sleep(0.05)
         await eventually(lambda: refused > 20)
-        done.set()
+        finish.set()
 
     await asyncio.gather(move_about(), *(ask() for _ in range(6)))
     await eventually(lambda: pending_settlements(counters) == 0)
@@ -208,10 +209,10 @@ async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, It
     primary, replica = next(pairs)
     one = plans_on_each(cluster, "ordered")[primary.port]
     async with counters_at(cluster.url) as counters:
-        taken = await admit(counters, one, 80)
-        settle(counters, taken[0], 500)
+        admission = await admit(counters, one, 80)
+        settle(counters, admission[0], 500)
         await asyncio.to_thread(cluster.fail_over, replica)
-        settle(counters, taken[1], 40)
+        settle(counters, admission[1], 40)
         answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(25)))
         assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
         await eventually(lambda: pending_settlements(counters) == 0)
@@ -227,10 +228,10 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
     others = plans_on_each(cluster, "dead")
     one = others.pop(dead.port)
     async with counters_at(cluster.url) as counters:
-        taken = await admit(counters, one, 40)
+        admission = await admit(counters, one, 40)
         await eventually(lambda: counted(replacement.server, one)[0] == 40)
         dead.server.kill()
-        settle(counters, taken[0], 70)
+        settle(counters, admission[0], 70)
         unavailable = 0
         while True:
             for other in others.values():

@@ -35,7 +35,8 @@ from tests.contracts.redis.counters_world import (
 from tests.redis_counters import take_arguments
 from tests.redis_server import RedisServer, private_redis
 
-TOP, LOW = group("top", {RPD: 10, TPD: 1000}), group("low", {RPD: 5, RPM: 90, TPM: 100_000}, "top")
+TOP = group("top", {RPD: 10, TPD: 1000})
+LOW = group("low", {RPD: 5, RPM: 90, TPM: 100_000}, "top")
 PLAN = plan_of(LOW, TOP)
 BUCKETS = [Bucket(PLAN.key, "low"), Bucket(PLAN.key, "top"), Bucket(PLAN.key, "unknown"), Bucket("tg:{no|key}", "low")]
 UNTIL_MIDNIGHT_MS = DAY_MS - START_MS % DAY_MS
@@ -56,10 +57,10 @@ class FixedClock(UsageCounters):
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     with private_redis() as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
+        new_world = redis_world(server.url, client)
+        await new_world.counters.start()
+        yield new_world
+        await new_world.counters.close()
 
 
 @pytest.fixture
@@ -71,9 +72,9 @@ async def usage(world: World) -> AsyncIterator[UsageCounters]:
 
 
 async def day_usage(usage: UsageCounters, *buckets: Bucket) -> list[tuple[int, int]]:
-    """Of each bucket the requests and the tokens of the day."""
+    """Return the requests and the tokens of the day of each bucket."""
     meters = [Meter(bucket, type, Unit.DAY) for bucket in buckets for type in (LimitType.REQUEST, LimitType.TOKEN)]
-    amounts = [used.amount for used in await usage.used(meters)]
+    amounts = [usage_of_meter.amount for usage_of_meter in await usage.used(meters)]
     return list(zip(amounts[::2], amounts[1::2], strict=True))
 
 
@@ -117,25 +118,26 @@ async def test_control_reads_what_the_script_would_count_after_a_step_back(world
 
 
 def left_by_the_script(world: World, plan: Plan) -> list[tuple[int, int]]:
-    """Of each bound what is left and how long something counts, as the script says when nothing is to be admitted."""
+    """Return, per bound, what is left and how long something counts, as the script says to a call of no weight."""
     assert world.redis is not None
-    found = []
+    figures = []
     for bound in plan.bounds:
         alone = plan_of_limits(plan.slug, bound.counting_group, plan.key, (bound.limit,))
         arguments = take_arguments(alone, lease_ms(1200), TakeStamp("nobody", 1, 0))
         reply: Any = world.redis.eval(TAKE.text.decode(), 1, plan.key, *arguments)
-        of_requests, of_tokens = reply[6:9], reply[9:12]
-        _, left, reset_ms = of_requests if bound.limit.type is LimitType.REQUEST else of_tokens
-        found.append((left, reset_ms))
-    return found
+        of_requests = reply[6:9]
+        of_tokens = reply[9:12]
+        _, remaining, reset_ms = of_requests if bound.limit.type is LimitType.REQUEST else of_tokens
+        figures.append((remaining, reset_ms))
+    return figures
 
 
 async def read_by_control(usage: UsageCounters, plan: Plan) -> list[tuple[int, int]]:
     meters = [Meter(Bucket(plan.key, b.counting_group), b.limit.type, b.limit.unit) for b in plan.bounds]
     read = await usage.used(meters)
     return [
-        (max(0, bound.limit.threshold - used.amount), used.resets_in_ms)
-        for bound, used in zip(plan.bounds, read, strict=True)
+        (max(0, bound.limit.threshold - usage_of_meter.amount), usage_of_meter.resets_in_ms)
+        for bound, usage_of_meter in zip(plan.bounds, read, strict=True)
     ]
 
 
@@ -144,22 +146,24 @@ async def test_control_reads_what_the_script_would_count_now(world: World, usage
     """Reserved and settled tokens, in both windows, at the edges of windows and of granules, at two levels."""
     low = group("low", {RPS: 20 * scale, RPM: 60 * scale, TPS: 64 * scale, TPM: 64 * scale}, "top")
     top = group("top", {RPM: 64 * scale, TPM: 60 * scale, RPD: 10**6})
-    plan, calls, seen = plan_of(low, top), [], set()
+    plan = plan_of(low, top)
+    calls = []
+    readings = set()
     assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
     for step_ms in (0, 3, 16, 1, 500, 480, 1, 900, 59_000 - 900, 1, 1):
         await world.advance(step_ms)
         calls.append(await world.admit(plan, 3))
         assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
-    for taken, actual in zip(calls, (1, 0, 5, 3, 9, 2), strict=False):
-        await world.settle(taken, actual)
+    for admission, actual in zip(calls, (1, 0, 5, 3, 9, 2), strict=False):
+        await world.settle(admission, actual)
         assert await read_by_control(usage, plan) == left_by_the_script(world, plan)
     started_ms = world.now_ms
     for ahead_ms in (1, 19, 20, 999, 1_000, 1_001, 1_002, 30_000, 57_999, 59_000, 59_999, 60_000, 60_001):
         await world.at(started_ms + ahead_ms)
         read = await read_by_control(usage, plan)
         assert read == left_by_the_script(world, plan)
-        seen.add(tuple(read))
-    assert len(seen) > 8, "most of these moments differ"
+        readings.add(tuple(read))
+    assert len(readings) > 8, "most of these moments differ"
     assert all(reset_ms == 0 for bound, (_, reset_ms) in zip(plan.bounds, read, strict=True) if bound.limit.is_rate)
 
 
@@ -181,7 +185,9 @@ async def test_reservations_of_a_day_are_left_out(world: World, usage: UsageCoun
     """Control does not know their lease, which is the proxy's request timeout."""
     await world.settle(await world.admit(PLAN, 50), 70)
     await world.admit(PLAN, 50)
-    assert [used.amount for used in await usage.used([Meter(BUCKETS[1], *TPD), Meter(BUCKETS[0], *TPM)])] == [70, 120]
+    assert [
+        usage_of_meter.amount for usage_of_meter in await usage.used([Meter(BUCKETS[1], *TPD), Meter(BUCKETS[0], *TPM)])
+    ] == [70, 120]
 
 
 async def test_reading_writes_nothing(world: World, usage: UsageCounters) -> None:
@@ -202,10 +208,10 @@ async def test_deleted_group_leaves_no_fields(world: World, usage: UsageCounters
         await world.advance(1500)
     before = set(world.redis.hkeys(PLAN.key))
     await usage.forget([Bucket(PLAN.key, "low"), Bucket("tg:{no|key}", "low")])
-    gone = before - set(world.redis.hkeys(PLAN.key))
-    assert b"low" in gone
-    assert len(gone) > 1
-    assert gone <= {field.encode() for field in fields_of("low")}
+    deleted_fields = before - set(world.redis.hkeys(PLAN.key))
+    assert b"low" in deleted_fields
+    assert len(deleted_fields) > 1
+    assert deleted_fields <= {field.encode() for field in fields_of("low")}
     assert await day_usage(usage, *BUCKETS[:2]) == [(0, 0), (3, 210)]
 
 

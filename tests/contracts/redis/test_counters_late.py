@@ -27,8 +27,9 @@ from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S, eventually
 
 FOREVER_S = 600.0
-MERGED, SINGLE = 9, 2
-"""How many requests of one tick; from three on they travel as one command."""
+MERGED = 9
+SINGLE = 2
+"""Numbers of requests of one tick; from three on they travel as one command."""
 SCRIPTS = Scripts.load(REDIS_CLOCK)
 QUICK = RedisClientOptions(deadline_s=0.5, stall_s=FOREVER_S)
 
@@ -59,12 +60,12 @@ async def relay(server: RedisServer, own: "redis.Redis") -> AsyncIterator[Relay]
 async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
     """A worker behind the relay, with the test's clock."""
     options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=QUICK)
-    made = RedisCounters(relay.url, "late", options=options)
-    await made.start()
-    yield made
+    new_counters = RedisCounters(relay.url, "late", options=options)
+    await new_counters.start()
+    yield new_counters
     relay.requests.set()
     relay.replies.set()
-    await made.close()
+    await new_counters.close()
 
 
 @pytest.fixture
@@ -72,15 +73,15 @@ async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisC
     """A worker that nothing disturbs, with the test's clock."""
     patient = RedisClientOptions(deadline_s=PATIENCE_S)
     options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=patient)
-    made = RedisCounters(server.url, "other", options=options)
-    await made.start()
-    yield made
-    await made.close()
+    new_counters = RedisCounters(server.url, "other", options=options)
+    await new_counters.start()
+    yield new_counters
+    await new_counters.close()
 
 
 async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan | None = None) -> list[type]:
-    taken = (counters.take(plan, Estimate(10), tier) for _ in range(calls))
-    return [type(answer) for answer in await asyncio.gather(*taken, return_exceptions=True)]
+    takes = (counters.take(plan, Estimate(10), tier) for _ in range(calls))
+    return [type(answer) for answer in await asyncio.gather(*takes, return_exceptions=True)]
 
 
 async def taken(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Taken:
@@ -106,7 +107,7 @@ def all_settled(counters: RedisCounters) -> bool:
 
 
 TREE = plan_of(group("low", {RPM: 90, RPD: 50}, "top"), group("top", {TPM: 1000}))
-"""Its own group has only REQUEST limits, so only the root has tokens to settle."""
+"""A tree whose lower group has only REQUEST limits, so only the root has tokens to settle."""
 PLANS = {"requests only": simple(rpm=70, rpd=50), "all kinds": simple(rps=60, rpd=50, tpm=1000, tpd=1000), "tree": TREE}
 
 
@@ -161,7 +162,8 @@ async def test_take_that_arrives_after_its_revocation_counts_nothing(
     """The worker reconnects before the server reads what was sent on the lost connection."""
     relay.requests.clear()
     assert set(await outcomes(late, plan, MERGED)) == {CountersUnavailableError}  # the first one: it has no deadline
-    on_its_way, relay.requests = relay.requests, asyncio.Event()
+    on_its_way = relay.requests
+    relay.requests = asyncio.Event()
     relay.requests.set()
     relay.cut()
     await eventually(lambda: not late.available)
@@ -207,7 +209,8 @@ async def test_returned_request_of_yesterday_does_not_reduce_todays_count(
 
 
 async def test_late_redis_reply_returns_the_tier_too(relay: Relay, late: RedisCounters, other: RedisCounters) -> None:
-    tier, plan = tier_plan("ws", Tier(15, 1000)), simple(rpm=50)
+    tier = tier_plan("ws", Tier(15, 1000))
+    plan = simple(rpm=50)
     await taken(late, plan)
     relay.replies.clear()
     assert set(await outcomes(late, plan, SINGLE, tier)) == {CountersUnavailableError}
@@ -233,7 +236,7 @@ async def test_reservation_returned_before_dispatch_frees_capacity(late: RedisCo
 async def test_stepped_redis_clock_refuses_no_call(
     own: "redis.Redis", late: RedisCounters, plan: Plan, step_ms: int
 ) -> None:
-    """As after a fail-over to a server with another clock. The first reply corrects the estimate."""
+    """A fail-over to a server with another clock looks like this. The first reply corrects the estimate."""
     await taken(late, plan)
     own.set(CLOCK_KEY, START_MS + step_ms)
     assert await outcomes(late, plan, 1) == [Taken]
@@ -276,11 +279,12 @@ async def test_served_and_remaining_requests_add_up_to_the_threshold(
     options = CountersOptions(client=RedisClientOptions(stall_s=stall_s), local_refusals=False)
     worker = RedisCounters(server.url, "worker-1", options=options)
     await worker.start()
-    served, stopping = 0, False
+    served = 0
+    has_ended = False
 
     async def call_on() -> None:
         nonlocal served
-        while not stopping:
+        while not has_ended:
             try:
                 answer = await worker.take(plan, Estimate(100))
             except CountersUnavailableError:
@@ -299,7 +303,7 @@ async def test_served_and_remaining_requests_add_up_to_the_threshold(
     finally:
         server.resume()
         await eventually(lambda: worker.available)
-        stopping = True
+        has_ended = True
         await asyncio.gather(*calling)
     await eventually(lambda: all_settled(worker))
     reader = RedisCounters(

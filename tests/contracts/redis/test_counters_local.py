@@ -35,13 +35,15 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 async def workers(server: RedisServer) -> AsyncIterator[list[RedisCounters]]:
     """Three workers that share the thresholds."""
-    made = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
+    counters_list = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
     async with AsyncExitStack() as stack:
-        for counters in made:
+        for counters in counters_list:
             await counters.start()
             stack.push_async_callback(counters.close)
-        await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 3 for c in made))
-        yield made
+        await eventually(
+            lambda: all(c._roster.share is not None and c._roster.share.workers == 3 for c in counters_list)
+        )
+        yield counters_list
 
 
 async def lose(server: RedisServer, workers: list[RedisCounters]) -> None:
@@ -81,16 +83,16 @@ async def test_step_of_the_machines_clock_changes_no_share(
 
 
 async def test_local_decisions_are_reported_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[None] = []
-    options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
+    decisions: list[None] = []
+    options = replace(OPTIONS, on_local_decision=lambda: decisions.append(None))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
     assert len(await admissions(counters, simple(rpm=11), 2)) == 2
-    assert not told
+    assert not decisions
     await lose(server, [counters])
     assert counters.decides
     assert len(await admissions(counters, simple(rpm=11), 20)) == 9
-    assert len(told) == 20
+    assert len(decisions) == 20
     await come_back(server, [counters])
     assert [record.getMessage() for record in caplog.records if record.name.endswith(".counters")] == [
         "Redis is lost; this worker enforces its share of each limit from memory (Share(rank=0, workers=1)).",
@@ -121,7 +123,9 @@ async def test_loss_admits_at_most_the_other_workers_shares_in_addition(
     server: RedisServer, workers: list[RedisCounters]
 ) -> None:
     """The worst case of docs/operating.md: one worker has admitted everything, and no other has asked Redis since."""
-    plan, threshold, count = simple(rpm=120, rpd=120), 120, len(workers)
+    plan = simple(rpm=120, rpd=120)
+    threshold = 120
+    count = len(workers)
     assert len(await admissions(workers[0], plan, 150)) == threshold
     await lose(server, workers)
     after = [len(await admissions(counters, plan, 150)) for counters in workers]
@@ -134,12 +138,12 @@ async def test_worker_that_knows_of_an_exhausted_limit_admits_nothing(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
-    used = len(await admissions(workers[0], plan, 150))
+    used_count = len(await admissions(workers[0], plan, 150))
     for counters in workers[1:]:
         assert isinstance(await counters.take(plan, Estimate(1)), LimitHit)
     await lose(server, workers)
     assert [len(await admissions(counters, plan, 150)) for counters in workers] == [0, 0, 0]
-    assert used == min(limits.values())
+    assert used_count == min(limits.values())
 
 
 @pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpd": 120}], ids=str)
@@ -147,26 +151,26 @@ async def test_each_worker_takes_its_share_of_what_was_left(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
-    used = len(await admissions(workers[0], plan, 88))
+    used_count = len(await admissions(workers[0], plan, 88))
     for counters in workers[1:]:
-        used += len(await admissions(counters, plan, 1))
+        used_count += len(await admissions(counters, plan, 1))
     await lose(server, workers)
     after = [len(await admissions(counters, plan, 150)) for counters in workers]
     assert after == [0, 10, 10]  # 31 and 30 were left when they were told
-    assert used + sum(after) <= 120
+    assert used_count + sum(after) <= 120
 
 
 async def test_tokens_are_reserved_and_settled_from_memory(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(tpm=300, tpd=30_000)
     await lose(server, workers)
-    held = await admissions(workers[0], plan, 3, 100)
-    assert len(held) == 1
-    settle(workers[0], held[0], 40)
+    admitted = await admissions(workers[0], plan, 3, 100)
+    assert len(admitted) == 1
+    settle(workers[0], admitted[0], 40)
     assert len(await admissions(workers[0], plan, 3, 100)) == 1
 
 
-def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
-    for reservation in taken.reservations:
+def settle(counters: RedisCounters, admission: Taken, actual: int) -> None:
+    for reservation in admission.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=actual)
 
 
@@ -177,11 +181,11 @@ async def test_redis_is_charged_for_calls_admitted_without_it(
     before = await admissions(workers[0], plan, 2, 100)
     await lose(server, workers)
     during = [await admissions(counters, plan, 3, 100) for counters in workers]
-    for taken in (*before, *during[0]):
-        settle(workers[0], taken, 70)
-    for counters, held in zip(workers[1:], during[1:], strict=True):
-        for taken in held:
-            settle(counters, taken, 70)
+    for admission in (*before, *during[0]):
+        settle(workers[0], admission, 70)
+    for counters, admitted in zip(workers[1:], during[1:], strict=True):
+        for admission in admitted:
+            settle(counters, admission, 70)
     await come_back(server, workers)
     after = (await admissions(workers[0], plan, 1, 0))[0]
     assert after.requests is not None
@@ -197,7 +201,8 @@ async def test_redis_is_charged_for_calls_admitted_without_it(
 async def test_tier_returned_in_memory_is_not_settled_in_redis(
     server: RedisServer, workers: list[RedisCounters]
 ) -> None:
-    tier, plan = tier_plan("ws", Tier(30, 30_000)), simple(rpm=3)
+    tier = tier_plan("ws", Tier(30, 30_000))
+    plan = simple(rpm=3)
     await lose(server, workers)
     answers = [await workers[0].take(plan, Estimate(10), tier=tier) for _ in range(8)]
     assert [type(answer) for answer in answers] == [Taken] + [LimitHit] * 7
@@ -214,14 +219,14 @@ async def test_tier_returned_in_memory_is_not_settled_in_redis(
 
 async def test_worker_started_without_redis_has_no_share(server: RedisServer) -> None:
     server.kill()
-    told: list[None] = []
-    options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
+    decisions: list[None] = []
+    options = replace(OPTIONS, on_local_decision=lambda: decisions.append(None))
     counters = RedisCounters(server.url, "late", options=options)
     await counters.start()
     with pytest.raises(CountersUnavailableError):
         await counters.take(simple(rpm=5), Estimate(1))
     assert not counters.decides
-    assert not told
+    assert not decisions
     await counters.close()
 
 
@@ -244,11 +249,11 @@ async def test_step_of_redis_clock_forgets_dead_workers_and_no_others(tmp_path: 
     clock = SteppedClock(tmp_path)
     with private_redis(environment=clock.environment) as server:
         async with AsyncExitStack() as stack:
-            made = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
-            for counters in made:
+            counters_list = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
+            for counters in counters_list:
                 await counters.start()
                 stack.push_async_callback(counters.close)
-            rosters = [counters._roster for counters in made]
+            rosters = [counters._roster for counters in counters_list]
             await eventually(lambda: all(one.share is not None and one.share.workers == 3 for one in rosters))
             await eventually(lambda: all(time.monotonic() > one._trusted_from for one in rosters))
             clock.step(3600)
@@ -293,10 +298,10 @@ async def test_worker_joining_after_a_loss_expires_no_other_worker(
 async def test_next_loss_starts_from_the_latest_known_usage(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=9)
     await lose(server, workers)
-    held = await admissions(workers[0], plan, 5)
-    assert len(held) == 3
-    for taken in held:
-        settle(workers[0], taken, 0)
+    admitted = await admissions(workers[0], plan, 5)
+    assert len(admitted) == 3
+    for admission in admitted:
+        settle(workers[0], admission, 0)
     await come_back(server, workers)
     await lose(server, workers)
     assert await admissions(workers[0], plan, 5) == []
@@ -304,6 +309,6 @@ async def test_next_loss_starts_from_the_latest_known_usage(server: RedisServer,
 
 async def test_closed_worker_is_removed_from_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:
     await workers[1].close()
-    left = (workers[0], workers[2])
-    await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in left))
-    await eventually(lambda: [c._roster.share.rank for c in left if c._roster.share] == [0, 1])
+    survivors = (workers[0], workers[2])
+    await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in survivors))
+    await eventually(lambda: [c._roster.share.rank for c in survivors if c._roster.share] == [0, 1])

@@ -31,20 +31,20 @@ async def hammered(
 ) -> dict[str, list[int]]:
     """The admission times of each process. `go`: sets the key. `disturb`: called in a thread meanwhile."""
     names = [f"process-{number}" for number in range(PROCESSES)]
-    started = [
+    processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.contracts.redis.hammer", url, name, str(seconds)),
             stdout=asyncio.subprocess.PIPE,
         )
         for name in names
     ]
-    for process in started:
+    for process in processes:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"connected\n"
     go()
     await asyncio.to_thread(disturb)
-    outputs = [(await process.communicate())[0] for process in started]
-    assert [process.returncode for process in started] == [0] * PROCESSES
+    outputs = [(await process.communicate())[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * PROCESSES
     return dict(zip(names, map(json.loads, outputs), strict=True))
 
 

@@ -34,10 +34,10 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def counters(server: RedisServer) -> AsyncIterator[RedisCounters]:
-    made = RedisCounters(server.url, "worker-1", options=OPTIONS)
-    await made.start()
-    yield made
-    await made.close()
+    new_counters = RedisCounters(server.url, "worker-1", options=OPTIONS)
+    await new_counters.start()
+    yield new_counters
+    await new_counters.close()
 
 
 def client(server: RedisServer) -> "redis.Redis":
@@ -56,8 +56,8 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
     return answer
 
 
-async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
-    for reservation in taken.reservations:
+async def settle(counters: RedisCounters, admission: Taken, actual: int) -> None:
+    for reservation in admission.reservations:
         counters.settle(reservation, number=next(counters.numbers), actual_tokens=actual)
     await eventually(lambda: pending_settlements(counters) == 0)
 
@@ -80,13 +80,14 @@ async def test_requests_of_one_tick_share_a_read_and_those_of_one_plan_a_command
     plans = [plan_of(group(f"g{n}", {RPM: 100, TPM: 100_000})) for n in range(5)]
     await take(counters, plans[0])
     with client(server) as own:
-        calls, reads = script_calls(server), own.info("stats")["total_reads_processed"]
+        calls = script_calls(server)
+        reads = own.info("stats")["total_reads_processed"]
         hot = [counters.take(plans[0], Estimate(10)) for _ in range(50)]
         others = [counters.take(plan, Estimate(10)) for plan in plans[1:] for _ in range(2)]
         admissions = await asyncio.gather(*hot, *others)
         assert own.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
     assert script_calls(server) - calls == len(plans)
-    assert all(isinstance(taken, Taken) for taken in admissions)
+    assert all(isinstance(admission, Taken) for admission in admissions)
     assert await tokens_left(counters, plans[0]) == 100_000 - 1 - 500
 
 
@@ -98,22 +99,23 @@ async def test_batch_admits_in_order_until_a_limit_refuses(counters: RedisCounte
 
 
 async def test_batch_reserves_what_each_request_asks_for(counters: RedisCounters) -> None:
-    """Their numbers of digits differ, and all have as many in the command."""
-    plan, estimates = simple(tpm=10_000), [5, 90, 1234, 8, 0]
+    """The estimates' numbers of digits differ, and all have as many in the command."""
+    plan = simple(tpm=10_000)
+    estimates = [5, 90, 1234, 8, 0]
     admissions = await asyncio.gather(*(take(counters, plan, estimate) for estimate in estimates))
-    assert [taken.reservations[0].reserved_tokens for taken in admissions] == estimates
+    assert [admission.reservations[0].reserved_tokens for admission in admissions] == estimates
     assert await tokens_left(counters, plan) == 10_000 - sum(estimates)
 
 
 async def test_scripts_are_loaded_again_after_noscript(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
-    taken = await take(counters, plan, 100)
+    admission = await take(counters, plan, 100)
     with client(server) as own:
         own.script_flush()
     assert (await take(counters, plan, 100)).tokens == LimitStatus(1000, 800, 60_001)
     with client(server) as own:
         own.script_flush()
-    await settle(counters, taken, 0)
+    await settle(counters, admission, 0)
     assert await tokens_left(counters, plan) == 900
 
 
@@ -134,10 +136,10 @@ async def test_soft_refusal_is_asked_for_again_after_a_tenth_of_a_second(
 ) -> None:
     """Any worker may return a request at any moment."""
     plan = simple(rpm=2)
-    taken = await take(counters, plan)
+    admission = await take(counters, plan)
     await take(counters, plan)
     assert isinstance(await counters.take(plan, Estimate(1)), LimitHit)
-    counters.give_back(taken)
+    counters.give_back(admission)
     await eventually(lambda: pending_settlements(counters) == 0)
     assert await outcomes(counters, plan, 2) == [Taken, LimitHit]
     calls = script_calls(server)
@@ -167,9 +169,9 @@ async def test_cached_refusal_ends_with_the_connection_and_with_the_policy(
 
 async def test_cached_token_refusal_ends_when_this_worker_settles(counters: RedisCounters) -> None:
     plan = simple(tpm=100)
-    taken = await take(counters, plan, 100)
+    admission = await take(counters, plan, 100)
     assert await outcomes(counters, plan, 2) == [LimitHit] * 2
-    await settle(counters, taken, 0)
+    await settle(counters, admission, 0)
     assert await outcomes(counters, plan, 1) == [Taken]
 
 
@@ -177,12 +179,12 @@ async def test_caller_cancelled_before_the_reply_returns_its_tokens(counters: Re
     plan = simple(tpm=1000, tpd=1000)
     await take(counters, plan, 1)
     for ticks in range(4):  # before it is sent, and on its way
-        waiting = asyncio.create_task(counters.take(plan, Estimate(900)))
+        take_task = asyncio.create_task(counters.take(plan, Estimate(900)))
         for _ in range(ticks):
             await asyncio.sleep(0)
-        waiting.cancel()
+        take_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
+            await take_task
         await asyncio.sleep(0)
         await counters.take(simple(rpm=9), Estimate(0))  # asked after it: its answer has come, too
         await eventually(lambda: pending_settlements(counters) == 0)
@@ -202,11 +204,12 @@ class CancelsOnDelivery(RedisCounters):
 
 
 async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisServer) -> None:
-    counters, plan = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS), simple(tpm=1000)
+    counters = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS)
+    plan = simple(tpm=1000)
     await counters.start()
-    counters.waiting = waiting = asyncio.create_task(counters.take(plan, Estimate(900)))
+    counters.waiting = take_task = asyncio.create_task(counters.take(plan, Estimate(900)))
     with pytest.raises(asyncio.CancelledError):
-        await waiting
+        await take_task
     await eventually(lambda: pending_settlements(counters) == 0)
     assert await tokens_left(counters, plan) == 1000
     await counters.close()
@@ -214,17 +217,18 @@ async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisS
 
 async def test_stall_fails_only_the_commands_in_flight(server: RedisServer) -> None:
     options = CountersOptions(client=RedisClientOptions(stall_s=PATIENCE_S))
-    counters, plan = RedisCounters(server.url, "worker-1", options=options), simple(tpm=1000, rpm=1000)
+    counters = RedisCounters(server.url, "worker-1", options=options)
+    plan = simple(tpm=1000, rpm=1000)
     await counters.start()
     await take(counters, plan, 1)
     server.pause()
     for _ in range(5):  # the breaker counts commands
-        waiting = asyncio.ensure_future(outcomes(counters, plan, 2))
+        outcomes_task = asyncio.ensure_future(outcomes(counters, plan, 2))
         while (timer := counters._nodes.of(0).client._deadline_timer) is None:
             await asyncio.sleep(0)
-        assert not waiting.done()  # each has a deadline of its own, whatever else is owed
+        assert not outcomes_task.done()  # each has a deadline of its own, whatever else is owed
         assert timer.when() - time.monotonic() <= options.client.deadline_s + 0.001  # uvloop rounds to milliseconds
-        assert set(await waiting) == {CountersUnavailableError}
+        assert set(await outcomes_task) == {CountersUnavailableError}
     assert not counters.available
     assert counters._nodes.of(0).client.connected
     server.resume()
@@ -238,7 +242,8 @@ async def test_stall_fails_only_the_commands_in_flight(server: RedisServer) -> N
 @pytest.mark.parametrize("slept_s", [0.06, 0.12])
 async def test_reply_that_arrived_during_our_own_stall_is_in_time(server: RedisServer, slept_s: float) -> None:
     """The loop is blocked beyond the deadline, until the reply is in the socket."""
-    plan, loop = simple(rpm=1000), asyncio.get_running_loop()
+    plan = simple(rpm=1000)
+    loop = asyncio.get_running_loop()
     counters = RedisCounters(server.url, "worker-1")
     await counters.start()
     await take(counters, plan)
@@ -253,11 +258,11 @@ async def test_reply_that_arrived_during_our_own_stall_is_in_time(server: RedisS
     with ours, theirs, client(server) as own:
         loop.add_reader(ours, stand_still)
         for _ in range(8):  # more than the breaker bears
-            waiting = asyncio.ensure_future(counters.take(plan, Estimate(1)))
+            take_task = asyncio.ensure_future(counters.take(plan, Estimate(1)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # it is sent
             theirs.send(b"x")
-            assert isinstance(await waiting, Taken)
+            assert isinstance(await take_task, Taken)
         loop.remove_reader(ours)
     await counters.close()
 
@@ -280,10 +285,10 @@ async def test_open_breaker_fails_commands_at_once(server: RedisServer, counters
     await eventually(lambda: not counters.available)
     for _ in range(5):
         await outcomes(counters, simple(rpm=5), 2)
-    waiting = asyncio.ensure_future(counters.take(simple(rpm=5), Estimate(1)))
+    take_task = asyncio.ensure_future(counters.take(simple(rpm=5), Estimate(1)))
     for _ in range(3):  # no deadline is waited for, only ticks
         await asyncio.sleep(0)
-    assert isinstance(waiting.exception(), CountersUnavailableError)
+    assert isinstance(take_task.exception(), CountersUnavailableError)
 
 
 async def test_settlements_wait_for_a_killed_redis_to_return(server: RedisServer, counters: RedisCounters) -> None:
@@ -291,8 +296,8 @@ async def test_settlements_wait_for_a_killed_redis_to_return(server: RedisServer
     admissions = [await take(counters, plan, 100) for _ in range(5)]
     server.kill()
     await eventually(lambda: not counters.available)
-    for taken in admissions:
-        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
+    for admission in admissions:
+        counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=30)
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
     await eventually(lambda: counters.available and pending_settlements(counters) == 0)
@@ -321,8 +326,8 @@ async def test_batch_sent_several_times_counts_once(server: RedisServer, counter
     admissions = [await take(counters, plan, 100) for _ in range(5)]
     for _ in range(3):
         server.pause()
-        for taken in admissions:
-            counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
+        for admission in admissions:
+            counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=30)
         await eventually(lambda: counters._nodes.of(0).client._failures > 0)
         server.resume()
         await eventually(lambda: pending_settlements(counters) == 0)
@@ -335,8 +340,8 @@ async def test_settlements_of_one_key_share_commands(server: RedisServer, counte
     admissions = await asyncio.gather(*(take(counters, plan, 100) for _ in range(201)))
     await settle(counters, admissions.pop(), 30)
     calls = script_calls(server)
-    for taken in admissions:
-        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=30)
+    for admission in admissions:
+        counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=30)
     await eventually(lambda: pending_settlements(counters) == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
@@ -344,9 +349,9 @@ async def test_settlements_of_one_key_share_commands(server: RedisServer, counte
 
 async def test_large_batch_is_split_into_several_commands(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=10_000_000)
-    taken = await take(counters, plan, 0)
+    admission = await take(counters, plan, 0)
     for _ in range(1_700):
-        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=3)
+        counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=3)
     await eventually(lambda: pending_settlements(counters) == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
@@ -355,17 +360,18 @@ async def test_next_call_is_not_refused_for_unused_tokens_of_the_last(counters: 
     """Each call reserves 530 of 100 and uses 20. The next one must find 20 used, however soon it comes."""
     plan = simple(tpm=100)
     for _ in range(5):
-        taken = await counters.take(plan, Estimate(530))
-        assert isinstance(taken, Taken)
-        counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=20)
+        admission = await counters.take(plan, Estimate(530))
+        assert isinstance(admission, Taken)
+        counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=20)
     assert isinstance(await counters.take(plan, Estimate(530)), LimitHit), "100 of 100 are used"
 
 
 async def test_close_sends_pending_settlements(server: RedisServer) -> None:
-    counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
+    counters = RedisCounters(server.url, "worker-2", options=OPTIONS)
+    plan = simple(tpm=1000)
     await counters.start()
-    taken = await take(counters, plan, 500)
-    counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=100)
+    admission = await take(counters, plan, 500)
+    counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=100)
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()
@@ -440,16 +446,17 @@ async def test_server_that_never_replies_is_not_used(tmp_path_factory: pytest.Te
 
 
 async def test_settlements_of_a_dead_worker_are_replayed_once(server: RedisServer, counters: RedisCounters) -> None:
-    plan, other = simple(tpd=10_000), plan_of(group("g2", {TPM: 10_000}))
+    plan = simple(tpd=10_000)
+    other = plan_of(group("g2", {TPM: 10_000}))
     reservations = [(await take(counters, plan, 100)).reservations[0] for _ in range(3)]
     reservations += [(await take(counters, other, 100)).reservations[0] for _ in range(2)]
-    left = [
+    settlements = [
         Settlement(reservation=reservation, number=number, actual_tokens=10)
         for number, reservation in enumerate(reservations, 1)
     ]
     supervisor = RedisCounters(server.url, "supervisor", options=OPTIONS)
     await supervisor.start()
-    for again in (left[:2], left, left[::-1]):
+    for again in (settlements[:2], settlements, settlements[::-1]):
         await supervisor.replay("dead", again)
     await supervisor.close()
     assert await tokens_left(counters, plan) == 9_970
@@ -459,11 +466,11 @@ async def test_settlements_of_a_dead_worker_are_replayed_once(server: RedisServe
 async def test_returned_reservation_uses_no_settlement_number(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
     for _ in range(3):
-        waiting = asyncio.create_task(counters.take(plan, Estimate(100)))
+        take_task = asyncio.create_task(counters.take(plan, Estimate(100)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        take_task.cancel()
+        await asyncio.gather(take_task, return_exceptions=True)
         await counters.take(simple(rpm=9), Estimate(0))
         await eventually(lambda: pending_settlements(counters) == 0)
     await settle(counters, await take(counters, plan, 100), 40)
@@ -474,12 +481,13 @@ async def test_close_retries_settlements_that_redis_refused(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.edges.redis.settlement_sender._RETRY_S", 3600)
-    counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
+    counters = RedisCounters(server.url, "worker-2", options=OPTIONS)
+    plan = simple(tpm=1000)
     await counters.start()
-    taken = await take(counters, plan, 500)
+    admission = await take(counters, plan, 500)
     server.kill()
     await eventually(lambda: not counters.available)
-    counters.settle(taken.reservations[0], number=next(counters.numbers), actual_tokens=100)
+    counters.settle(admission.reservations[0], number=next(counters.numbers), actual_tokens=100)
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
     await eventually(lambda: counters.available)
@@ -493,14 +501,15 @@ async def test_close_retries_settlements_that_redis_refused(
 async def test_the_journal_is_written_before_settlements_and_returns_are_sent(server: RedisServer) -> None:
     """A settlement whose close record is lost would be settled again, as an orphan's."""
     plan = plan_of(group("g", {TPM: 1000}))
-    seen: list[int] = []
-    options = CountersOptions(client=OPTIONS.client, before_settling=lambda: seen.append(script_calls(server)))
+    calls_before: list[int] = []
+    options = CountersOptions(client=OPTIONS.client, before_settling=lambda: calls_before.append(script_calls(server)))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
-    first, second = await take(counters, plan), await take(counters, plan)
+    first = await take(counters, plan)
+    second = await take(counters, plan)
     takes = script_calls(server)
     await settle(counters, first, 1)
     counters.give_back(second)
     await eventually(lambda: pending_settlements(counters) == 0)
     await counters.close()
-    assert seen == [takes, takes + 1]
+    assert calls_before == [takes, takes + 1]

@@ -59,7 +59,7 @@ async def test_an_ordered_fail_over_is_followed(sentinels: SentinelSet) -> None:
 
 
 def uses(counters: RedisCounters, port: int) -> bool:
-    """Whether the counters have followed: until sentinels tell it, the old primary takes writes, which are lost."""
+    """Return whether the counters have followed: until then the old primary takes writes, which are lost."""
     nodes = counters._nodes
     assert isinstance(nodes, SingleNode)
     assert nodes._primary is not None
@@ -85,7 +85,7 @@ async def test_what_most_sentinels_say_counts(sentinels: SentinelSet) -> None:
 
 
 async def test_a_replica_that_is_named_as_primary_is_not_taken(sentinels: SentinelSet) -> None:
-    """So it is while a fail-over is under way."""
+    """Sentinels name a replica while a fail-over is under way."""
     port, replica = next(one for one in sentinels.servers.items() if one[1] is not sentinels.primary)
     await eventually(lambda: role_of(replica) == b"slave")
     with lone_sentinel(port) as mistaken:
@@ -102,8 +102,9 @@ async def test_a_service_that_no_sentinel_knows_is_named(sentinels: SentinelSet)
 
 
 async def test_a_primary_that_sentinels_no_longer_name_is_left(sentinels: SentinelSet) -> None:
-    """It may be cut off from them, and still answer us."""
-    primary, moved = SentinelPrimary(RedisUrl.parse(sentinels.url)), asyncio.Event()
+    """The primary may be cut off from them, and still answer us."""
+    primary = SentinelPrimary(RedisUrl.parse(sentinels.url))
+    moved = asyncio.Event()
     (await primary.open(lambda: None)).abort()
     watching = asyncio.create_task(primary.watch(moved.set))
     await asyncio.to_thread(sentinels.fail_over)
@@ -115,7 +116,9 @@ async def test_a_primary_that_sentinels_no_longer_name_is_left(sentinels: Sentin
 async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_admitted_again(
     sentinels: SentinelSet,
 ) -> None:
-    one, old_port, old = plan("killed"), sentinels.primary_port, sentinels.primary
+    one = plan("killed")
+    old_port = sentinels.primary_port
+    old = sentinels.primary
     async with counters_at(sentinels.url) as counters:
         first = await admitted(counters, one, 30)
         await replicated(sentinels, one, 30)
@@ -128,10 +131,10 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
         new = await asyncio.to_thread(sentinels.wait_for_new_primary, old_port)
         await eventually(lambda: counters.available)
         await eventually(lambda: pending_settlements(counters) == 0)
-        kept, tokens = counted(new, one)
-        assert 30 <= kept <= 60
+        kept_count, tokens = counted(new, one)
+        assert 30 <= kept_count <= 60
         assert tokens == 70
-        assert len(await admitted(counters, one, THRESHOLD)) == THRESHOLD - kept
+        assert len(await admitted(counters, one, THRESHOLD)) == THRESHOLD - kept_count
     old.start()
 
 

@@ -37,7 +37,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
 TAG = "died"
-"""Of all keys here, so that they are on one primary."""
+"""Hash tag of all keys here, so that they are on one primary."""
 MOVES = 8
 FEW = Allowance("few", 3, 600_000)
 LOAD = DeploymentLoad("mdl", "dep", 3, 2, 1, 1_000, (), ())
@@ -66,7 +66,7 @@ def running(kind: str) -> Iterator[Place]:
 
 @dataclass
 class Parts:
-    """What uses Redis, as control and a proxy build it."""
+    """Users of Redis, as control and a proxy build them."""
 
     redis: RoutedRedis
     client: QueueClient
@@ -74,25 +74,26 @@ class Parts:
     def __post_init__(self) -> None:
         self.windows = RedisWindows(self.redis)
         self.usage = UsageCounters(self.redis)
-        self.book, self.reader = RedisLoadBook(self.redis), RedisLoadBook(self.redis)
+        self.book = RedisLoadBook(self.redis)
+        self.reader = RedisLoadBook(self.redis)
         self.requests = RedisRequestQueue(self.client, 10_000_000)
         self.attempts = RedisAttemptQueue(self.client, 600, 10_000_000)
 
     async def count_usage(self, requests: int) -> None:
-        """As the proxy's scripts do, on the bucket's own key."""
+        """Count as the proxy's scripts do, on the bucket's own key."""
         numbers = day_of(int(time.time() * 1000)).to_bytes(3, "little") + requests.to_bytes(7, "little")
         header = bytes(6) + numbers + bytes(7)
         await self.redis.at(BUCKET.key, lambda server: server.hset(BUCKET.key, BUCKET.group_id, header))
 
     async def usage_is(self, requests: int) -> bool:
         try:
-            (used,) = await self.usage.used([METER])
-            return used.amount == requests
+            (usage_of_meter,) = await self.usage.used([METER])
+            return usage_of_meter.amount == requests
         except UsageUnavailableError:
             return False
 
     async def is_refused_by_redis(self) -> bool:
-        """As the window is full. `admit` would count in this process while Redis is away, and admit some."""
+        """Return whether Redis refuses, as the window is full. Not `admit`: it counts here while Redis is away."""
         try:
             async with asyncio.timeout(0.25):
                 return await self.windows.ask(TAG, FEW) > 0
@@ -145,7 +146,7 @@ async def parts_at(url: str) -> AsyncIterator[Parts]:
 
 @asynccontextmanager
 async def hints_from(url: str) -> AsyncIterator[list[int | None]]:
-    """What a subscriber has received so far."""
+    """Yield the hints that a subscriber has received so far."""
     received: list[int | None] = []
     subscriber = HintSubscriber(url, received.append)
     listening = asyncio.create_task(subscriber.run())
@@ -164,7 +165,7 @@ async def is_empty(text: Awaitable[str]) -> bool:
 
 
 async def is_heard(publisher: HintPublisher, hints: list[int | None]) -> bool:
-    """Whether a subscriber gets a new hint. One that is published while it is away is lost."""
+    """Publish a hint; return whether a subscriber gets it. A hint that is published while it is away is lost."""
     revision = 1 + max(hint or 0 for hint in hints)
     publisher.publish(revision)
     await asyncio.sleep(0.05)
@@ -212,12 +213,13 @@ async def test_subscription_leaves_a_node_that_died() -> None:
 
 
 async def test_every_request_runs_once_while_its_slot_moves() -> None:
-    """Until it has moved often enough."""
+    """The slot moves several times."""
     with running_cluster(replicas=0, node_timeout_ms=PATIENT_MS) as cluster:
         async with parts_at(cluster.url) as parts:
             moves: list[int] = []
             moving = asyncio.create_task(asyncio.to_thread(move_around, cluster, moves))
-            ids, runs = list[str](), 0
+            ids = list[str]()
+            runs = 0
             while not moving.done():
                 ids.append(f"r{len(ids)}")
                 assert await parts.submit(ids[-1]), parts.client.trouble

@@ -22,7 +22,8 @@ from tests.redis_topologies import SEVERAL, Admin, running_redis
 from tests.waiting import PATIENCE_S
 
 DEADLINE_S = load_book._DEADLINE_S
-ONE, TWO = "a" * 16, "b" * 16
+ONE = "a" * 16
+TWO = "b" * 16
 BUSY = DeploymentLoad("mdl", "dep", 3, 2, 1, 1_000, ("http://r:1",), ("http://r:2",))
 IDLE = replace(BUSY, in_flight=0, queued=0, parked=0)
 
@@ -62,14 +63,14 @@ class World:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine Redis may be late."""
+    """Raise the deadline: on a busy machine Redis may be late."""
     monkeypatch.setattr(load_book, "_DEADLINE_S", 10)
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[RedisServer]:
-    with private_redis() as found:
-        yield found
+    with private_redis() as instance:
+        yield instance
 
 
 def client_of(server: RedisServer) -> aclosing[RoutedRedis]:
@@ -81,8 +82,8 @@ def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None
     if request.param == "memory":
         yield None
         return
-    with running_redis(request.param) as found:
-        yield found
+    with running_redis(request.param) as instance:
+        yield instance
 
 
 @pytest.fixture(params=["one process", "two processes"])
@@ -134,8 +135,8 @@ async def test_health_stays_while_the_machine_is_heard(world: World) -> None:
     for _ in range(5):
         world.clock.now_ms += HEALTH_LASTS_MS - 1
         await world.writer.report(ONE, [])
-    found = await world.load()
-    assert found == Load(0, 0, 0, 1_000, frozenset({"http://r:1"}), frozenset({"http://r:2"}))
+    load = await world.load()
+    assert load == Load(0, 0, 0, 1_000, frozenset({"http://r:1"}), frozenset({"http://r:2"}))
     world.clock.now_ms += HEALTH_LASTS_MS
     assert await world.load() in (None, Load())
 
@@ -166,8 +167,8 @@ async def test_machine_that_died_before_redis_clock_was_set_back_is_forgotten(se
 async def test_many_deployments_are_reported_and_read_at_once(world: World) -> None:
     ids = [f"dep_{n}" for n in range(1000)]
     await world.writer.report(ONE, [replace(BUSY, deployment_id=id, parked=n) for n, id in enumerate(ids)])
-    found = await world.reader.loads(ids)
-    assert [found[id].parked for id in ids] == list(range(1000))
+    loads = await world.reader.loads(ids)
+    assert [loads[id].parked for id in ids] == list(range(1000))
 
 
 async def test_without_redis_a_process_knows_what_it_heard_itself(
@@ -176,7 +177,8 @@ async def test_without_redis_a_process_knows_what_it_heard_itself(
     monkeypatch.setattr(load_book, "_PAUSE_S", 0.0)
     monkeypatch.setattr(loads, "FIGURES_LAST_MS", 60_000)  # Redis is started again meanwhile
     async with client_of(server) as first, client_of(server) as second:
-        one, two = RedisLoadBook(first), RedisLoadBook(second)
+        one = RedisLoadBook(first)
+        two = RedisLoadBook(second)
         await one.report(ONE, [BUSY])
         assert (await two.loads(["dep"]))["dep"].parked == 1
         server.kill()

@@ -24,7 +24,7 @@ COUNTED = {
     LimitType.UNCACHED_INPUT_TOKEN: (70, 20),
     LimitType.OUTPUT_TOKEN: (30, 25),
 }
-"""How much of `CALL` is expected to count, and how much of `TOKENS` does."""
+"""Shares of `CALL` and of `TOKENS` that each kind is expected to count."""
 NOVEMBER_MS = START_MS - START_MS % DAY_MS + 28 * DAY_MS
 
 
@@ -34,10 +34,10 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield fake_world()
         return
     with private_redis(binary=request.param) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
+        new_world = redis_world(server.url, client)
+        await new_world.counters.start()
+        yield new_world
+        await new_world.counters.close()
 
 
 def plan(**limits: int) -> Plan:
@@ -53,9 +53,9 @@ async def take(world: World, plan: Plan, estimate: Estimate = CALL) -> Taken | L
     return await world.counters.take(plan, estimate)
 
 
-async def settle(world: World, taken: Taken | LimitHit, tokens: Tokens = TOKENS) -> None:
-    assert isinstance(taken, Taken)
-    for one in taken.reservations:
+async def settle(world: World, admission: Taken | LimitHit, tokens: Tokens = TOKENS) -> None:
+    assert isinstance(admission, Taken)
+    for one in admission.reservations:
         world.counters.settle(one, number=next(world.counters.numbers), actual_tokens=one.type.amount(tokens))
     await world.quiet()
 
@@ -65,9 +65,9 @@ async def test_each_kind_counts_its_part_of_a_call(world: World, kind: Kind) -> 
     """Admitted while what is expected of the calls before leaves room, and what they were settled at."""
     expected, settled = COUNTED[kind[0]]
     full = plan_of(group("g1", {kind: expected}))
-    taken = await take(world, full)
+    admission = await take(world, full)
     assert isinstance(await take(world, full), LimitHit), "reserved"
-    await settle(world, taken)
+    await settle(world, admission)
     roomy, tight = (plan_of(group("g1", {kind: threshold})) for threshold in (settled + 1, settled))
     assert isinstance(await take(world, tight), LimitHit), "settled"
     assert isinstance(await take(world, roomy), Taken)
@@ -77,17 +77,17 @@ async def test_each_kind_counts_its_part_of_a_call(world: World, kind: Kind) -> 
 async def test_a_call_that_was_not_sent_gives_back_what_each_kind_counted(world: World, kind: Kind) -> None:
     one = plan_of(group("g1", {kind: 1}))
     for _ in range(3):
-        taken = await take(world, one)
-        assert isinstance(taken, Taken)
-        world.counters.give_back(taken)  # type: ignore[attr-defined]
+        admission = await take(world, one)
+        assert isinstance(admission, Taken)
+        world.counters.give_back(admission)  # type: ignore[attr-defined]
         await world.quiet()
 
 
 async def test_types_of_tokens_are_counted_beside_each_other(world: World) -> None:
     limits = plan(REQUEST__MINUTE=9, TOKEN__MINUTE=1000, OUTPUT_TOKEN__MINUTE=60, UNCACHED_INPUT_TOKEN__DAY=1000)
-    taken = [await take(world, limits) for _ in range(3)]
-    assert [type(one) for one in taken] == [Taken, Taken, LimitHit], "output"
-    for one in taken[:2]:
+    admissions = [await take(world, limits) for _ in range(3)]
+    assert [type(one) for one in admissions] == [Taken, Taken, LimitHit], "output"
+    for one in admissions[:2]:
         await settle(world, one)
     again = await take(world, limits)
     assert isinstance(again, Taken)
@@ -122,7 +122,7 @@ async def test_a_step_over_the_end_of_a_month_and_back_loses_nothing(world: Worl
 
 
 async def test_a_hash_that_counts_months_outlives_one(world: World) -> None:
-    """Also when other groups are used that count none."""
+    """The hash stays while other groups are used that count no months."""
     if world.redis is None:
         return
     root = group("g1", {(LimitType.REQUEST, Unit.MONTH): 9})

@@ -9,17 +9,19 @@ import redis
 from tests.contracts.redis.counters_world import START_MS, World, redis_world, simple
 from tests.redis_server import REDIS_BINARIES, private_redis
 
-BEFORE_LOGS, LOG_BYTES, OLDER_LOGS = 23, 29, 5
+BEFORE_LOGS = 23
+LOG_BYTES = 29
+OLDER_LOGS = 5
 """Scripts of the version before know headers of at most five logs, one for each kind but REQUEST DAY."""
 
 
 @pytest.fixture(params=REDIS_BINARIES)
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     with private_redis(binary=request.param) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        made = redis_world(server.url, client)
-        await made.counters.start()
-        yield made
-        await made.counters.close()
+        new_world = redis_world(server.url, client)
+        await new_world.counters.start()
+        yield new_world
+        await new_world.counters.close()
 
 
 def packed(*figures: tuple[int, int]) -> bytes:
@@ -40,17 +42,18 @@ async def test_counts_of_the_version_before_are_kept(world: World) -> None:
     plan = simple(rpm=100, tpm=1_000, tpd=10_000)
     assert world.redis is not None
     world.redis.hset(plan.key, plan.group_id, older_header((2, 40), (4, 600), (6, 300)))
-    taken = await world.admit(plan, 100, margin=50)
-    assert taken.requests is not None
-    assert taken.tokens is not None
-    assert (taken.requests.remaining, taken.tokens.remaining) == (59, 300)
-    await world.settle(taken, 20)
-    assert (await world.admit(plan, 0)).tokens == taken.tokens.__class__(1_000, 380, taken.tokens.reset_ms)
+    admission = await world.admit(plan, 100, margin=50)
+    assert admission.requests is not None
+    assert admission.tokens is not None
+    assert (admission.requests.remaining, admission.tokens.remaining) == (59, 300)
+    await world.settle(admission, 20)
+    assert (await world.admit(plan, 0)).tokens == admission.tokens.__class__(1_000, 380, admission.tokens.reset_ms)
 
 
 async def test_logs_of_all_kinds_come_before_the_margins(world: World) -> None:
-    """Also where a limit is added later."""
-    few, all_kinds = simple(tpm=1_000), simple(rps=9, rpm=9, tps=900, tpm=1_000, rpd=9, tpd=9_000)
+    """A limit that is added later comes before the margins too."""
+    few = simple(tpm=1_000)
+    all_kinds = simple(rps=9, rpm=9, tps=900, tpm=1_000, rpd=9, tpd=9_000)
     await world.admit(few, 10, margin=10)
     await world.settle(await world.admit(all_kinds, 10, margin=10), 5)
     assert world.redis is not None
@@ -63,11 +66,11 @@ async def test_logs_of_all_kinds_come_before_the_margins(world: World) -> None:
 async def test_margins_that_are_lost_hold_nothing_back(world: World) -> None:
     """Scripts of the version before drop what they do not know of a header with more than five logs."""
     plan = simple(rps=9, rpm=9, tps=900, tpm=1_000, tpd=9_000)
-    taken = await world.admit(plan, 10, margin=800)
+    admission = await world.admit(plan, 10, margin=800)
     assert world.redis is not None
     header: Any = world.redis.hget(plan.key, plan.group_id)
     world.redis.hset(plan.key, plan.group_id, header[: BEFORE_LOGS + OLDER_LOGS * LOG_BYTES])
-    await world.settle(taken, 10)
+    await world.settle(admission, 10)
     again = await world.admit(plan, 10, margin=800)
     assert again.tokens is not None
     assert again.tokens.remaining == 900 - 20

@@ -34,7 +34,7 @@ def test_one_more_kind_in_the_table_works_everywhere(binary: str, tmp_path: Path
     with private_redis(binary=binary) as server:
         command = [sys.executable, "-m", "tests.contracts.redis.one_more_kind"]
         arguments = [server.url, f"sqlite+aiosqlite:///{tmp_path}/control.db"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr

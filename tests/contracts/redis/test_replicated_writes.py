@@ -33,22 +33,22 @@ class Pair:
         return count
 
     def replicas(self) -> int:
-        """How many have acknowledged something to the primary."""
+        """Return how many replicas have acknowledged something to the primary."""
         return acknowledging(self.primary)
 
 
 @pytest.fixture
 def servers() -> Iterator[tuple[RedisServer, RedisServer]]:
-    with running_pair() as found:
-        yield found
+    with running_pair() as instance:
+        yield instance
 
 
 @pytest.fixture
 async def pair(servers: tuple[RedisServer, RedisServer]) -> AsyncIterator[Pair]:
     async with aclosing(RoutedRedis(servers[0].url, RedisOptions(connections=4))) as redis:
-        found = Pair(*servers, redis)
-        yield found
-        await found.writes.close()
+        server_pair = Pair(*servers, redis)
+        yield server_pair
+        await server_pair.writes.close()
 
 
 async def test_write_counts_when_a_replica_has_it(pair: Pair) -> None:

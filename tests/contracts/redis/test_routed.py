@@ -21,20 +21,20 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
 DEADLINE_S = 0.25
-"""Shorter than any time-out of redis-py: only the caller's cancellation tells of a server that hangs."""
+"""Deadline below any time-out of redis-py: only the caller's cancellation tells of a server that hangs."""
 INCREMENT = RedisScript("return redis.call('INCR', KEYS[1])")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
-    with running_cluster() as found:
-        yield found
+    with running_cluster() as instance:
+        yield instance
 
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelSet]:
-    with running_sentinels() as found:
-        yield found
+    with running_sentinels() as instance:
+        yield instance
 
 
 def routed(url: str) -> aclosing[RoutedRedis]:
@@ -51,15 +51,15 @@ async def succeeds(redis: RoutedRedis, key: str) -> bool:
 
 
 def keys_of(place: int, count: int) -> list[str]:
-    """Of different slots of the primary in this place."""
+    """Return keys of different slots of the primary in this place."""
     first = place * 16_384 // 3 + 1000
-    wanted = dict.fromkeys(range(first, first + count), "")
+    key_of_slot = dict.fromkeys(range(first, first + count), "")
     for number in range(1_000_000):
-        if not wanted.get(slot := key_slot(f"k{number}".encode()), "-"):
-            wanted[slot] = f"k{number}"
-            if all(wanted.values()):
+        if not key_of_slot.get(slot := key_slot(f"k{number}".encode()), "-"):
+            key_of_slot[slot] = f"k{number}"
+            if all(key_of_slot.values()):
                 break
-    return list(wanted.values())
+    return list(key_of_slot.values())
 
 
 def incrementing(key: str) -> Keyed:
@@ -68,7 +68,8 @@ def incrementing(key: str) -> Keyed:
 
 async def test_commands_follow_a_slot_while_it_moves(cluster: RedisCluster) -> None:
     (key,) = keys_of(0, 1)
-    slot, target = key_slot(key.encode()), cluster.owner_of(keys_of(1, 1)[0])
+    slot = key_slot(key.encode())
+    target = cluster.owner_of(keys_of(1, 1)[0])
     async with routed(cluster.url) as redis:
         (there,) = keys_of(1, 1)
         await asyncio.gather(*(redis.each([incrementing(there)]) for _ in range(8)))  # several connections
@@ -84,35 +85,35 @@ async def test_commands_follow_a_slot_while_it_moves(cluster: RedisCluster) -> N
 
 
 async def test_redirects_disturb_no_command_on_another_node(cluster: RedisCluster) -> None:
-    (staying, *moving), (there,), (elsewhere,) = keys_of(0, 13), keys_of(1, 1), keys_of(2, 1)
+    (staying, *moving) = keys_of(0, 13)
+    (there,) = keys_of(1, 1)
+    (elsewhere,) = keys_of(2, 1)
     async with routed(cluster.url) as redis:
         await redis.nodes()
-        waiting = asyncio.create_task(redis.at(elsewhere, lambda server: server.blpop([elsewhere], timeout=20)))
+        command = asyncio.create_task(redis.at(elsewhere, lambda server: server.blpop([elsewhere], timeout=20)))
         for key in moving:
             cluster.move(key_slot(key.encode()), cluster.owner_of(there))
         for key in moving:
             assert await redis.at(*incrementing(key)) == 1
         await redis.at(elsewhere, lambda server: server.rpush(elsewhere, "x"))
-        assert (await waiting)[1] == b"x"
+        assert (await command)[1] == b"x"
     for key in moving:
         cluster.move(key_slot(key.encode()), cluster.owner_of(staying))
 
 
 async def test_script_with_keys_on_both_sides_waits_until_its_slot_has_moved(cluster: RedisCluster) -> None:
-    slot, target = (
-        key_slot(b"ws"),
-        next(node for node in map(cluster.owner, (0, 16_383)) if node is not cluster.owner_of("ws")),
-    )
+    slot = key_slot(b"ws")
+    target = next(node for node in map(cluster.owner, (0, 16_383)) if node is not cluster.owner_of("ws"))
     count = RedisScript("return redis.call('HLEN', KEYS[1] .. 'one')")
     async with routed(cluster.url) as redis:
         await redis.at("{ws}one", lambda server: server.hset("{ws}one", "a", "b"))
         source = cluster.begin_move(slot, target)
-        waiting = asyncio.create_task(count.run(redis, ["{ws}", "{ws}missing"]))
-        ended, _ = await asyncio.wait([waiting], timeout=0.3)
+        command = asyncio.create_task(count.run(redis, ["{ws}", "{ws}missing"]))
+        ended, _ = await asyncio.wait([command], timeout=0.3)
         assert not ended
         cluster.move_keys(slot, source, target)
         cluster.end_move(slot, source, target)
-        assert await waiting == 1
+        assert await command == 1
     cluster.move(slot, source)
 
 
@@ -151,7 +152,8 @@ async def test_new_primary_of_sentinels_is_used_though_a_sentinel_hangs(sentinel
     first = next(iter(sentinels.sentinels.values()))
     async with routed(sentinels.url) as redis:
         assert await succeeds(redis, "key")
-        old_port, old = sentinels.primary_port, sentinels.primary
+        old_port = sentinels.primary_port
+        old = sentinels.primary
         old.kill()
         await eventually(lambda: succeeds(redis, "key"))
         first.pause()

@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 STEPS = 40
-"""Of the event loop: more than a subscription takes."""
+"""Steps of the event loop: more than a subscription takes."""
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-async def read(url: str, lost: list[Exception]) -> None:
+async def read(url: str, losses: list[Exception]) -> None:
     client = connect(url)
     try:
-        async for _ in subscribed(client, "channel", lost.append, (0.1, 0.1)):
+        async for _ in subscribed(client, "channel", losses.append, (0.1, 0.1)):
             pass
     finally:
         await client.aclose()
@@ -32,8 +32,8 @@ async def read(url: str, lost: list[Exception]) -> None:
 
 @pytest.mark.parametrize("steps", range(STEPS))
 async def test_cancelled_reader_ends_wherever_it_is(server: RedisServer, steps: int) -> None:
-    lost: list[Exception] = []
-    reader = asyncio.create_task(read(server.url, lost))
+    losses: list[Exception] = []
+    reader = asyncio.create_task(read(server.url, losses))
     for _ in range(steps):
         await asyncio.sleep(0)
     reader.cancel()
@@ -41,20 +41,20 @@ async def test_cancelled_reader_ends_wherever_it_is(server: RedisServer, steps: 
     reader.cancel()
     await asyncio.wait([reader])
     assert ended, "the cancellation was swallowed"
-    assert lost == []
+    assert losses == []
 
 
 async def test_server_that_is_silent_from_the_start_is_reported(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription, "SUBSCRIBE_S", 0.2)
-    lost: list[Exception] = []
+    losses: list[Exception] = []
     server.pause()
-    reader = asyncio.create_task(read(server.url, lost))
+    reader = asyncio.create_task(read(server.url, losses))
     try:
-        await eventually(lambda: lost)
+        await eventually(lambda: losses)
     finally:
         server.resume()
         reader.cancel()
         await asyncio.wait([reader])
-    assert isinstance(lost[0], TimeoutError)
+    assert isinstance(losses[0], TimeoutError)

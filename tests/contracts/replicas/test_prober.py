@@ -27,7 +27,7 @@ FAILS = script.answer(500, b"not today")
 OFTEN = HealthCheck(interval_s=0.02, timeout_s=20)
 ONCE = HealthCheck(interval_s=3600, timeout_s=20)
 LONG_S = 0.3
-"""How long to wait for what must not happen."""
+"""Seconds to wait for what must not happen."""
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
         self.replica = replica
         self.client = HttpUpstream(Egress(EgressRules.parse(allow), 5.0))
         self.told: list[tuple[str, str, bool]] = []
-        self.prober = Prober(self.client, lambda *told: self.told.append(told), lanes)
+        self.prober = Prober(self.client, lambda *outcome: self.told.append(outcome), lanes)
         self.model: ModelRow | None = None
 
     def list(self, *replicas: str, check: HealthCheck | None = OFTEN, status: str = ACTIVE) -> None:
@@ -47,7 +47,8 @@ class World:
         self.change(ModelRow("m", "ws", {one.id: one for one in deployments}))
 
     def change(self, after: ModelRow | None) -> None:
-        before, self.model = self.model, after
+        before = self.model
+        self.model = after
         self.prober.models_changed([ModelChange("m", before, after)])
 
     @property
@@ -72,8 +73,8 @@ class World:
 
     async def probed(self, times: int = 1) -> None:
         """Return when so many more probes have been counted."""
-        wanted = self.prober.outcomes.total() + times
-        await eventually(lambda: self.prober.outcomes.total() >= wanted)
+        expected = self.prober.outcomes.total() + times
+        await eventually(lambda: self.prober.outcomes.total() >= expected)
 
     async def close(self) -> None:
         await self.prober.aclose()
@@ -98,10 +99,10 @@ async def test_new_replica_is_healthy_with_its_first_good_probe(world: World) ->
     assert world.told == [], "nothing is known of it yet"
     await world.probed()
     assert world.told == [("d", f"{world.replica.url}/base", True)]
-    sent = world.replica.received[0]
-    assert (sent.method, sent.target, sent.body) == ("GET", "/base/health", b"")
-    assert sent.header("host") == f"127.0.0.1:{world.replica.port}"
-    assert sent.header("authorization") is None
+    probe = world.replica.received[0]
+    assert (probe.method, probe.target, probe.body) == ("GET", "/base/health", b"")
+    assert probe.header("host") == f"127.0.0.1:{world.replica.port}"
+    assert probe.header("authorization") is None
 
 
 async def test_replica_that_nobody_calls_is_probed_at_the_interval(world: World) -> None:
@@ -188,21 +189,21 @@ async def test_flapping_replica_changes_at_its_thresholds_only(world: World) -> 
 
 
 async def test_long_body_is_not_read_to_its_end(world: World) -> None:
-    sent = 0
+    sent_bytes = 0
 
     async def behave(exchange: Exchange) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         await exchange.send(script.head(200))
         while True:
             await exchange.send(b"x" * 8192)
-            sent += 8192
+            sent_bytes += 8192
 
     world.replica.plan(behave)
     world.list(check=ONCE)
     await world.probed()
     assert world.healthy == [world.replica.url]
     await world.replica.until(lambda: world.replica.open_connections == 0)
-    assert sent < MAX_BODY_BYTES + 32 * (1 << 20), "but for what the sockets' buffers took"
+    assert sent_bytes < MAX_BODY_BYTES + 32 * (1 << 20), "but for what the sockets' buffers took"
 
 
 async def test_hanging_replicas_delay_no_other_probe(world: World) -> None:
@@ -233,7 +234,8 @@ async def test_slow_replicas_leave_the_lane_to_the_others(replica: ScriptedUpstr
         replica.default = behave
         world.list(*hanging, replica.url, check=HealthCheck(interval_s=0.01, timeout_s=0.6, unhealthy_after=1))
         await eventually(lambda: len(world.unhealthy) == 6)
-        fast_before, probes_before = fast(), world.probes
+        fast_before = fast()
+        probes_before = world.probes
         await eventually(lambda: fast() - fast_before > 40)
         assert world.probes - probes_before - (fast() - fast_before) < 10
     finally:
@@ -391,7 +393,9 @@ async def test_answer_to_a_probe_under_way_counts_when_calls_are_parked(world: W
 
 
 async def test_lane_bounds_how_many_run_and_how_many_start() -> None:
-    lane, running, most = ProbeLane(at_once=3, per_s=100), 0, 0
+    lane = ProbeLane(at_once=3, per_s=100)
+    running = 0
+    most = 0
 
     async def run() -> None:
         nonlocal running, most

@@ -38,7 +38,8 @@ class Control:
 
     async def handle(self, request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
-        what, report = request.match_info["what"], await request.json()
+        what = request.match_info["what"]
+        report = await request.json()
         if self.status == 200:
             self.taken.append((what, report))
         else:
@@ -60,7 +61,7 @@ class Control:
 
 
 class Board:
-    """What the machine carries."""
+    """The loads of the deployments that the machine carries."""
 
     def __init__(self) -> None:
         self.carried: dict[str, DeploymentLoad] = {}

@@ -66,12 +66,12 @@ async def test_a_copy_whose_schema_changed_is_not_used_again(copies: PostgresCop
 
 async def test_a_connection_that_a_test_left_open_is_closed(copies: PostgresCopies) -> None:
     async with copies.one() as url:
-        left = await asyncpg.connect(
+        connection = await asyncpg.connect(
             host=str(copies.server.directory), user="tollgate", database=urlsplit(url).path[1:]
         )
-        await left.execute("BEGIN; LOCK TABLE parent")
+        await connection.execute("BEGIN; LOCK TABLE parent")
     with pytest.raises(asyncpg.InterfaceError, match="closed"):
-        await left.execute("SELECT 1")
+        await connection.execute("SELECT 1")
 
 
 async def _make_original(server: PostgresServer) -> None:

@@ -64,8 +64,8 @@ async def test_change_is_refused_as_read_only_and_reads_go_on(
     await change(store)
     assert await store.write_trouble() == ""
     async with read_only(store):
-        known = "" if store.engine.dialect.name == "sqlite" else "default_transaction_read_only is on"
-        assert await store.write_trouble() == known, "before a write has failed"
+        trouble = "" if store.engine.dialect.name == "sqlite" else "default_transaction_read_only is on"
+        assert await store.write_trouble() == trouble, "before a write has failed"
         with pytest.raises(DatabaseReadOnlyError, match="can be read but not written"):
             await change(store)
         assert "read" in await store.write_trouble()

@@ -72,11 +72,11 @@ async def test_each_broken_constraint_has_its_own_error(store: Store) -> None:
     async with store.write() as tx:
         await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
         await tx.conn.execute(insert(tables.prefixes).values(prefix="p", workspace_id="a"))
-    with pytest.raises(TakenError) as taken:
+    with pytest.raises(TakenError) as error:
         async with store.write() as tx:
             await tx.conn.execute(insert(tables.workspaces).values(workspace("b", "a")))
-    assert taken.value.is_about("name")
-    assert not taken.value.is_about("prefix")
+    assert error.value.is_about("name")
+    assert not error.value.is_about("prefix")
     with pytest.raises(DanglingError):
         async with store.write() as tx:
             await tx.conn.execute(insert(tables.prefixes).values(prefix="q", workspace_id="nobody"))
@@ -142,18 +142,18 @@ async def test_migrations_upgrade_and_downgrade_a_filled_database(empty_url: str
     store = Store.at(empty_url)
     await migrate(store.engine)
     await _fill(store)
-    wanted = await _schema(store)
+    schema = await _schema(store)
     await migrate_down(store.engine, "0001")
     assert await names(store) == ["a"]
     await migrate(store.engine)
     assert await names(store) == ["a"]
     async with store.read() as conn:
         assert await model_rows.list_deployments(conn, "m", None) == [DEPLOYMENT]
-    assert await _schema(store) == wanted
+    assert await _schema(store) == schema
     await migrate_down(store.engine)
     assert [table for table in await _schema(store) if table != "alembic_version"] == []
     await migrate(store.engine)
-    assert await _schema(store) == wanted
+    assert await _schema(store) == schema
     await store.close()
 
 
@@ -165,8 +165,8 @@ async def test_a_workspace_of_the_version_before_has_no_asynchronous_settings(em
         await tx.conn.execute(text("INSERT INTO workspaces VALUES ('a', 'a', 'basic', 'active', true, 1)"))
     await migrate(store.engine)
     async with store.read() as conn:
-        (found,) = await workspace_rows.all_workspaces(conn)
-    assert found == WorkspaceRecord("a", "a", "basic", "active", True, 1, None, None, None, 0)
+        (workspace,) = await workspace_rows.all_workspaces(conn)
+    assert workspace == WorkspaceRecord("a", "a", "basic", "active", True, 1, None, None, None, 0)
     await store.close()
 
 

@@ -21,7 +21,8 @@ from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader
 from tests.postgres_server import PostgresServer
 
-WORKSPACE, OTHER = "ws_a", "ws_b"
+WORKSPACE = "ws_a"
+OTHER = "ws_b"
 LIMIT = 101
 NAMED = GroupFilter("entity7777")
 pytestmark = pytest.mark.timeout(300)
@@ -80,7 +81,8 @@ class Filled:
     @property
     def words(self) -> dict[str, Any]:
         """The SQL fragments of `_FILL` that differ between the databases."""
-        last_group, last_key = self.groups - 1, self.keys
+        last_group = self.groups - 1
+        last_key = self.keys
         if self.url.startswith("sqlite"):
             return {
                 "group": "printf('grp_%06d', n)",
@@ -124,9 +126,9 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 async def store(filled: Filled) -> AsyncIterator[Store]:
-    found = Store.at(filled.url)
-    yield found
-    await found.close()
+    filled_store = Store.at(filled.url)
+    yield filled_store
+    await filled_store.close()
 
 
 async def _fill(filled: Filled) -> None:
@@ -193,11 +195,11 @@ SMALL = ("revision", "workspaces", "prefixes")
 
 @pytest.mark.parametrize("name", LOOKS)
 async def test_reads_use_an_index(store: Store, filled: Filled, name: str) -> None:
-    with statements_of(store) as seen:
+    with statements_of(store) as statements:
         async with store.read() as conn:
             await LOOKS[name](conn, filled)
-    assert seen
-    for statement, parameters in seen:
+    assert statements
+    for statement, parameters in statements:
         await assert_indexed(store, statement, parameters)
 
 
@@ -216,10 +218,10 @@ async def test_revoking_and_deleting_use_an_index(store: Store, filled: Filled) 
             await tx.finish()
             raise UndoneError
 
-    with statements_of(store) as seen, pytest.raises(UndoneError):
+    with statements_of(store) as statements, pytest.raises(UndoneError):
         await change()
-    assert len(seen) > 8
-    for statement, parameters in seen:
+    assert len(statements) > 8
+    for statement, parameters in statements:
         await assert_indexed(store, statement, parameters)
 
 
@@ -233,14 +235,14 @@ async def test_refresh_reads_only_changed_rows(store: Store, filled: Filled) -> 
 
 @contextmanager
 def statements_of(store: Store) -> Iterator[list[tuple[str, Any]]]:
-    seen: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
         if statement.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"):
-            seen.append((statement, parameters[0] if isinstance(parameters, list) else parameters))
+            statements.append((statement, parameters[0] if isinstance(parameters, list) else parameters))
 
     event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    yield seen
+    yield statements
     event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
@@ -256,7 +258,7 @@ async def assert_indexed(store: Store, statement: str, parameters: Any) -> None:
 
 
 def _reads_it_all(step: str) -> bool:
-    """Whether the step reads a whole table or index, or sorts all rows found."""
+    """Return whether the step reads a whole table or index, or sorts all rows found."""
     step = step.strip(" ->")
     if step.startswith("SCAN json_each "):  # the query's own list of values
         return False

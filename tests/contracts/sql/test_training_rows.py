@@ -62,9 +62,9 @@ async def test_a_change_of_a_job_is_read_back(store: Store) -> None:
     await filled(store, job())
     changed = job(status=RUNNING, attempt=2, stop_requested=True, output_offsets={0: 1}, updated_at_ms=2000)
     async with store.write() as tx:
-        found = await job_rows.lock_job(tx, "tj_1")
-        assert found == job()
-        await job_rows.update_job(tx, found, changed)
+        record = await job_rows.lock_job(tx, "tj_1")
+        assert record == job()
+        await job_rows.update_job(tx, record, changed)
         assert await job_rows.lock_job(tx, "tj_2") is None
     async with store.read() as conn:
         assert await job_rows.find_job_anywhere(conn, "tj_1") == changed
@@ -95,8 +95,8 @@ async def test_a_search_filters_orders_and_ends_at_its_limit(store: Store) -> No
 async def test_the_latest_job_of_a_project_is_the_newest_visible_one(store: Store) -> None:
     await filled(store, job(), job(id="tj_0", created_at_ms=1001), job(id="tj_2", created_at_ms=1002, is_deleted=True))
     async with store.read() as conn:
-        found = await job_rows.latest_jobs(conn, ["tp_1", "tp_2"])
-    assert {id: one.id for id, one in found.items()} == {"tp_1": "tj_0"}
+        latest = await job_rows.latest_jobs(conn, ["tp_1", "tp_2"])
+    assert {id: one.id for id, one in latest.items()} == {"tp_1": "tj_0"}
 
 
 async def test_what_is_wanted_are_unfinished_and_deleted_jobs_of_all_workspaces(store: Store) -> None:
@@ -118,17 +118,20 @@ async def test_many_deleted_jobs_are_wanted_in_portions(store: Store) -> None:
 
 @pytest.mark.parametrize("migrated_original", ["sqlite"], indirect=True)
 async def test_what_trainers_ask_twice_a_second_reads_no_ended_jobs(store: Store) -> None:
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
     def note(_conn: object, _cursor: object, statement: str, parameters: Any, *_more: object) -> None:
-        asked.append((statement, parameters))
+        statements.append((statement, parameters))
 
     event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     async with store.read() as conn:
         await job_rows.wanted_jobs(conn)
         await job_rows.syncing_ended_jobs(conn)
         await job_rows.count_by_status(conn)
-        plans = [(await conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", given)).all() for one, given in asked[-3:]]
+        plans = [
+            (await conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", arguments)).all()
+            for one, arguments in statements[-3:]
+        ]
     steps = [row.detail for plan in plans for row in plan if "training_jobs" in row.detail]
     read = {step.partition("INDEX ")[2].partition(" (")[0] for step in steps}
     by_id = "sqlite_autoindex_training_jobs_1"
@@ -163,9 +166,9 @@ async def test_the_name_of_a_deleted_project_is_free_again(store: Store) -> None
     async with store.read() as conn:
         assert await project_rows.find_project(conn, "ws", "tp_1") is None
         assert await project_rows.find_project(conn, "other", "tp_3") is None
-        called = await project_rows.find_project_called(conn, "ws", "name of tp_1")
-        assert called is not None
-        assert called.id == "tp_3"
+        successor = await project_rows.find_project_called(conn, "ws", "name of tp_1")
+        assert successor is not None
+        assert successor.id == "tp_3"
         assert [one.id for one in await project_rows.list_projects(conn, "ws")] == ["tp_3", "tp_2"]
         assert await project_rows.count_projects(conn, "ws") == 2
         assert await project_rows.project_names(conn, ["tp_2"]) == {"tp_2": "name of tp_2"}
@@ -204,7 +207,8 @@ async def test_a_secret_that_a_new_job_names_cannot_be_deleted_meanwhile(store: 
 
 
 async def test_the_row_of_a_deleted_project_goes_with_its_last_job(store: Store) -> None:
-    first, second = job(is_deleted=True), job(id="tj_2", is_deleted=True)
+    first = job(is_deleted=True)
+    second = job(id="tj_2", is_deleted=True)
     await filled(store, first, second)
     async with store.write() as tx:
         await job_rows.delete_job(tx, first)
@@ -223,8 +227,8 @@ async def test_the_backend_is_read_as_it_was_reported(store: Store) -> None:
     async with store.write() as tx:
         await tx.conn.execute(insert(training_backend).values(id=1, hosts=hosts, **row))
     async with store.read() as conn:
-        found = await backend_rows.find_backend(conn)
-    assert found == BackendRecord("t", "local", None, True, (Host("h", 1, 2, 3, {"H100": 1}),), 7)
+        backend = await backend_rows.find_backend(conn)
+    assert backend == BackendRecord("t", "local", None, True, (Host("h", 1, 2, 3, {"H100": 1}),), 7)
 
 
 async def _project_ids(store: Store) -> list[str]:

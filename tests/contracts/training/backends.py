@@ -20,7 +20,7 @@ SMALL = NodeResources(millicpu=1000, memory_mib=256)
 
 @dataclass
 class Control:
-    """What control answers to environment tokens."""
+    """A fake of control that answers environment tokens."""
 
     environment: dict[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -90,14 +90,14 @@ async def report_of(backend: Backend, job: Claimed) -> JobReport | None:
 
 async def in_phase(backend: Backend, job: Claimed, phase: Phase) -> JobReport:
     """The report, once the attempt is in this phase."""
-    seen: list[JobReport | None] = [None]
+    reports: list[JobReport | None] = [None]
 
     async def look() -> JobReport | None:
-        seen[0] = await report_of(backend, job)
-        return seen[0] if seen[0] is not None and seen[0].phase is phase else None
+        reports[0] = await report_of(backend, job)
+        return reports[0] if reports[0] is not None and reports[0].phase is phase else None
 
-    found: JobReport = await eventually(look, lambda: f"{phase}: {seen[0]}")
-    return found
+    report: JobReport = await eventually(look, lambda: f"{phase}: {reports[0]}")
+    return report
 
 
 async def ended(backend: Backend, job: Claimed) -> JobReport:
@@ -106,26 +106,29 @@ async def ended(backend: Backend, job: Claimed) -> JobReport:
 
 async def all_output(backend: Backend, job: Claimed, rank: int = 0) -> list[tuple[bool, str]]:
     """All that an ended node printed: (is standard error, text)."""
-    lines, offset, is_end = list[tuple[bool, str]](), 0, False
+    lines = list[tuple[bool, str]]()
+    offset = 0
+    is_end = False
     while not is_end:
         chunk = await backend.output(job.job_id, job.attempt, rank, offset)
         lines += [(is_error, text) for _, is_error, text in chunk.lines]
-        offset, is_end = chunk.next_offset, chunk.is_end
+        offset = chunk.next_offset
+        is_end = chunk.is_end
     return lines
 
 
 async def printed(backend: Backend, job: Claimed, text: str, rank: int = 0) -> None:
     """Wait until the node has printed a line that contains this."""
-    seen: list[str] = []
+    lines: list[str] = []
 
     async def look() -> bool:
-        seen.clear()
+        lines.clear()
         offset = 0
         while True:
             chunk = await backend.output(job.job_id, job.attempt, rank, offset)
-            seen.extend(line for _, _, line in chunk.lines)
+            lines.extend(line for _, _, line in chunk.lines)
             if chunk.next_offset == offset:
-                return any(text in line for line in seen)
+                return any(text in line for line in lines)
             offset = chunk.next_offset
 
-    await eventually(look, lambda: f"{text!r} in {seen[-20:]}")
+    await eventually(look, lambda: f"{text!r} in {lines[-20:]}")

@@ -26,9 +26,9 @@ class Shell(LocalTerminal):
         super().__init__(reader, writer)
         self.shown = b""
 
-    def raw(self, sent: bytes) -> None:
+    def raw(self, data: bytes) -> None:
         """Send bytes that need not be frames."""
-        self._writer.write(sent)
+        self._writer.write(data)
 
     async def until(self, text: bytes) -> bytes:
         """Read until the shell has written this."""

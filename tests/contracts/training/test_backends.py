@@ -1,4 +1,4 @@
-"""What every training backend does. The fake and the real ones pass the same tests."""
+"""Behaviour of every training backend. The fake and the real ones pass the same tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -74,10 +74,10 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(settings(tmp_path))
-    await made.backend.open()
-    yield made
-    await made.backend.close()
+    new_stage = Stage(settings(tmp_path))
+    await new_stage.backend.open()
+    yield new_stage
+    await new_stage.backend.close()
 
 
 @pytest.fixture
@@ -113,10 +113,12 @@ async def test_environment_is_exactly_the_documented_one(stage: Stage) -> None:
     job = await started(stage.backend, claimed(f"exec {PYTHON} -I -c '{code}'"))
 
     await ended(stage.backend, job)
-    seen = json.loads(texts(await all_output(stage.backend, job))[0])
+    environment = json.loads(texts(await all_output(stage.backend, job))[0])
 
     files = stage.directory(job).files
-    assert {name: value for name, value in seen.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE")} == {
+    assert {
+        name: value for name, value in environment.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE")
+    } == {
         "PATH": os.environ["PATH"],
         "HOME": f"{files}/node-0",
         "LANG": "de_DE.UTF-8",
@@ -220,7 +222,8 @@ async def test_training_user_that_cannot_reach_the_directory_is_told_at_once(tmp
 
 async def test_secret_is_masked_though_it_is_printed_in_pieces_or_in_a_long_line(stage: Stage) -> None:
     secret = "hunter2-hunter2"
-    stage.control.environment, stage.control.secrets = {"TOKEN": secret}, (secret, "ab")
+    stage.control.environment = {"TOKEN": secret}
+    stage.control.secrets = (secret, "ab")
     pieces = "printf %s hunter2-; sleep 0.1; echo hunter2 ab"
     long_line = "head -c 65530 /dev/zero | tr '\\0' x; echo $TOKEN"
     job = await started(stage.backend, claimed(pieces, long_line, "echo $TOKEN >&2"))
@@ -316,8 +319,8 @@ async def test_node_that_fails_ends_the_others_and_is_named(stage: Stage, mark: 
 
 
 async def test_killed_runner_fails_the_job_and_leaves_nothing(stage: Stage, mark: str) -> None:
-    known = _daemons(mark).replace("env -i ", "")  # without a cgroup a cleared environment hides what its runner lost
-    job = await started(stage.backend, claimed(known + FOR_EVER))
+    daemons = _daemons(mark).replace("env -i ", "")  # without a cgroup a cleared environment hides what its runner lost
+    job = await started(stage.backend, claimed(daemons + FOR_EVER))
     await printed(stage.backend, job, "ready")
 
     os.kill(stage.runner_pid(job), signal.SIGKILL)
@@ -347,10 +350,10 @@ async def test_node_may_use_no_more_processors_than_it_asked_for(stage: Stage) -
     for job in jobs:
         await ended(stage.backend, job)
 
-    seen = [json.loads(texts(await all_output(stage.backend, job))[0]) for job in jobs]
+    cpu_sets = [json.loads(texts(await all_output(stage.backend, job))[0]) for job in jobs]
 
-    assert [len(cpus) for cpus in seen] == [1, 1]
-    assert seen[0] != seen[1] or os.cpu_count() == 1
+    assert [len(cpus) for cpus in cpu_sets] == [1, 1]
+    assert cpu_sets[0] != cpu_sets[1] or os.cpu_count() == 1
 
 
 async def test_orphans_of_a_job_do_not_stay_as_zombies(stage: Stage) -> None:
@@ -431,9 +434,9 @@ async def test_shell_runs_in_the_job_and_ends_with_it(stage: Stage) -> None:
 
     shell = await stage.backend.terminal(job.job_id, job.attempt, 0)
     await shell.write(b"echo $TOLLGATE_JOB_ID in $(basename $PWD).\n")
-    shown = b""
-    while f"{job.job_id} in here.".encode() not in shown:
-        shown += await shell.read()
+    output = b""
+    while f"{job.job_id} in here.".encode() not in output:
+        output += await shell.read()
     await stage.backend.stop(job.job_id, Outcome.STOPPED)
     while await shell.read():
         pass
@@ -456,11 +459,11 @@ async def test_failed_node_is_kept_for_its_session_until_the_job_is_stopped(stag
     assert (await report_of(stage.backend, job)).phase is Phase.RUNNING  # type: ignore[union-attr]
     shell = await stage.backend.terminal(job.job_id, job.attempt, 0)
     await shell.write(b"cat kept; exit\n")
-    shown = b""
+    output = b""
     while received := await shell.read():
-        shown += received
+        output += received
     await shell.close()
-    assert b"work\r\n" in shown
+    assert b"work\r\n" in output
     await stage.backend.stop(job.job_id, Outcome.STOPPED)
     report = await ended(stage.backend, job)
     assert (report.outcome, report.error_message) == (Outcome.FAILED, "node 0 exited with status 3")
@@ -486,7 +489,8 @@ async def test_next_trainer_adopts_a_job_that_runs(stage: Stage) -> None:
 async def test_next_trainer_knows_how_a_job_ended_meanwhile(stage: Stage) -> None:
     job = await started(stage.backend, claimed("until [ -e go ]; do sleep 0.01; done; exit 4"))
     await in_phase(stage.backend, job, Phase.RUNNING)
-    directory, pid = stage.directory(job), stage.runner_pid(job)
+    directory = stage.directory(job)
+    pid = stage.runner_pid(job)
 
     for job_id in list(stage.backend._tasks):
         await stage.backend._cancel(job_id)

@@ -66,7 +66,7 @@ class Stage:
     backend: RayBackend
 
     def another_backend(self, directory: Path) -> RayBackend:
-        """As a trainer has it that starts again."""
+        """Return a backend as a trainer has it that starts again."""
         return ray_backend(replace(self.settings, directory=directory))
 
 
@@ -98,16 +98,16 @@ class Control(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         token = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["token"]
-        given = {"environment": {"PORT": str(own_port()), "TOKEN": SECRET}, "secrets": [SECRET]}
+        environment_answer = {"environment": {"PORT": str(own_port()), "TOKEN": SECRET}, "secrets": [SECRET]}
         refusal = {"error": "There is no secret named HF_TOKEN"}
-        answer = json.dumps(refusal if token == "refused" else given).encode()
+        answer = json.dumps(refusal if token == "refused" else environment_answer).encode()
         self.send_response(409 if token == "refused" else 200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +166,14 @@ async def stage(cluster: RayCluster, own_settings: Settings) -> AsyncIterator[St
 
 
 async def in_phase(backend: RayBackend, job: Claimed, phase: Phase) -> JobReport:
-    seen: list[JobReport | None] = [None]
+    reports: list[JobReport | None] = [None]
 
     async def look() -> JobReport | None:
-        seen[0] = await report_of(backend, job)
-        return seen[0] if seen[0] is not None and seen[0].phase is phase else None
+        reports[0] = await report_of(backend, job)
+        return reports[0] if reports[0] is not None and reports[0].phase is phase else None
 
-    found: JobReport = await eventually(look, lambda: f"{phase}: {seen[0]}", PATIENCE_S, every_s=0.1)
-    return found
+    report: JobReport = await eventually(look, lambda: f"{phase}: {reports[0]}", PATIENCE_S, every_s=0.1)
+    return report
 
 
 async def whole_output(backend: RayBackend, job: Claimed, rank: int = 0) -> list[str]:
@@ -326,13 +326,13 @@ async def test_forgotten_job_leaves_nothing_on_the_machines(stage: Stage, jobs: 
 
 async def test_lost_machine_fails_the_job_with_its_name(stage: Stage, jobs: Jobs) -> None:
     await in_phase(stage.backend, jobs.losing, Phase.RUNNING)
-    lost = (await stage.backend.hosts())[1].name
+    machine = (await stage.backend.hosts())[1].name
 
     stage.cluster.kill_node(1)
     report = await in_phase(stage.backend, jobs.losing, Phase.ENDED)
 
     assert report.outcome is Outcome.FAILED
-    assert report.error_message == f"node 1 was lost: its machine {lost} left the Ray cluster"
+    assert report.error_message == f"node 1 was lost: its machine {machine} left the Ray cluster"
 
 
 async def test_cluster_that_is_away_is_said_with_what_to_check(stage: Stage, jobs: Jobs) -> None:

@@ -99,8 +99,8 @@ class Browser:
 
     async def enter(self, code: str) -> tuple[int, str]:
         headers = self.headers | FORM
-        given = {"data": f"code={code}", "allow_redirects": False}
-        async with self.plane.client.post(self.path, headers=headers, **given) as answer:  # type: ignore[arg-type]
+        options = {"data": f"code={code}", "allow_redirects": False}
+        async with self.plane.client.post(self.path, headers=headers, **options) as answer:  # type: ignore[arg-type]
             if "tollgate-session" in answer.cookies:
                 self.cookie = answer.cookies["tollgate-session"].value
                 self.plane.client.session.cookie_jar.clear()
@@ -117,7 +117,7 @@ class Browser:
 
 @dataclass
 class Screen:
-    """What the page of a shell does, without drawing it."""
+    """The page of a shell, without drawing."""
 
     socket: ClientWebSocketResponse
     shown: bytearray = field(default_factory=bytearray)
@@ -164,9 +164,9 @@ def terminals_of(plane: ControlPlane) -> Terminals:
 
 async def opened(job: RunningJob, rank: int = 0) -> Browser:
     """A browser that has entered the code of a node's session."""
-    shown = (await job.codes())[rank]
-    browser = Browser(job.plane, f"/sessions/{shown['session_id']}")
-    assert (await browser.enter(shown["auth_code"]))[0] == 303
+    codes = (await job.codes())[rank]
+    browser = Browser(job.plane, f"/sessions/{codes['session_id']}")
+    assert (await browser.enter(codes["auth_code"]))[0] == 303
     return browser
 
 
@@ -178,8 +178,8 @@ async def test_the_code_opens_a_shell_in_the_jobs_directory_and_environment(
     async with running_trainer(sqlite_plane, tmp_path) as backend, browser.shell() as screen:
         await screen.resize(100, 30)
         await screen.type("echo $TOLLGATE_JOB_ID-$TOLLGATE_NODE_RANK; pwd; stty size; echo Zoë-$((1+1))\n")
-        shown = await screen.until("Zoë-2")
-    assert f"{job.record.id}-1\r\n{tmp_path}\r\n30 100\r\n" in shown
+        output = await screen.until("Zoë-2")
+    assert f"{job.record.id}-1\r\n{tmp_path}\r\n30 100\r\n" in output
     assert backend.asked == [(job.record.id, 1, 1)]
     assert terminals_of(sqlite_plane).browsers() == []
 
@@ -266,13 +266,13 @@ async def test_a_session_has_a_bounded_number_of_shells(sqlite_plane: ControlPla
 
 async def test_a_malformed_message_ends_the_terminal(sqlite_plane: ControlPlane) -> None:
     browser = await opened(await running_job(sqlite_plane))
-    for sent in (
+    for message in (
         *("", "[]", "{", '{"type": "resize", "columns": 80}', '{"type": "resize", "columns": 0, "rows": 1}'),
         *('{"type": "resize", "columns": true, "rows": 1}', '{"type": "read", "bytes": 1}'),
         '{"type": "read", "bytes": -1}',
     ):
         async with browser.shell() as screen:
-            await screen.socket.send_str(sent)
+            await screen.socket.send_str(message)
             assert (await screen.end())[0] == 1008
 
 
@@ -295,15 +295,16 @@ async def test_the_end_of_control_tells_the_page(sqlite_plane: ControlPlane) -> 
 
 async def refused(browser: Browser, **headers: str) -> int:
     """The status of a shell that is not opened."""
-    sent = {name: value for name, value in (browser.headers | headers).items() if value}
+    present_headers = {name: value for name, value in (browser.headers | headers).items() if value}
     with pytest.raises(WSServerHandshakeError) as refusal:
-        await browser.plane.client.ws_connect(f"{browser.path}/terminal", headers=sent)
+        await browser.plane.client.ws_connect(f"{browser.path}/terminal", headers=present_headers)
     return refusal.value.status
 
 
 async def test_a_shell_needs_the_cookie_of_its_session_and_our_own_origin(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane, node_count=2)
-    browser, other = await opened(job), await opened(job, rank=1)
+    browser = await opened(job)
+    other = await opened(job, rank=1)
     assert [
         await refused(browser, Cookie=""),
         await refused(browser, Cookie=f"tollgate-session={other.cookie}"),
@@ -319,9 +320,9 @@ async def test_a_shell_needs_the_cookie_of_its_session_and_our_own_origin(sqlite
 async def test_only_the_internal_token_joins_a_terminal_and_only_once(sqlite_plane: ControlPlane) -> None:
     browser = await opened(await running_job(sqlite_plane))
     async with browser.shell() as screen:
-        wanted: Sequence[WantedTerminal] = await eventually(lambda: terminals_of(sqlite_plane).wanted(), "it waits")
-        path = f"/internal/v1/training/terminals/{wanted[0].terminal_id}"
-        assert len(wanted[0].terminal_id) == 64
+        terminals: Sequence[WantedTerminal] = await eventually(lambda: terminals_of(sqlite_plane).wanted(), "it waits")
+        path = f"/internal/v1/training/terminals/{terminals[0].terminal_id}"
+        assert len(terminals[0].terminal_id) == 64
         right = {"Authorization": f"Bearer {TOKEN}"}
 
         async def status(path: str, headers: dict[str, str]) -> int:
@@ -343,8 +344,8 @@ async def test_only_the_internal_token_joins_a_terminal_and_only_once(sqlite_pla
 async def test_a_trainer_that_vanishes_is_told_to_the_page(sqlite_plane: ControlPlane) -> None:
     browser = await opened(await running_job(sqlite_plane))
     async with browser.shell() as screen:
-        wanted = await eventually(lambda: terminals_of(sqlite_plane).wanted(), "it waits")
-        path = f"/internal/v1/training/terminals/{wanted[0].terminal_id}"
+        terminals = await eventually(lambda: terminals_of(sqlite_plane).wanted(), "it waits")
+        path = f"/internal/v1/training/terminals/{terminals[0].terminal_id}"
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             await session.ws_connect(sqlite_plane.client.make_url(path))
             assert session.connector is not None
@@ -366,10 +367,10 @@ async def test_a_node_of_the_local_backend_gives_a_shell_like_the_jobs_own(
             await screen.type(
                 "echo $TOLLGATE_JOB_ID $MINE $TOKEN; pwd; env | grep -c TOLLGATE_; id -u; echo e-$((1+1))\n"
             )
-            shown = await screen.until("e-2")
+            output = await screen.until("e-2")
             assert (
                 f"{job.job_id} é s3cret\r\n{tmp_path}/jobs/{job.job_id}/1/files/node-0\r\n5\r\n{os.getuid()}\r\n"
-                in shown
+                in output
             )
             await screen.type("echo $$ > pid; sleep 1000\n")
             pid = tmp_path / f"jobs/{job.job_id}/1/files/node-0/pid"
@@ -391,10 +392,10 @@ async def test_shell_opens_while_another_workspace_holds_all_shells_that_it_can(
     terminals = terminals_of(sqlite_plane)
     session = await find_session(sqlite_plane.store, browser.path.rsplit("/", 1)[1])
     assert session is not None
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for number in range(MAX_OPEN * 3 // 4):
-            taken = terminals.opened("hostile", replace(session, id=str(number)), WebSocketResponse())
-            held.enter_context(taken).node.set_result(WebSocketResponse())
+            terminal = terminals.opened("hostile", replace(session, id=str(number)), WebSocketResponse())
+            stack.enter_context(terminal).node.set_result(WebSocketResponse())
         with pytest.raises(TooManyTerminalsError), terminals.opened("hostile", session, WebSocketResponse()):
             pass
         async with running_trainer(sqlite_plane, tmp_path), browser.shell() as screen:

@@ -114,10 +114,10 @@ async def test_shell_that_cannot_be_started_says_why(tmp_path: Path) -> None:
         assert b"could not be started" in await shell.rest()
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n", b"D\xff\xff\xff\xff", b"R\0\0\0\1\0"])
-async def test_rubbish_ends_the_shell(sent: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"D\xff\xff\xff\xff", b"R\0\0\0\1\0"])
+async def test_rubbish_ends_the_shell(data: bytes, tmp_path: Path) -> None:
     async with running_shell(tmp_path) as shell:
-        shell.raw(sent)
+        shell.raw(data)
         await shell.rest()
 
 
@@ -130,15 +130,15 @@ def test_frames_are_found_however_the_bytes_arrive() -> None:
     stream = frames_of(b"x" * (MAX_PAYLOAD_BYTES + 1)) + resize_frame(80, 24) + end_frame()
     for step in (1, 7, len(stream)):
         frames = Frames()
-        found = [frame for at in range(0, len(stream), step) for frame in frames.feed(stream[at : at + step])]
-        assert [kind for kind, _ in found] == [DATA, DATA, RESIZE, END]
-        assert b"".join(payload for kind, payload in found if kind == DATA) == b"x" * (MAX_PAYLOAD_BYTES + 1)
+        parsed_frames = [frame for at in range(0, len(stream), step) for frame in frames.feed(stream[at : at + step])]
+        assert [kind for kind, _ in parsed_frames] == [DATA, DATA, RESIZE, END]
+        assert b"".join(payload for kind, payload in parsed_frames if kind == DATA) == b"x" * (MAX_PAYLOAD_BYTES + 1)
 
 
 def test_a_frame_of_an_unknown_kind_or_size_is_refused() -> None:
-    for sent in (b"X\0\0\0\0", b"D\0\1\0\1"):
+    for frame in (b"X\0\0\0\0", b"D\0\1\0\1"):
         with pytest.raises(FrameError):
-            list(Frames().feed(sent))
+            list(Frames().feed(frame))
 
 
 def test_serving_a_connection_that_is_closed_already_ends(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class Listening:
     """A server on loopback that counts connections."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.host, self.port = host, port
+        self.host = host
+        self.port = port
         self.accepted = 0
 
 
@@ -194,10 +195,10 @@ async def test_deadline_before_the_connect_timeout_is_a_timeout(monkeypatch: pyt
 
 
 async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     def lookup_addresses(host: str) -> tuple[Address, ...]:
-        asked.append(host)
+        lookups.append(host)
         return (ip_address("8.8.8.8"),)
 
     monkeypatch.setattr(egress_module, "lookup_addresses", lookup_addresses)
@@ -205,15 +206,15 @@ async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.
     answers = await asyncio.gather(*(resolver("a.example") for _ in range(50)))
     assert set(answers) == {(ip_address("8.8.8.8"),)}
     await resolver("a.example")
-    assert asked == ["a.example"]
+    assert lookups == ["a.example"]
     resolver.close()
 
 
 async def test_resolved_addresses_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     def lookup_addresses(host: str) -> tuple[Address, ...]:
-        asked.append(host)
+        lookups.append(host)
         return (ip_address("8.8.8.8"),)
 
     monkeypatch.setattr(egress_module, "lookup_addresses", lookup_addresses)
@@ -221,7 +222,7 @@ async def test_resolved_addresses_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     resolver = Resolver()
     await resolver("a.example")
     await resolver("a.example")
-    assert len(asked) == 2
+    assert len(lookups) == 2
     resolver.close()
 
 

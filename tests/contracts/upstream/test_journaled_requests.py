@@ -36,7 +36,7 @@ async def upstream() -> AsyncIterator[ScriptedUpstream]:
 
 @pytest.fixture
 async def client(upstream: ScriptedUpstream) -> AsyncIterator[HttpUpstream]:
-    """With a free connection."""
+    """A client with a free connection."""
     client = HttpUpstream(Egress(EgressRules(), 5.0), PoolLimits(per_origin=2))
     assert await read(await client.send(call(upstream, None))) == b"fine"
     yield client
@@ -57,24 +57,24 @@ async def read(answer: HttpAnswer) -> bytes:
     return body
 
 
-async def sending(client: HttpUpstream, asked: UpstreamCall) -> asyncio.Task[HttpAnswer]:
+async def sending(client: HttpUpstream, upstream_call: UpstreamCall) -> asyncio.Task[HttpAnswer]:
     """The call, once it can only wait for its record."""
-    task = asyncio.create_task(client.send(asked))
+    task = asyncio.create_task(client.send(upstream_call))
     await asyncio.sleep(0.05)
     assert not task.done()
-    assert not asked.written
+    assert not upstream_call.written
     return task
 
 
 async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     record = JournaledCall()
-    asked = call(upstream, record)
-    began = asked.waiting_since
-    task = await sending(client, asked)
+    upstream_call = call(upstream, record)
+    began = upstream_call.waiting_since
+    task = await sending(client, upstream_call)
     assert len(upstream.received) == 1
     record.tell()
-    assert asked.written  # with the record, not a turn of the loop later
-    assert asked.waiting_since >= began + 0.05
+    assert upstream_call.written  # with the record, not a turn of the loop later
+    assert upstream_call.waiting_since >= began + 0.05
     assert await read(await task) == b"fine"
     assert (upstream.connections, len(upstream.received)) == (1, 2)
 
@@ -82,22 +82,22 @@ async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstr
 async def test_written_record_delays_nothing(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     record = JournaledCall()
     record.tell()
-    asked = call(upstream, record)
-    began = asked.waiting_since
-    assert await read(await client.send(asked)) == b"fine"
-    assert asked.waiting_since == began
+    upstream_call = call(upstream, record)
+    began = upstream_call.waiting_since
+    assert await read(await client.send(upstream_call)) == b"fine"
+    assert upstream_call.waiting_since == began
 
 
 async def test_refused_record_sends_nothing_and_frees_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
     record = JournaledCall()
-    asked = call(upstream, record)
-    task = await sending(client, asked)
+    upstream_call = call(upstream, record)
+    task = await sending(client, upstream_call)
     record.tell(REFUSED)
     with pytest.raises(JournalUnavailableError):
         await task
-    assert not asked.written
+    assert not upstream_call.written
     assert await read(await client.send(call(upstream, None))) == b"fine"
     assert (upstream.connections, len(upstream.received)) == (1, 2)
 
@@ -115,15 +115,15 @@ async def test_caller_that_leaves_sends_nothing_and_frees_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
     record = JournaledCall()
-    asked = call(upstream, record)
-    task = await sending(client, asked)
+    upstream_call = call(upstream, record)
+    task = await sending(client, upstream_call)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     other = await client.send(call(upstream, None))  # on the same connection
     record.tell()
     assert await read(other) == b"fine"
-    assert not asked.written
+    assert not upstream_call.written
     assert (upstream.connections, len(upstream.received)) == (1, 2)
 
 
@@ -141,8 +141,8 @@ async def test_connection_that_is_lost_meanwhile_is_replaced(upstream: ScriptedU
     client = HttpUpstream(Egress(EgressRules(), 5.0))
     await client.send(call(upstream, None))
     record = JournaledCall()
-    asked = call(upstream, record)
-    task = await sending(client, asked)
+    upstream_call = call(upstream, record)
+    task = await sending(client, upstream_call)
     close.set()
     await upstream.until(lambda: upstream.open_connections == 0)
     await asyncio.sleep(0.01)  # the end has to pass the kernel, and no event shows when it has
@@ -154,7 +154,8 @@ async def test_connection_that_is_lost_meanwhile_is_replaced(upstream: ScriptedU
 
 
 async def test_upload_leaves_when_its_record_is_written(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    record, upload = JournaledCall(), FakeUpload([b"some", b"more"], length=8)
+    record = JournaledCall()
+    upload = FakeUpload([b"some", b"more"], length=8)
     task = await sending(client, call(upstream, record, upload))
     assert not upload.reads
     record.tell()
@@ -194,9 +195,9 @@ async def test_request_that_cannot_be_sent_fails_in_its_own_task(
 ) -> None:
     """The journal goes on to the other calls."""
     record = JournaledCall()
-    asked = call(upstream, record)
-    task = await sending(client, asked)
-    asked.body = None  # type: ignore[assignment]
+    upstream_call = call(upstream, record)
+    task = await sending(client, upstream_call)
+    upstream_call.body = None  # type: ignore[assignment]
     record.tell()
     with pytest.raises(TypeError):
         await task

@@ -36,7 +36,7 @@ class FakeUpload:
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
 
     def rename(self, model: str) -> None:
-        """Not called by the client."""
+        """Do nothing: the client does not call this."""
 
     async def read(self) -> bytes:
         self.reads += 1
@@ -93,18 +93,18 @@ async def read_chunked(exchange: Exchange) -> bytes:
 
 async def test_upload_of_known_length_is_sent_as_it_arrives(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     later = asyncio.Event()
-    seen: list[bytes] = []
+    pieces: list[bytes] = []
 
     async def behave(exchange: Exchange) -> None:
-        seen.append(await exchange.reader.readexactly(2))
+        pieces.append(await exchange.reader.readexactly(2))
         later.set()
-        seen.append(await exchange.reader.readexactly(4))
+        pieces.append(await exchange.reader.readexactly(4))
         await exchange.send(OK)
 
     upstream.plan(behave)
     exchange = call(upstream, FakeUpload([b"ab", later, b"cd", b"ef"], length=6))
     assert await asyncio.wait_for(fetch(client, exchange), 20) == (200, b"fine")
-    assert seen == [b"ab", b"cdef"]
+    assert pieces == [b"ab", b"cdef"]
     assert exchange.written
     assert upstream.received[0].header("content-length") == "6"
     assert upstream.received[0].header("transfer-encoding") is None
@@ -125,7 +125,8 @@ async def test_upload_of_unknown_length_is_chunked(upstream: ScriptedUpstream, c
 
 
 async def test_slow_upstream_slows_the_upload(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    opened, at_rest = asyncio.Event(), asyncio.Event()
+    opened = asyncio.Event()
+    at_rest = asyncio.Event()
     upload = FakeUpload([PIECE] * 500, length=500 * len(PIECE))
 
     async def behave(exchange: Exchange) -> None:
@@ -200,7 +201,8 @@ async def test_early_refusal_stops_the_upload(upstream: ScriptedUpstream, client
 
 
 async def test_upload_stops_at_the_head_of_a_refusal(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    upload, stopped = FakeUpload([b"ab", asyncio.Event()], length=10**9), asyncio.Event()
+    upload = FakeUpload([b"ab", asyncio.Event()], length=10**9)
+    stopped = asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
         await upload.waiting.wait()
@@ -276,9 +278,9 @@ async def test_lost_connection_stops_the_upload(upstream: ScriptedUpstream, clie
 
 async def test_upload_replaces_a_free_connection_by_a_new_one(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.default = script.answer(200, b"fine")
-    for made, upload in ((1, None), (2, FakeUpload([b"ab"], 2)), (2, None), (3, FakeUpload([b"ab"], 2))):
+    for connection_count, upload in ((1, None), (2, FakeUpload([b"ab"], 2)), (2, None), (3, FakeUpload([b"ab"], 2))):
         assert await fetch(client, call(upstream, upload)) == (200, b"fine")
-        assert upstream.connections == made
+        assert upstream.connections == connection_count
     await upstream.until(lambda: upstream.open_connections == 1)
 
 

@@ -41,7 +41,8 @@ async def opened(upstream: ScriptedUpstream) -> AsyncIterator[Open]:
     clients: list[HttpUpstream] = []
 
     def open_client(limits: PoolLimits | None = None, **egress: Any) -> HttpUpstream:
-        rules, burst_ends = egress.pop("rules", EgressRules()), egress.pop("on_burst_end", lambda: None)
+        rules = egress.pop("rules", EgressRules())
+        burst_ends = egress.pop("on_burst_end", lambda: None)
         clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, burst_ends))
         return clients[-1]
 
@@ -173,7 +174,9 @@ async def test_request_id_with_a_line_break_is_refused(
     upstream: ScriptedUpstream, client: HttpUpstream, lines: bytes, request_id: str
 ) -> None:
     bad = call(upstream.url)
-    bad.headers, bad.lines, bad.request_id = {"x-a": "1"}, lines, request_id
+    bad.headers = {"x-a": "1"}
+    bad.lines = lines
+    bad.request_id = request_id
     with pytest.raises(UpstreamUnreachableError):
         await client.send(bad)
     assert upstream.connections == 0
@@ -182,9 +185,11 @@ async def test_request_id_with_a_line_break_is_refused(
 async def test_encoded_fields_are_sent_as_their_mapping_is(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK, OK)
     for lines in (b"", b"x-a: 1\r\nx-b: \xc3\xa9\r\n"):
-        asked = call(upstream.url, body=b"{}")
-        asked.headers, asked.lines, asked.request_id = {"x-a": "1", "x-b": "\u00e9"}, lines, "r-1"
-        assert await read_all(await client.send(asked)) == b"fine"
+        upstream_call = call(upstream.url, body=b"{}")
+        upstream_call.headers = {"x-a": "1", "x-b": "\u00e9"}
+        upstream_call.lines = lines
+        upstream_call.request_id = "r-1"
+        assert await read_all(await client.send(upstream_call)) == b"fine"
     plain, encoded = (sorted(received.headers) for received in upstream.received)
     assert plain == encoded
     assert ("x-request-id", "r-1") in encoded
@@ -628,10 +633,10 @@ async def test_deadline_applies_while_waiting_at_the_cap(upstream: ScriptedUpstr
     await upstream.until(lambda: len(upstream.received) == 1)
     with pytest.raises(UpstreamTimeoutError):
         await fetch(client, upstream.url, within_s=0.05)
-    waiting = asyncio.ensure_future(fetch(client, upstream.url))
+    fetching = asyncio.ensure_future(fetch(client, upstream.url))
     await asyncio.sleep(0)
     first.cancel()
-    assert await waiting == (200, b"fine")
+    assert await fetching == (200, b"fine")
 
 
 async def test_slot_is_released_when_connecting_fails(opened: Open) -> None:
@@ -663,12 +668,12 @@ async def test_cancelling_before_the_head_closes_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
     upstream.plan(script.silent())
-    asked = asyncio.ensure_future(fetch(client, upstream.url))
+    fetching = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
-    asked.cancel()
+    fetching.cancel()
     await upstream.until(lambda: upstream.open_connections == 0)
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await fetching
 
 
 async def test_cancelling_a_read_closes_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
@@ -700,20 +705,20 @@ async def test_connecting_can_be_cancelled(opened: Open) -> None:
         await asyncio.Event().wait()
 
     client = opened(resolve=never)
-    asked = asyncio.ensure_future(fetch(client, "http://name.example/"))
+    fetching = asyncio.ensure_future(fetch(client, "http://name.example/"))
     await resolving.wait()
-    asked.cancel()
+    fetching.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await fetching
 
 
 async def test_closing_the_client_ends_its_calls(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent())
-    asked = asyncio.ensure_future(fetch(client, upstream.url))
+    fetching = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
     await client.aclose()
     with pytest.raises(UpstreamResetError):
-        await asked
+        await fetching
 
 
 # --- large bodies and slow ends ---------------------------------------------------------------------------------------
@@ -750,10 +755,10 @@ async def test_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream, 
 
     upstream.plan(behave)
     body = b"x" * 20_000_000
-    asked = asyncio.ensure_future(fetch(client, upstream.url, body=body))
+    fetching = asyncio.ensure_future(fetch(client, upstream.url, body=body))
     await upstream.until(lambda: len(upstream.received) == 1)
     gate.set()
-    assert await asked == (200, b"")
+    assert await fetching == (200, b"")
     assert upstream.received[0].body == body
 
 
@@ -766,20 +771,20 @@ async def test_early_refusal_of_a_large_body_is_returned(upstream: ScriptedUpstr
 
 
 async def test_slow_reader_pauses_the_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    sent = 0
+    sent_bytes = 0
 
     async def behave(exchange: Exchange) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         await exchange.send(script.head(200))
         for _ in range(2000):
             await exchange.send(b"x" * 65_536)
-            sent += 65_536
+            sent_bytes += 65_536
         exchange.close()
 
     upstream.plan(behave)
     answer = await client.send(call(upstream.url))
-    await until_still(lambda: sent)  # the kernel's buffers are full
-    assert sent < 2000 * 65_536
+    await until_still(lambda: sent_bytes)  # the kernel's buffers are full
+    assert sent_bytes < 2000 * 65_536
     assert answer.held_bytes <= 2 * 65_536
     assert len(await read_all(answer)) == 2000 * 65_536
 
@@ -813,9 +818,9 @@ async def test_tls_through_a_link(tls_upstream: ScriptedUpstream, opened: Open, 
     client = opened(rules=linked(tls_upstream), ca_file=str(authority.ca_file))
     for body in (b"{}", b"x" * 1_000_000):
         tls_upstream.plan(OK)
-        asked = call("https://model.example/v1", body=body)
-        asked.reach = Reach.CUSTOMER
-        answer = await client.send(asked)
+        upstream_call = call("https://model.example/v1", body=body)
+        upstream_call.reach = Reach.CUSTOMER
+        answer = await client.send(upstream_call)
         assert (answer.status, await read_all(answer)) == (200, b"fine")
         assert tls_upstream.received[-1].header("host") == "model.example"
         assert tls_upstream.received[-1].body == body
@@ -868,10 +873,10 @@ async def test_tls_server_behind_an_http_url_is_a_reset(tls_upstream: ScriptedUp
 @pytest.mark.parametrize("reach", [Reach.CUSTOMER, Reach.REPLICA])
 async def test_loopback_address_is_not_dialled(upstream: ScriptedUpstream, client: HttpUpstream, reach: Reach) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"):
-        asked = call(f"http://{host}:{upstream.port}/")
-        asked.reach = reach
+        upstream_call = call(f"http://{host}:{upstream.port}/")
+        upstream_call.reach = reach
         with pytest.raises(UpstreamUnreachableError):
-            await client.send(asked)
+            await client.send(upstream_call)
     assert upstream.connections == 0
 
 
@@ -886,10 +891,10 @@ async def test_proxy_variables_are_ignored(
 
 def assert_no_secrets(error: BaseException, *more: str) -> None:
     """Neither the error nor its causes name the upstream or its credential."""
-    shown: BaseException | None = error
-    while shown is not None and not shown.__suppress_context__:
+    cause: BaseException | None = error
+    while cause is not None and not cause.__suppress_context__:
         for name in ("127.0.0.1", "sk-very-secret", *more):
-            assert name not in str(shown)
-        shown = shown.__cause__ or shown.__context__
+            assert name not in str(cause)
+        cause = cause.__cause__ or cause.__context__
     for name in ("127.0.0.1", "sk-very-secret", *more):
         assert name not in str(error)

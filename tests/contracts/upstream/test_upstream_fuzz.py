@@ -72,7 +72,8 @@ class Rig:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, method: str = "POST") -> None:
         self.shared = SharedState(loop)
-        self.pool, self.transport = Pool(), Transport()
+        self.pool = Pool()
+        self.transport = Transport()
         self.connection = UpstreamConnection(self.pool, self.shared, cast("Any", None))
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
         self.method = method
@@ -112,8 +113,8 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T | None:
     """Run until it waits (None) or ends."""
     try:
         coroutine.send(None)
-    except StopIteration as done:
-        return cast("T", done.value)
+    except StopIteration as end:
+        return cast("T", end.value)
     return None
 
 
@@ -124,7 +125,8 @@ def result(rig: Rig) -> tuple[int, bytes, UpstreamError | None]:
     except UpstreamError as error:
         return 0, b"", error
     assert answer is not None, "still waiting after the end of the connection"
-    body, ended = b"", False
+    body = b""
+    ended = False
     while True:
         try:
             piece = step(answer.read())
@@ -134,7 +136,8 @@ def result(rig: Rig) -> tuple[int, bytes, UpstreamError | None]:
         if not piece:
             return answer.status, body, None
         assert not ended, "something followed what was said to be the last"
-        body, ended = body + piece, answer.ended
+        body = body + piece
+        ended = answer.ended
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +246,8 @@ def test_fields_are_those_that_the_parser_accepts(
     head = f"{before}HTTP/1.1 200 OK\r\n{lines}content-length: 40\r\n\r\n".encode()
     at %= len(head)
     wire = head[:at] + odd + head[at:] + b"\r\ncontent-encoding: br\r\n\r\nconnection: a\r\n"
-    rig, reference = Rig(loop), Reference(wire)
+    rig = Rig(loop)
+    reference = Reference(wire)
     for piece in pieces(wire, cuts):
         rig.receive(piece)
     rig.end()
@@ -268,11 +272,12 @@ def test_valid_answer_is_read_whole_whatever_the_segmentation(
     wire = b"HTTP/1.1 200 OK\r\nx-a: b\r\n"
     if chunked:
         wire += b"transfer-encoding: chunked\r\n\r\n"
-        left = body
+        rest = body
         for size in sizes:
-            piece, left = left[:size], left[size:]
+            piece = rest[:size]
+            rest = rest[size:]
             wire += b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
-        wire += b"%x\r\n%b\r\n" % (len(left), left) if left else b""
+        wire += b"%x\r\n%b\r\n" % (len(rest), rest) if rest else b""
         wire += b"0\r\n\r\n"
     else:
         wire += b"content-length: %d\r\n\r\n%b" % (len(body), body)
@@ -286,7 +291,9 @@ def test_valid_answer_is_read_whole_whatever_the_segmentation(
 @given(body=st.binary(max_size=2000), cut=st.integers(1, 2100))
 def test_body_that_came_with_its_head_is_there_at_once(loop: asyncio.AbstractEventLoop, body: bytes, cut: int) -> None:
     wire = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    at_once, in_two, of_head = Rig(loop), Rig(loop), Rig(loop, "HEAD")
+    at_once = Rig(loop)
+    in_two = Rig(loop)
+    of_head = Rig(loop, "HEAD")
     at_once.receive(wire)
     for piece in (wire[:cut], wire[cut:]):
         if piece:
@@ -454,16 +461,16 @@ def test_pieces_before_a_cut_are_passed_and_the_cut_is_raised(loop: asyncio.Abst
 
 
 def test_error_of_the_sink_is_raised_by_pour(loop: asyncio.AbstractEventLoop) -> None:
-    got: list[bytes] = []
+    pieces: list[bytes] = []
 
     def take(piece: bytes) -> bool:
-        got.append(piece)
+        pieces.append(piece)
         raise ZeroDivisionError
 
     rig, pouring = poured(loop, b"", take)
     rig.receive(b"3\r\none\r\n")
     rig.receive(b"3\r\ntwo\r\n")
-    assert got == [b"one"], "nothing more is given to who has failed"
+    assert pieces == [b"one"], "nothing more is given to who has failed"
     with pytest.raises(ZeroDivisionError):
         pouring.now()
     assert not rig.transport.closing, "whoever waits decides what becomes of the answer"
@@ -484,13 +491,13 @@ def test_time_that_the_sink_takes_is_known(loop: asyncio.AbstractEventLoop) -> N
 
 @pytest.mark.parametrize("fault", [CallerGoneError, None])
 def test_cancelled_pour_ends_the_exchange(loop: asyncio.AbstractEventLoop, fault: type[Exception] | None) -> None:
-    """Until its task runs, the sink may be given more, which it can no longer send."""
-    gone: list[bytes] = []
+    """The sink may be given more until its task runs, which it can no longer send."""
+    pieces: list[bytes] = []
 
     def take(piece: bytes) -> bool:
         if piece == b"two" and fault is not None:
             raise fault
-        gone.append(piece)
+        pieces.append(piece)
         return piece == b"one"
 
     rig, pouring = poured(loop, b"3\r\none\r\n", take)
@@ -499,7 +506,7 @@ def test_cancelled_pour_ends_the_exchange(loop: asyncio.AbstractEventLoop, fault
     rig.receive(b"5\r\nthree\r\n")
     with pytest.raises(asyncio.CancelledError):
         pouring.now()
-    assert b"three" not in gone
+    assert b"three" not in pieces
     assert rig.transport.closing
 
 

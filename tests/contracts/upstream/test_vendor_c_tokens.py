@@ -247,7 +247,8 @@ async def test_account_is_parsed_once(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_oversized_key_in_the_store_is_not_used(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    n, p = KEY.private_numbers().public_numbers.n, KEY.private_numbers().p
+    n = KEY.private_numbers().public_numbers.n
+    p = KEY.private_numbers().p
     numbers = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, rsa.RSAPublicNumbers(65537, n**4))
     absurd = numbers.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

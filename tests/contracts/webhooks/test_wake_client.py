@@ -90,20 +90,20 @@ async def test_name_with_one_forbidden_address_is_not_dialled(addresses: tuple[s
 async def test_name_that_is_rebound_is_checked_at_each_call() -> None:
     """The answer to the one look-up decides; there is no second look-up that could say something else."""
     answers = ["127.0.0.1", "169.254.169.254", "127.0.0.1"]
-    asked = list[str]()
+    lookups = list[str]()
 
     async def rebinding(host: str) -> list[Address]:
-        asked.append(host)
-        return [ip_address(answers[len(asked) - 1])]
+        lookups.append(host)
+        return [ip_address(answers[len(lookups) - 1])]
 
     async with receiving(None) as receiver:
         url = at(receiver, "launcher.example.com")
         client = WakeClient(EgressRules.parse("0.0.0.0/0"), None, rebinding)
-        found = [await client.post(url, b"{}") for _ in range(3)]
+        results = [await client.post(url, b"{}") for _ in range(3)]
         await client.close()
-    assert found == ["", REFUSED_ADDRESS, ""]
+    assert results == ["", REFUSED_ADDRESS, ""]
     assert len(receiver.requests) == 2
-    assert asked == ["launcher.example.com"] * 3
+    assert lookups == ["launcher.example.com"] * 3
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
