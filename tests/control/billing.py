@@ -86,9 +86,9 @@ async def clock_ms(store: Store) -> int:
         return (await EventClock().read(conn)).clock_ms
 
 
-async def all_pages(reader: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:
+async def all_pages(reader: EventReader, window: Window, limit: int) -> tuple[Window, list[str]]:
     """The window of the answer, and the keys of the events on all its pages."""
-    page = await reader.first_page(asked, limit)
+    page = await reader.first_page(window, limit)
     window = page.window
     rows = list(page.rows)
     while page.next is not None:

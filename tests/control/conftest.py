@@ -61,8 +61,8 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def migrated_original(request: pytest.FixtureRequest) -> PostgresCopies | Path:
     """The database to copy, once of each kind. Not async: each migrated_original is migrated in its own event loop."""
     name = "migrated_file" if request.param == "sqlite" else "postgres_copies"
-    found: PostgresCopies | Path = request.getfixturevalue(name)
-    return found
+    original: PostgresCopies | Path = request.getfixturevalue(name)
+    return original
 
 
 @pytest.fixture
@@ -90,16 +90,16 @@ async def empty_url(migrated_original: PostgresCopies | Path, tmp_path: Path) ->
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
     """A store on a migrated database."""
-    found = Store.at(database_url)
-    yield found
-    await found.close()
+    database = Store.at(database_url)
+    yield database
+    await database.close()
 
 
 @pytest.fixture
 async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
     """A running control plane on each kind of database."""
-    async with running_plane(database_url) as found:
-        yield found
+    async with running_plane(database_url) as control_plane:
+        yield control_plane
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def sqlite_url(migrated_file: Path, tmp_path: Path) -> str:
 @pytest.fixture
 async def sqlite_plane(sqlite_url: str) -> AsyncIterator[ControlPlane]:
     """A running control plane on that."""
-    async with running_plane(sqlite_url) as found:
-        yield found
+    async with running_plane(sqlite_url) as control_plane:
+        yield control_plane
 
 
 def _sqlite_url(path: Path) -> str:

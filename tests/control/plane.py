@@ -39,8 +39,8 @@ class Answer:
         assert self.status == status, (self.status, self.body)
         assert code is None or self.body["code"] == code, self.body
         assert isinstance(self.body["error"], str)
-        found: Json = self.body
-        return found
+        body: Json = self.body
+        return body
 
 
 @dataclass
@@ -54,11 +54,11 @@ class ControlPlane:
 
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         headers = {"Authorization": f"Bearer {more.pop('key', self.key)}", **more.pop("headers", {})}
-        given = {"json": body} if body is not None else {}
-        async with self.client.request(method, path, headers=headers, **given, **more) as answer:
+        arguments = {"json": body} if body is not None else {}
+        async with self.client.request(method, path, headers=headers, **arguments, **more) as answer:
             is_json = answer.content_type == "application/json"
-            found = await answer.json() if is_json else await answer.text()
-            return Answer(answer.status, found, answer.headers)
+            content = await answer.json() if is_json else await answer.text()
+            return Answer(answer.status, content, answer.headers)
 
     async def get(self, path: str, **more: Any) -> Answer:
         return await self.call("GET", path, **more)
@@ -80,8 +80,8 @@ class ControlPlane:
 
     async def secret(self, name: str = "vendor") -> str:
         answer = await self.post("/v1/secrets", {"name": name, "value": "sk-upstream"})
-        found: str = answer.ok()["id"]
-        return found
+        secret_id: str = answer.ok()["id"]
+        return secret_id
 
     async def group(self, entity: str, parent: str | None = None, **more: Any) -> Json:
         return (await self.try_group(entity, parent, **more)).ok()  # type: ignore[no-any-return]  # JSON
@@ -124,5 +124,5 @@ async def running_plane(database_url: str, prefix: str = "acme", **more: Any) ->
     app = build(settings_on(database_url, **more))
     async with TestClient(_PlaneServer(app, limits)) as client:
         store = app[DEPENDENCIES].store
-        made = await create_workspace(store, f"workspace {prefix}", [prefix])
-        yield ControlPlane(client, store, made["api_key"], made["workspace_id"])
+        workspace = await create_workspace(store, f"workspace {prefix}", [prefix])
+        yield ControlPlane(client, store, workspace["api_key"], workspace["workspace_id"])

@@ -44,11 +44,11 @@ async def take(
     """Store calls: timestamp, slug, entity, key, tokens. None is restamped. `more`: other fields of each."""
     ingest, _ = ingest_and_reader(plane.store, 1e9)
     names = ("model_slug", "external_entity_id", "api_key_prefix", "tokens")
-    made = [
+    events = [
         event(number, at_ms, workspace_id=plane.workspace_id, **dict(zip(names, rest, strict=True)), **fields)
         for number, ((at_ms, *rest), fields) in enumerate(zip(calls, more or repeat({}), strict=False))
     ]
-    await ingest.take(made)
+    await ingest.take(events)
 
 
 async def report(plane: ControlPlane, start_ms: int, by: str, **more: Any) -> list[Json]:
@@ -80,19 +80,19 @@ async def events_of(plane: ControlPlane, start_ms: int, **more: Any) -> list[Jso
 def name_of(listed: Json, by: str) -> tuple[str, ...]:
     """The group that an event of the list belongs to."""
     names = {"day": "timestamp", "slug": "modelSlug", "external_entity_id": "externalEntityId"}
-    found = tuple(listed[{**names, "api_key_prefix": "apiKeyPrefix"}[name]] for name in NAMES[by])
-    return (found[0][:10],) if by == "day" else found
+    names_of_line = tuple(listed[{**names, "api_key_prefix": "apiKeyPrefix"}[name]] for name in NAMES[by])
+    return (names_of_line[0][:10],) if by == "day" else names_of_line
 
 
 def added_up(listed: list[Json], by: str) -> dict[tuple[str, ...], Json]:
     """The report that the list of events implies, without money."""
     sums: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for one in listed:
-        used = one["tokens"]
-        counts = {"input_tokens": used["inputTokens"], "output_tokens": used["outputTokens"]}
-        counts["cached_input_tokens"] = used["cachedInputTokens"]
+        token_counts = one["tokens"]
+        counts = {"input_tokens": token_counts["inputTokens"], "output_tokens": token_counts["outputTokens"]}
+        counts["cached_input_tokens"] = token_counts["cachedInputTokens"]
         sums[name_of(one, by)].update({"calls": 1, **counts})
-    return {name: {key: found[key] for key in SUMS} for name, found in sorted(sums.items())}
+    return {name: {key: sums_of_name[key] for key in SUMS} for name, sums_of_name in sorted(sums.items())}
 
 
 def sums_by_name(items: list[Json], by: str) -> dict[tuple[str, ...], Json]:
@@ -170,11 +170,15 @@ def rate_at(one: Json, first_day_ms: int) -> tuple[str, Decimal, Decimal] | None
 def money_of(listed: list[Json], first_day_ms: int) -> dict[str, Decimal]:
     totals: dict[str, Decimal] = defaultdict(Decimal)
     for one in listed:
-        if (found := rate_at(one, first_day_ms)) is not None:
-            currency, input, per_call = found
-            used = one["tokens"]
-            cached = used["cachedInputTokens"]
-            parts = (input * (used["inputTokens"] - cached), Decimal("0.3") * cached, 15 * used["outputTokens"])
+        if (rate := rate_at(one, first_day_ms)) is not None:
+            currency, input, per_call = rate
+            token_counts = one["tokens"]
+            cached = token_counts["cachedInputTokens"]
+            parts = (
+                input * (token_counts["inputTokens"] - cached),
+                Decimal("0.3") * cached,
+                15 * token_counts["outputTokens"],
+            )
             totals[currency] += sum(parts, Decimal(0)) / 1_000_000 + per_call
     return dict(totals)
 

@@ -15,17 +15,17 @@ from tests.waiting import PATIENCE_S, eventually
 @pytest.fixture
 def collections_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Records full garbage collections, of which one is always due."""
-    found: list[int] = []
+    generations: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
         if phase == "start" and info["generation"] == 2:
-            found.append(info["generation"])
+            generations.append(info["generation"])
 
     monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 100))
     monkeypatch.setattr(full_collections, "_CHECK_EVERY_S", 0.001)
     gc.freeze()  # what pytest holds takes seconds to collect on a busy machine
     gc.callbacks.append(note)
-    yield found
+    yield generations
     gc.callbacks.remove(note)
     gc.unfreeze()
 

@@ -71,9 +71,9 @@ async def test_a_cancelled_computation_delays_no_other() -> None:
         task.cancel()
     gate.open()
     async with asyncio.timeout(PATIENCE_S):
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert done[3] == "3"
-    assert all(isinstance(one, asyncio.CancelledError) for one in done[:3])
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[3] == "3"
+    assert all(isinstance(one, asyncio.CancelledError) for one in results[:3])
 
 
 @pytest.mark.parametrize("items", [1, FEW + 1])
@@ -86,11 +86,11 @@ async def test_what_work_raises_reaches_its_caller(items: int) -> None:
 
 
 async def test_failed_work_keeps_nothing_until_a_garbage_collection() -> None:
-    made: list[weakref.ref[Gate]] = []
+    references: list[weakref.ref[Gate]] = []
 
     def fail() -> None:
         large = Gate()
-        made.append(weakref.ref(large))
+        references.append(weakref.ref(large))
         raise ValueError
 
     gc.disable()
@@ -98,6 +98,6 @@ async def test_failed_work_keeps_nothing_until_a_garbage_collection() -> None:
         with suppress(ValueError):
             await beside("ws", FEW + 1, fail)
         await asyncio.sleep(0)
-        assert made[0]() is None
+        assert references[0]() is None
     finally:
         gc.enable()

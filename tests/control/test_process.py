@@ -55,15 +55,15 @@ class Process:
 
 
 @asynccontextmanager
-async def ready_processes(*found: Process) -> AsyncIterator[aiohttp.ClientSession]:
+async def ready_processes(*processes: Process) -> AsyncIterator[aiohttp.ClientSession]:
     """Yield an HTTP client once all processes are ready; kill those that still run at the end."""
     try:
         async with aiohttp.ClientSession() as session:
-            for process in found:
+            for process in processes:
                 await wait_for_readiness(session, process, 200)
             yield session
     finally:
-        for process in found:
+        for process in processes:
             if process.child.poll() is None:
                 process.end(signal.SIGKILL)
 
@@ -84,9 +84,9 @@ async def _readiness(session: aiohttp.ClientSession, process: Process) -> int:
 
 async def key_of_new_workspace(database_url: str) -> str:
     store = Store.at(database_url)
-    made = await create_workspace(store, "acme", ["acme"])
+    workspace = await create_workspace(store, "acme", ["acme"])
     await store.close()
-    key: str = made["api_key"]
+    key: str = workspace["api_key"]
     return key
 
 
@@ -115,7 +115,7 @@ async def test_two_processes_start_at_once_and_behave_as_one(empty_url: str) -> 
 
 
 async def test_acknowledged_writes_survive_sigkill(database_url: str) -> None:
-    """After SIGKILL during concurrent writes, every acknowledged group is stored and published."""
+    """Every acknowledged group is stored and published after SIGKILL during concurrent writes."""
     process = Process(database_url)
     async with ready_processes(process) as session:
         headers = {"Authorization": f"Bearer {await key_of_new_workspace(database_url)}"}
@@ -139,15 +139,15 @@ async def test_acknowledged_writes_survive_sigkill(database_url: str) -> None:
         await asyncio.gather(*writers)
         process.start()
         await wait_for_readiness(session, process, 200)
-        found: set[str] = set()
+        ids: set[str] = set()
         for id in acknowledged:
             async with session.get(f"{process.url}{GROUPS}/{id}", headers=headers) as answer:
                 assert answer.status == 200
-                found.add(id)
+                ids.add(id)
         path = f"{process.url}/internal/v1/snapshot?epoch=&since=0&limit=10000"
         async with session.get(path, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
             published = {row[1] for row in (await answer.json())["rows"] if row[0] == "group"}
-        assert found <= published, "saved and published in one transaction"
+        assert ids <= published, "saved and published in one transaction"
 
 
 async def test_a_chunk_that_becomes_malformed_after_the_head_is_400(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ GOOD = {
 
 
 def test_control_defaults_are_the_documented_ones() -> None:
-    found = Settings.from_environ(GOOD)
-    assert (found.event_holdback_s, found.event_retention_days) == (60, 92)
-    webhooks = (found.webhook_poll_interval_s, found.webhook_timeout_s, found.webhook_retry_for_s)
+    settings = Settings.from_environ(GOOD)
+    assert (settings.event_holdback_s, settings.event_retention_days) == (60, 92)
+    webhooks = (settings.webhook_poll_interval_s, settings.webhook_timeout_s, settings.webhook_retry_for_s)
     assert webhooks == (0.5, 15, 3 * 86_400)
 
 

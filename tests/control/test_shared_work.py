@@ -19,11 +19,11 @@ class Work:
 
     async def _run(self, key: str) -> int:
         self.began.append(key)
-        seen = self.truth
+        value = self.truth
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return seen
+        return value
 
     def ask(self, key: str = "k") -> "asyncio.Task[int]":
         return asyncio.create_task(self.shared.of(key))
@@ -36,10 +36,10 @@ async def turns() -> None:
 
 async def test_those_who_ask_at_once_share_a_run() -> None:
     work = Work()
-    asked = [work.ask() for _ in range(200)]
+    tasks = [work.ask() for _ in range(200)]
     await turns()
     work.gate.set()
-    assert await asyncio.gather(*asked) == [0] * 200
+    assert await asyncio.gather(*tasks) == [0] * 200
     assert work.began == ["k"]
 
 
@@ -59,21 +59,21 @@ async def test_who_asks_during_a_run_gets_one_that_began_later() -> None:
 
 async def test_another_key_is_another_run() -> None:
     work = Work()
-    asked = [work.ask("a"), work.ask("b")]
+    tasks = [work.ask("a"), work.ask("b")]
     await turns()
     assert work.began == ["a", "b"]
     work.gate.set()
-    await asyncio.gather(*asked)
+    await asyncio.gather(*tasks)
 
 
 async def test_error_reaches_all_who_asked_and_the_next_run_starts_afresh() -> None:
     work = Work()
     work.error = OSError("gone")
-    asked = [work.ask() for _ in range(3)]
+    tasks = [work.ask() for _ in range(3)]
     await turns()
     late = work.ask()
     work.gate.set()
-    assert all(isinstance(found, OSError) for found in await asyncio.gather(*asked, late, return_exceptions=True))
+    assert all(isinstance(result, OSError) for result in await asyncio.gather(*tasks, late, return_exceptions=True))
     work.error = None
     assert await work.shared.of("k") == 0
     assert work.began == ["k", "k", "k"]
@@ -81,12 +81,12 @@ async def test_error_reaches_all_who_asked_and_the_next_run_starts_afresh() -> N
 
 async def test_a_cancelled_asker_takes_the_result_from_nobody() -> None:
     work = Work()
-    gone = work.ask()
+    task = work.ask()
     stays = work.ask()
     await turns()
-    gone.cancel()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await task
     work.gate.set()
     assert await stays == 0
     assert work.began == ["k"]

@@ -9,10 +9,10 @@ from control.stopping import done_unless
 
 async def test_a_stop_cancels_a_start_that_is_still_waiting() -> None:
     stop = asyncio.Event()
-    waiting = asyncio.create_task(done_unless(stop, _for_ever()))
+    task = asyncio.create_task(done_unless(stop, _for_ever()))
     await asyncio.sleep(0)
     stop.set()
-    assert await waiting is False
+    assert await task is False
 
 
 async def test_an_error_of_the_start_is_raised() -> None:

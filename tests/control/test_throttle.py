@@ -40,8 +40,8 @@ FEW = Allowance("few", 5, 300)
     ],
 )
 def test_each_operation_has_its_documented_limit(method: str, path: str, requests: int, window_ms: int) -> None:
-    found = allowance_for(method, path)
-    assert (found.requests, found.window_ms) == (requests, window_ms)
+    allowance = allowance_for(method, path)
+    assert (allowance.requests, allowance.window_ms) == (requests, window_ms)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None
     if request.param == "local":
         yield None
         return
-    with running_redis(request.param) as found:
-        yield found
+    with running_redis(request.param) as server:
+        yield server
 
 
 @pytest.fixture

@@ -39,17 +39,17 @@ async def add_job(plane: ControlPlane, spec: JobSpec = SPEC, **changes: Any) -> 
 
 async def stored(store: Store, job_id: str = "tj_1") -> JobRecord:
     async with store.read() as conn:
-        found = await job_rows.find_job_anywhere(conn, job_id)
-    assert found is not None
-    return found
+        record = await job_rows.find_job_anywhere(conn, job_id)
+    assert record is not None
+    return record
 
 
 async def change(store: Store, job_id: str = "tj_1", **changes: Any) -> None:
     """Change a job behind everybody's back."""
     async with store.write() as tx:
-        found = await job_rows.lock_job(tx, job_id)
-        assert found is not None
-        await job_rows.update_job(tx, found, replace(found, **changes))
+        record = await job_rows.lock_job(tx, job_id)
+        assert record is not None
+        await job_rows.update_job(tx, record, replace(record, **changes))
 
 
 def report(

@@ -37,7 +37,7 @@ async def enable(plane: ControlPlane, hosts: Sequence[Host] = HOSTS, workspace: 
 
 
 def job_body(**changes: Any) -> Json:
-    """What creates a small job. A change whose name is a member of `compute` or `runtime` goes there."""
+    """The request for a small job. A change whose name is a member of `compute` or `runtime` goes there."""
     compute: Json = {"node_count": 1, "cpu_count": 1, "memory": "512Mi"}
     runtime: Json = {"start_commands": ["echo hello"]}
     job: Json = {"image": {}, "compute": compute, "runtime": runtime}
@@ -55,14 +55,14 @@ _PARTS = {
 
 async def create_project(plane: ControlPlane, name: str = "llama", **more: Any) -> Json:
     answer = await plane.post("/v1/training_projects", {"training_project": {"name": name}}, **more)
-    found: Json = answer.ok()["training_project"]
-    return found
+    project: Json = answer.ok()["training_project"]
+    return project
 
 
 async def new_job(plane: ControlPlane, project_id: str, **changes: Any) -> Json:
     answer = await plane.post(f"/v1/training_projects/{project_id}/jobs", job_body(**changes))
-    found: Json = answer.ok()["training_job"]
-    return found
+    job: Json = answer.ok()["training_job"]
+    return job
 
 
 async def move(store: Store, job_id: str, *reports: tuple[Phase, Outcome | None]) -> None:
@@ -70,13 +70,13 @@ async def move(store: Store, job_id: str, *reports: tuple[Phase, Outcome | None]
     async with store.write() as tx:
         first = await job_rows.lock_job(tx, job_id)
         assert first is not None
-        found = job_states.claimed(first, first.attempt, "digest", tx.now_ms)
+        record = job_states.claimed(first, first.attempt, "digest", tx.now_ms)
         for phase, outcome in reports:
             report = JobReport(
-                job_id, found.attempt, phase, outcome, "node 0 exited with status 3" if outcome else None
+                job_id, record.attempt, phase, outcome, "node 0 exited with status 3" if outcome else None
             )
-            found = job_states.reported(found, report, tx.now_ms)
-        await job_rows.update_job(tx, first, found)
+            record = job_states.reported(record, report, tx.now_ms)
+        await job_rows.update_job(tx, first, record)
 
 
 async def end(store: Store, job_id: str, outcome: Outcome = Outcome.FAILED) -> None:

@@ -34,8 +34,8 @@ class RunningJob:
         return await self.plane.get(f"{self.path}/auth_codes", **more)
 
     async def codes(self) -> list[Mapping[str, str]]:
-        found: list[Mapping[str, str]] = (await self.auth_codes()).ok()["auth_codes"]
-        return found
+        codes: list[Mapping[str, str]] = (await self.auth_codes()).ok()["auth_codes"]
+        return codes
 
     async def becomes(self, **changes: object) -> None:
         """Change the job as a trainer's report would."""
@@ -62,7 +62,7 @@ async def running_job(
 
 
 async def report_backend(store: Store, **changes: object) -> None:
-    """As if a trainer had just reported."""
+    """Store a report of a trainer, as if it had just arrived."""
     row = {
         "id": 1, "trainer": "t", "backend": "local", "reason": None, "has_sessions": True, "hosts": "[]",
         "reported_at_ms": now_ms(),

@@ -1,4 +1,4 @@
-"""What a trainer reports to `/internal/v1/training/…` and asks there, on both databases.
+"""Checks what a trainer reports to `/internal/v1/training/…` and reads there, on both databases.
 
 See docs/reference/training.md#internal-api.
 """

@@ -131,7 +131,7 @@ async def test_hand_encoded_groups_match_their_schema(sqlite_plane: ControlPlane
 
 @pytest.mark.timeout(300)
 async def test_a_request_at_the_bound_does_not_block_the_event_loop(sqlite_plane: ControlPlane) -> None:
-    """What another tenant waits for: a turn of the loop takes at most the CPU time of parsing a body twice."""
+    """A turn of the loop, which another tenant waits for, takes at most the CPU time of parsing a body twice."""
     defer_full_collections()
     ids = await full_tree(sqlite_plane)
     deepest = f"{PATH}/{ids[-1]}"

@@ -1,4 +1,4 @@
-"""What supervisors report to `/internal/v1/deployments/…`: loads, health and lines of calls, on both databases.
+"""Checks what supervisors report to `/internal/v1/deployments/…`: loads, health, lines of calls; on both databases.
 
 Wake hooks: tests/control/api/test_wake_hooks.py.
 """
@@ -30,7 +30,7 @@ HEALTH = {"path": "/health", "interval_s": 5, "timeout_s": 2, "healthy_after": 1
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a report and the look at it may be seconds apart, and Redis may be late."""
+    """Extend the deadlines: a busy machine may take seconds between a report and the look at it."""
     monkeypatch.setattr(loads, "FIGURES_LAST_MS", 60_000)
     monkeypatch.setattr(load_book, "_DEADLINE_S", 10)
 

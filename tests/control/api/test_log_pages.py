@@ -142,7 +142,7 @@ async def test_line_keeps_its_time_where_its_millisecond_has_room(log: Log) -> N
 
 
 async def test_lines_of_a_full_stretch_stay_in_the_order_of_time(log: Log) -> None:
-    """Also a line that comes late, and one batch over several full milliseconds."""
+    """The order also holds for a late line and for one batch over several full milliseconds."""
     await log.add([(5 * NS_PER_MS + n, f"a {n}") for n in range(1000)])
     await log.add([((6 - n // 100) * NS_PER_MS, f"b {n}") for n in range(200)])
     assert await per_millisecond(log) == {5: 500, 6: 500, 7: 200}
@@ -151,7 +151,7 @@ async def test_lines_of_a_full_stretch_stay_in_the_order_of_time(log: Log) -> No
 
 
 async def test_page_holds_whole_milliseconds_and_two_where_more_follow(log: Log) -> None:
-    """At least `limit` lines where there are as many: a shorter page is the last one."""
+    """A page has at least `limit` lines if there are as many: a shorter page is the last one."""
     for ms, lines in ((1, 3), (2, 2), (3, 4), (4, 1)):
         await log.add([(ms * NS_PER_MS, f"{ms}-{n}") for n in range(lines)])
     sizes = {limit: len(await page(log, direction="asc", limit=limit)) for limit in range(1, 11)}

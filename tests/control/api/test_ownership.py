@@ -25,7 +25,7 @@ class Kind:
         return resource
 
     async def changed(self, plane: ControlPlane, id: str, body: Json | None = None, **more: Any) -> Json:
-        """With `body`, only that; by default a real change."""
+        """Change the resource by `body` alone; without one, by `self.change`."""
         request = await self.complete(plane, self.change if body is None else body) | more
         answer = await (plane.post(self.path, request) if self.is_put else plane.patch(f"{self.path}/{id}", request))
         resource: Json = answer.ok()

@@ -91,14 +91,14 @@ HELD: dict[str, Callable[[str], bytes]] = {
 """Requests with which a tenant holds connections, by its key."""
 
 
-@pytest.mark.parametrize("callers", HELD.values(), ids=HELD)
+@pytest.mark.parametrize("request_of", HELD.values(), ids=HELD)
 async def test_others_are_served_while_one_tenant_holds_every_connection(
-    sqlite_url: str, callers: Callable[[str], bytes]
+    sqlite_url: str, request_of: Callable[[str], bytes]
 ) -> None:
     async with two_tenants(sqlite_url) as world:
         for _ in range(3):
             for _ in range(CONNECTIONS * 2):
-                await world.caller(callers(world.hostile))
+                await world.caller(request_of(world.hostile))
             await world.everyone_else_is_served()
 
 

@@ -119,7 +119,7 @@ async def test_two_control_processes_delete_each_metadata_once(plane: ControlPla
 
 
 async def test_metadata_of_events_within_the_holdback_stays(plane: ControlPlane) -> None:
-    """Their ingest, and with it their messages, may not be committed yet."""
+    """The transaction that stores such events and their webhook messages may not be committed yet."""
     await store_as_before(plane, plane.workspace_id, range(3), days_ago=0)
     assert await deleter(plane.store).delete() == 0
     assert await with_metadata(plane.store) == [0, 1, 2]

@@ -269,14 +269,11 @@ async def test_list_of_groups_shows_the_usage_of_each(metered: ControlPlane, red
     await call_twice(redis_url, record.path, 777)
     page = (await metered.get("/v1/gateway/groups?usage=true&limit=4")).ok()
     rest = (await metered.get(f"/v1/gateway/groups?cursor={page['pagination']['cursor']}")).ok()
-    usage_by_group = {item["id"]: item.pop("usage") for item in (*page["items"], *rest["items"])}
-    for item_group in (parent, *children, alone):
-        assert (
-            usage_by_group[item_group["id"]]
-            == (await metered.get(f"/v1/gateway/groups/{item_group['id']}/usage")).ok()["items"]
-        )
-    assert [entry["current_usage"] for entry in usage_by_group[children[2]["id"]]] == [2, 777]
-    assert usage_by_group[alone["id"]] == []
+    usages = {item["id"]: item.pop("usage") for item in (*page["items"], *rest["items"])}
+    for member in (parent, *children, alone):
+        assert usages[member["id"]] == (await metered.get(f"/v1/gateway/groups/{member['id']}/usage")).ok()["items"]
+    assert [entry["current_usage"] for entry in usages[children[2]["id"]]] == [2, 777]
+    assert usages[alone["id"]] == []
     assert page["items"] + rest["items"] == (await metered.get("/v1/gateway/groups")).ok()["items"]
 
 

@@ -107,7 +107,7 @@ async def pass_pause(store: Store, of: Json) -> None:
 
 
 async def quiet(hook: Hook, count: int) -> None:
-    """Nothing more is asked."""
+    """Check that the hook receives no further request."""
     await asyncio.sleep(0.3)
     assert len(hook.bodies) == count, hook.bodies
 

@@ -65,9 +65,9 @@ async def test_log_line_and_exemplar_of_a_management_call_name_its_span(
     [span] = collecting.spans
     lines = [json.loads(log_line(record)) for record in caplog.records if record.getMessage() == "request"]
     assert (lines[0]["trace_id"], lines[0]["span_id"]) == (span.trace_id, span.span_id)
-    shown = await plane.get("/metrics", key=METRICS_TOKEN, headers=OPEN_METRICS)
-    assert shown.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert f'# {{trace_id="{span.trace_id}"}}' in shown.body
-    assert 'tollgate_trace_spans_total{outcome="dropped"} 0.0' in shown.body
+    metrics = await plane.get("/metrics", key=METRICS_TOKEN, headers=OPEN_METRICS)
+    assert metrics.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert f'# {{trace_id="{span.trace_id}"}}' in metrics.body
+    assert 'tollgate_trace_spans_total{outcome="dropped"} 0.0' in metrics.body
     plain = await plane.get("/metrics", key=METRICS_TOKEN)
     assert span.trace_id not in plain.body

@@ -46,10 +46,10 @@ def test_a_database_that_cannot_be_used_is_told_with_its_cause(data: Path) -> No
 
 def test_a_workspace_is_created_changed_and_listed(data: Path) -> None:
     where = ("--data", str(data))
-    (made,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
-    assert list(made) == ["workspace_id", "name", "prefixes", "api_key"]
-    assert (made["name"], made["prefixes"]) == ("acme", ["acme", "acme-labs"])
-    assert prefix_of(str(made["api_key"]))
+    (workspace,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
+    assert list(workspace) == ["workspace_id", "name", "prefixes", "api_key"]
+    assert (workspace["name"], workspace["prefixes"]) == ("acme", ["acme", "acme-labs"])
+    assert prefix_of(str(workspace["api_key"]))
     run_and_parse("workspace", "create", "later", "--prefix", "later", "--tier", "pro", "--not-onboarded", *where)
     run_and_parse("workspace", "set", "acme", "--tier", "verified", "--not-onboarded", "--billing", "suspended", *where)
     acme, later = run_and_parse("workspace", "list", *where)
@@ -60,9 +60,9 @@ def test_a_workspace_is_created_changed_and_listed(data: Path) -> None:
 def test_a_workspaces_longest_asynchronous_body_is_set_and_returned_to_the_default(data: Path) -> None:
     where = ("--data", str(data))
     run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
-    for text, shown in (("1", 1), ("100000000", 100_000_000), ("default", None)):
+    for text, size in (("1", 1), ("100000000", 100_000_000), ("default", None)):
         (changed,) = run_and_parse("workspace", "set", "acme", "--async-max-body-bytes", text, *where)
-        assert changed["async_max_body_bytes"] == shown
+        assert changed["async_max_body_bytes"] == size
         assert run_and_parse("workspace", "list", *where) == [changed]
 
 
@@ -75,7 +75,7 @@ def test_an_unknown_tier_is_refused_and_nothing_is_created(data: Path, tier: str
     assert not data.exists()
     run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
     assert run("workspace", "set", "acme", "--tier", tier, *where).exit_code == 1
-    assert [shown["tier"] for shown in run_and_parse("workspace", "list", *where)] == ["basic"]
+    assert [workspace["tier"] for workspace in run_and_parse("workspace", "list", *where)] == ["basic"]
 
 
 def test_tiers_of_the_setting_and_custom_figures_are_accepted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def test_tiers_of_the_setting_and_custom_figures_are_accepted(data: Path, monkey
 
 def test_another_workspace_key_can_be_created(data: Path) -> None:
     where = ("--data", str(data))
-    (made,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    (workspace,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
     (key,) = run_and_parse("key", "create", "acme", *where)
-    assert key["api_key"] != made["api_key"]
+    assert key["api_key"] != workspace["api_key"]
     assert key["type"] == "WORKSPACE_MANAGE_ALL"
     (other,) = run_and_parse("key", "create", "acme", "--type", "WORKSPACE_INVOKE", *where)
     assert other["type"] == "WORKSPACE_INVOKE"

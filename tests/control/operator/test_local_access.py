@@ -31,7 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
 
 @pytest.fixture
 def served(directory: DataDirectory) -> Iterator[DataDirectory]:
-    """With one workspace, and this process in place of `tollgate up`."""
+    """Yield a directory with one workspace; this process has the role of `tollgate up`."""
     create(directory, "acme")
     lock = directory.lock()
     up_record.write(directory, RECORD)
@@ -70,14 +70,14 @@ def test_lost_or_revoked_key_is_made_again(served: DataDirectory) -> None:
 
 
 def test_commands_at_the_same_time_make_one_key(served: DataDirectory) -> None:
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(local_access(served.path, None).api_key)) for _ in range(3)]
+    keys: list[str] = []
+    threads = [threading.Thread(target=lambda: keys.append(local_access(served.path, None).api_key)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 3
-    assert len(set(found)) == 1
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
 
 
 def test_workspace_is_named_when_there_are_several(served: DataDirectory) -> None:

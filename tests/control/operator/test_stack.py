@@ -62,12 +62,12 @@ async def test_parts_start_together_once_what_they_need_first_is_ready() -> None
     async def both_begun() -> bool:
         return {"starting control", "starting proxy"} <= set(lines)
 
-    wanted = [replace(part(SLEEPS), name="redis", is_ready=second_look, is_needed_first=True)]
-    wanted += [replace(part(SLEEPS), name=name, is_ready=both_begun) for name in ("control", "proxy")]
+    all_parts = [replace(part(SLEEPS), name="redis", is_ready=second_look, is_needed_first=True)]
+    all_parts += [replace(part(SLEEPS), name=name, is_ready=both_begun) for name in ("control", "proxy")]
     runners: list[PartRunner] = []
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await stack._start(wanted, runners, lines.append)
+            await stack._start(all_parts, runners, lines.append)
     finally:
         await asyncio.gather(*(runner.stop() for runner in runners))
     steps = [" ".join(line.split()[:3]) for line in lines if "stopping" not in line]
@@ -78,7 +78,7 @@ async def test_parts_start_together_once_what_they_need_first_is_ready() -> None
 
 
 async def test_a_part_has_its_whole_time_after_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a proxy beside a control that migrates a large database."""
+    """An example is a proxy beside a control that migrates a large database."""
     monkeypatch.setattr(parts, "START_TIMEOUT_S", 5.0)
     looks = iter((False, True))
 
@@ -155,7 +155,7 @@ async def test_one_port_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_free_ports_are_distinct_and_avoid_excluded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a range so small that random choices would nearly always collide."""
+    """The range is so small that random choices would nearly always collide."""
     monkeypatch.setattr(child_process, "_PORTS_TO_TRY", range(21_200, 21_204))
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 21_203))

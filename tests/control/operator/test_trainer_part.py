@@ -36,5 +36,5 @@ def test_files_are_in_the_data_directory_unless_a_setting_says_otherwise(tmp_pat
         "TOLLGATE_TRAINING_DIR": str(tmp_path / "training"),
         "TOLLGATE_CHECKPOINT_STORE": (tmp_path / "training" / "checkpoints").as_uri(),
     }
-    given = {"TOLLGATE_TRAINING_DIR": "/big", "TOLLGATE_CHECKPOINT_STORE": "s3://bucket"}
-    assert training_settings(tmp_path, given) == given
+    settings = {"TOLLGATE_TRAINING_DIR": "/big", "TOLLGATE_CHECKPOINT_STORE": "s3://bucket"}
+    assert training_settings(tmp_path, settings) == settings

@@ -30,6 +30,6 @@ def test_percentile(counts: dict[str, int], percent: int, expected: float | None
 
 def test_percentiles_never_decrease() -> None:
     counts = [number * 7 % 5 for number in range(BUCKETS)]
-    found = [percentile_ms(counts, percent) or 0.0 for percent in range(1, 101)]
-    assert found == sorted(found)
-    assert found[-1] <= FIRST_BYTE_BOUNDS_MS[-1]
+    percentiles = [percentile_ms(counts, percent) or 0.0 for percent in range(1, 101)]
+    assert percentiles == sorted(percentiles)
+    assert percentiles[-1] <= FIRST_BYTE_BOUNDS_MS[-1]

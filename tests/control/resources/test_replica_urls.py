@@ -30,8 +30,8 @@ class MeetingUrls:
 async def test_all_names_are_resolved_at_once() -> None:
     urls = [f"http://gpu{number}.example.com/" for number in range(256)]
     async with asyncio.timeout(30):
-        kept = await check_replicas(MeetingUrls(256), [*urls[:255], urls[0]])
-    assert kept == tuple(url.rstrip("/") for url in urls[:255])
+        replicas = await check_replicas(MeetingUrls(256), [*urls[:255], urls[0]])
+    assert replicas == tuple(url.rstrip("/") for url in urls[:255])
 
 
 async def test_the_first_refused_url_is_named() -> None:

@@ -56,7 +56,7 @@ def test_there_are_twelve_statuses() -> None:
 
 @every_status
 @pytest.mark.parametrize(
-    ("kept", "taken_up"),
+    ("old", "taken_up"),
     [
         (deployment("", A), ACTIVE),
         (deployment("", A, wake_url="http://w"), ACTIVE),
@@ -68,10 +68,10 @@ def test_there_are_twelve_statuses() -> None:
         (deployment("", health=PROBED), DEPLOYING),
     ],
 )
-def test_activating_takes_up_what_is_switched_off_or_failed(status: str, kept: DeploymentRecord, taken_up: str) -> None:
-    changed = statuses.activated(replace(kept, status=status), UNREPORTED)
+def test_activating_takes_up_what_is_switched_off_or_failed(status: str, old: DeploymentRecord, taken_up: str) -> None:
+    changed = statuses.activated(replace(old, status=status), UNREPORTED)
     assert changed.status == (taken_up if status in TAKEN_UP else status)
-    assert changed.replicas == kept.replicas
+    assert changed.replicas == old.replicas
 
 
 @every_status
@@ -101,8 +101,8 @@ def test_replicas_with_probes_load_until_one_is_healthy(status: str) -> None:
 @every_status
 def test_a_replica_that_stays_healthy_keeps_a_deployment_serving(status: str) -> None:
     old = deployment(status, A, health=PROBED)
-    kept = status in (ACTIVE, UPDATING, UNHEALTHY, INACTIVE, DEACTIVATING)
-    assert statuses.with_replicas(old, (A, B), reported(A)).status == (status if kept else ACTIVE)
+    stays = status in (ACTIVE, UPDATING, UNHEALTHY, INACTIVE, DEACTIVATING)
+    assert statuses.with_replicas(old, (A, B), reported(A)).status == (status if stays else ACTIVE)
 
 
 @every_status
@@ -113,17 +113,17 @@ def test_an_empty_list_scales_to_zero(status: str) -> None:
 
 
 @every_status
-@pytest.mark.parametrize("wanted", ALL)
-def test_only_the_moves_of_launchers_are_legal_from_outside(status: str, wanted: str) -> None:
+@pytest.mark.parametrize("next_status", ALL)
+def test_only_the_moves_of_launchers_are_legal_from_outside(status: str, next_status: str) -> None:
     record = deployment(status, A)
-    if wanted == status:
-        assert statuses.moved(record, wanted, None) == record
-    elif wanted in MOVES_FROM_OUTSIDE.get(status, ()):
-        assert statuses.moved(record, wanted, None) == replace(record, status=wanted)
+    if next_status == status:
+        assert statuses.moved(record, next_status, None) == record
+    elif next_status in MOVES_FROM_OUTSIDE.get(status, ()):
+        assert statuses.moved(record, next_status, None) == replace(record, status=next_status)
     else:
         with pytest.raises(IllegalStatusError) as refused:
-            statuses.moved(record, wanted, None)
-        assert all(name in refused.value.message for name in (status, wanted, *MOVES_FROM_OUTSIDE.get(status, ())))
+            statuses.moved(record, next_status, None)
+        assert all(name in refused.value.message for name in (status, next_status, *MOVES_FROM_OUTSIDE.get(status, ())))
 
 
 def test_the_whole_way_of_a_launcher() -> None:
@@ -184,12 +184,12 @@ def test_new_replicas_activation_and_a_new_hook_restart_the_wake_schedule() -> N
         statuses.with_settings(paused, {"wake_url": "http://v"}),
     ):
         assert (changed.wake_next_ms, changed.wake_pause_ms) == (0, 0)
-    for kept in (
+    for record in (
         statuses.with_settings(paused, {"name": "second", "max_queued": 3}),
         statuses.moved(paused, LOADING_MODEL, None),
         statuses.deactivated(paused),
     ):
-        assert (kept.wake_next_ms, kept.wake_pause_ms) == (9, 8)
+        assert (record.wake_next_ms, record.wake_pause_ms) == (9, 8)
 
 
 @every_status

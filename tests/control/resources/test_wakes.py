@@ -37,8 +37,8 @@ def test_pause_after_answers_doubles_from_ten_seconds_to_sixty() -> None:
 
 
 def test_pause_after_failures_doubles_from_one_second_to_sixty() -> None:
-    wanted = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
-    assert [abs(ms) for ms in pauses(*[False] * 8)] == wanted
+    expected = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert [abs(ms) for ms in pauses(*[False] * 8)] == expected
 
 
 def test_each_kind_of_outcome_begins_its_own_schedule() -> None:

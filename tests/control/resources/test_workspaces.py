@@ -23,14 +23,14 @@ async def kinds_published(store: Store) -> list[str]:
 
 
 async def test_a_workspace_is_created_with_a_key(store: Store) -> None:
-    made = await workspaces.create_workspace(store, "Acme", ["acme", "acme2", "acme"])
-    assert made.keys() == {"workspace_id", "name", "prefixes", "api_key"}
-    assert made["prefixes"] == ["acme", "acme2"]
-    assert prefix_of(made["api_key"])
+    workspace = await workspaces.create_workspace(store, "Acme", ["acme", "acme2", "acme"])
+    assert workspace.keys() == {"workspace_id", "name", "prefixes", "api_key"}
+    assert workspace["prefixes"] == ["acme", "acme2"]
+    assert prefix_of(workspace["api_key"])
     assert await kinds_published(store) == ["key", "workspace"]
-    (shown,) = await workspaces.list_workspaces(store)
-    assert shown == {
-        "workspace_id": made["workspace_id"],
+    (item,) = await workspaces.list_workspaces(store)
+    assert item == {
+        "workspace_id": workspace["workspace_id"],
         "name": "Acme",
         "prefixes": ["acme", "acme2"],
         "tier": "basic",
@@ -65,8 +65,8 @@ async def test_the_longest_asynchronous_body_is_published_and_kept_by_other_chan
 
 async def test_a_further_workspace_key_is_created_and_published(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
-    made = await workspaces.create_workspace_key(store, "Acme", KeyKind.WORKSPACE_INVOKE)
-    assert made["type"] == "WORKSPACE_INVOKE"
+    key = await workspaces.create_workspace_key(store, "Acme", KeyKind.WORKSPACE_INVOKE)
+    assert key["type"] == "WORKSPACE_INVOKE"
     assert await kinds_published(store) == ["key", "key", "workspace"]
 
 

@@ -1,4 +1,4 @@
-"""Who may call the management API (docs/reference/management-api.md#authentication)."""
+"""Checks who may call the management API (docs/reference/management-api.md#authentication)."""
 
 import asyncio
 import gzip

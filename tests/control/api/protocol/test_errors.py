@@ -30,7 +30,7 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
 
 
 _COUNTED = (RateLimitedError, TooManyJobsError, TooManyPricesError, TooManyProjectsError, TooManyWebhooksError)
-"""Their message names a figure."""
+"""Errors whose message names a figure."""
 
 
 def example_of(kind: type[DomainError]) -> DomainError:

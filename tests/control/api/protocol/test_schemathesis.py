@@ -39,7 +39,7 @@ checks.allow_header_conformance.enabled = false
 
 
 class UnlimitedWindows:
-    """Without throttling: the fuzzer would otherwise receive little but 429."""
+    """Admits every request. With throttling the fuzzer would receive little but 429."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
         return 0
@@ -54,7 +54,7 @@ class Served:
     is_sqlite: bool
 
     def phases(self, examples: int) -> str:
-        """In the soak all on SQLite; on PostgreSQL edge cases alone: only unusual values could behave differently."""
+        """Return schemathesis' phases: in the soak all on SQLite, and edge cases alone on PostgreSQL."""
         if examples == QUICK:
             return "examples,fuzzing,stateful"
         return "examples,coverage,fuzzing,stateful" if self.is_sqlite else "coverage"

@@ -52,7 +52,7 @@ async def printed(plane: ControlPlane, points: Sequence[MetricPoint], size: int 
 
 
 async def page(plane: ControlPlane, since_ms: int = 0, **query: str) -> list[Json]:
-    """Its points, in the order of time."""
+    """Return a page's points in the order of time."""
     series = (await plane.get(PATH, params={"since": time_text(since_ms), **query})).ok()["metrics"]
     return sorted((point for metric in series for point in metric["points"]), key=lambda point: point["timestamp"])
 

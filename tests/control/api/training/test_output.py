@@ -1,4 +1,4 @@
-"""What jobs print: taken once, bounded, read as a log and as metrics, on both databases.
+"""Checks that what jobs print is taken once, bounded, and read as a log and as metrics, on both databases.
 
 See docs/reference/training.md#logs-and-metrics.
 """

@@ -119,8 +119,8 @@ def test_a_directory_that_others_may_read_is_closed_and_it_is_told(
     path = left_open(tmp_path / "data")
     link_before = Path("/etc/hostname").stat().st_mode
     made(path)
-    assert {mode_of(found) for found in path.rglob("*") if found.is_dir() and not found.is_symlink()} == {0o700}
-    assert {mode_of(found) for found in path.rglob("*") if found.is_file() and not found.is_symlink()} == {0o600}
+    assert {mode_of(entry) for entry in path.rglob("*") if entry.is_dir() and not entry.is_symlink()} == {0o700}
+    assert {mode_of(entry) for entry in path.rglob("*") if entry.is_file() and not entry.is_symlink()} == {0o600}
     assert mode_of(path) == 0o700
     assert Path("/etc/hostname").stat().st_mode == link_before
     assert f"Others could read {path} and 5 more; closed to all but the owner" in caplog.text

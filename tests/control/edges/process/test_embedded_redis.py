@@ -42,8 +42,8 @@ def program(folder: Path, says: str, name: str = "redis-server") -> str:
     return str(path)
 
 
-def environment(*folders: Path | str, named: str = "") -> dict[str, str]:
-    return {"PATH": os.pathsep.join(map(str, folders)), "TOLLGATE_REDIS_SERVER": named}
+def environment(*folders: Path | str, server_path: str = "") -> dict[str, str]:
+    return {"PATH": os.pathsep.join(map(str, folders)), "TOLLGATE_REDIS_SERVER": server_path}
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_the_newest_is_taken_whatever_the_order_of_path(tmp_path: Path, data: Pa
 def test_the_one_that_is_named_is_taken(tmp_path: Path, data: Path) -> None:
     program(tmp_path / "system", NEW)
     old = program(tmp_path / "venv", OLD)
-    assert choose(data, environment(tmp_path / "system", named=old)).path == old
+    assert choose(data, environment(tmp_path / "system", server_path=old)).path == old
     for wrong in (tmp_path / "nowhere", tmp_path, program(tmp_path / "other", "something else v=1")):
         with pytest.raises(UnusableRedisServerError, match="TOLLGATE_REDIS_SERVER must be the path"):
-            choose(data, environment(tmp_path / "system", named=str(wrong)))
+            choose(data, environment(tmp_path / "system", server_path=str(wrong)))
 
 
 @pytest.mark.usefixtures("no_wheel")
@@ -97,11 +97,11 @@ def test_an_older_one_than_wrote_the_counters_is_refused_with_the_remedy(tmp_pat
     pin(data, choose(data, environment(tmp_path / "system")))
     os.unlink(new)
     old = program(tmp_path / "venv", OLD)
-    for where in (environment(tmp_path / "venv"), environment(named=old)):
+    for where in (environment(tmp_path / "venv"), environment(server_path=old)):
         with pytest.raises(RedisServerTooOldError) as refused:
             choose(data, where)
-        for told in (f"Redis 7.0.15 ({new})", f"Redis 6.2.14 ({old})", "Install Redis 7.0 or later", str(data)):
-            assert told in str(refused.value)
+        for part in (f"Redis 7.0.15 ({new})", f"Redis 6.2.14 ({old})", "Install Redis 7.0 or later", str(data)):
+            assert part in str(refused.value)
     program(tmp_path / "venv", "Redis server v=7.0.1 sha=0")
     assert choose(data, environment(tmp_path / "venv")).version == (7, 0, 1), "patches write the same file"
 
@@ -134,8 +134,8 @@ def test_a_directory_of_before_the_pin_tells_by_its_file(tmp_path: Path, data: P
         choose(data, environment(tmp_path / "venv"))
 
 
-@pytest.mark.parametrize(("last", "kept"), [("appendonly.aof", "appendonly.aof"), ("appendonlydir", "appendonlydir")])
-def test_of_two_files_the_one_written_last_is_kept(data: Path, last: str, kept: str) -> None:
+@pytest.mark.parametrize(("last", "winner"), [("appendonly.aof", "appendonly.aof"), ("appendonlydir", "appendonlydir")])
+def test_of_two_files_the_one_written_last_is_kept(data: Path, last: str, winner: str) -> None:
     (data / "appendonlydir").mkdir()
     (data / "appendonlydir" / "appendonly.aof.1.incr.aof").write_text("x")
     (data / "appendonly.aof").write_text("x")
@@ -144,10 +144,10 @@ def test_of_two_files_the_one_written_last_is_kept(data: Path, last: str, kept: 
         ("appendonlydir", "appendonlydir/appendonly.aof.1.incr.aof"),
     ):
         os.utime(data / path, (0, 2000 if name == last else 1000))
-    said = set_stray_file_aside(data)
-    assert said is not None
-    assert (data / kept).exists()
-    assert [path.name.partition(".set-aside")[0] for path in data.iterdir() if "set-aside" in path.name] != [kept]
+    message = set_stray_file_aside(data)
+    assert message is not None
+    assert (data / winner).exists()
+    assert [path.name.partition(".set-aside")[0] for path in data.iterdir() if "set-aside" in path.name] != [winner]
     assert set_stray_file_aside(data) is None
 
 
@@ -159,8 +159,8 @@ def test_without_any_the_operator_is_told_how_to_get_one(tmp_path: Path, data: P
 
 def real_servers() -> list[RedisServer]:
     """Every server of this machine, the oldest first."""
-    found = [choose(Path("/nonexistent"), environment(named=path)) for path in REDIS_BINARIES]
-    return sorted(found, key=lambda server: server.version)
+    servers = [choose(Path("/nonexistent"), environment(server_path=path)) for path in REDIS_BINARIES]
+    return sorted(servers, key=lambda server: server.version)
 
 
 @pytest.fixture(params=["path", "wheel"])
@@ -198,12 +198,12 @@ async def test_counts_survive_the_way_to_a_newer_redis_and_the_way_back_is_refus
     if old.version[:2] == new.version[:2]:
         pytest.skip("one version of Redis only on this machine")
     directory = DataDirectory(data)
-    async with serving(directory, choose(data, environment(named=old.path))) as client:
+    async with serving(directory, choose(data, environment(server_path=old.path))) as client:
         await client.incrby("used", 135)
-    async with serving(directory, choose(data, environment(named=new.path))) as client:
+    async with serving(directory, choose(data, environment(server_path=new.path))) as client:
         assert await client.incrby("used", 15) == 150
     with pytest.raises(RedisServerTooOldError):
-        choose(data, environment(named=old.path))
+        choose(data, environment(server_path=old.path))
     again = choose(data, environment(Path(old.path).parent, Path(new.path).parent))
     async with serving(directory, again) as client:
         assert await client.get("used") == "150"

@@ -57,13 +57,13 @@ async def partitions(store: Store) -> dict[str, Partition]:
 
 async def listed(store: Store, window: Window, limit: int = 7) -> list[EventPosition]:
     """The positions of all events of the window, page by page."""
-    found: list[EventPosition] = []
+    positions: list[EventPosition] = []
     while True:
         async with store.read() as conn:
-            page = await rows.page_of_events(conn, window, found[-1] if found else None, limit)
-        found += [(row.timestamp_ms, row.idempotency_key) for row in page]
+            page = await rows.page_of_events(conn, window, positions[-1] if positions else None, limit)
+        positions += [(row.timestamp_ms, row.idempotency_key) for row in page]
         if len(page) < limit:
-            return found
+            return positions
 
 
 async def where(store: Store) -> dict[str, str]:
@@ -88,25 +88,25 @@ def test_a_window_needs_the_partitions_that_may_have_its_times_and_no_others() -
     assert part_of([rest, *days], 5 * DAY_MS, 6 * DAY_MS) == Part(
         5 * DAY_MS, 6 * DAY_MS, [Span(days[4].first_key, first_key_of(6 * DAY_MS))]
     )
-    found = part_of([rest._replace(earliest_ms=0, until_ms=FAR_MS), *days[:2], late, *days[3:]], 8 * DAY_MS, FAR_MS)
-    assert found is not None
-    assert found.rest
-    assert found.spans == [Span(late.first_key, days[3].first_key), Span(days[7].first_key, first_key_of(10 * DAY_MS))]
+    part = part_of([rest._replace(earliest_ms=0, until_ms=FAR_MS), *days[:2], late, *days[3:]], 8 * DAY_MS, FAR_MS)
+    assert part is not None
+    assert part.rest
+    assert part.spans == [Span(late.first_key, days[3].first_key), Span(days[7].first_key, first_key_of(10 * DAY_MS))]
     assert part_of([rest, *days], 30 * DAY_MS, FAR_MS) is None
     assert part_of(days[:1], days[0].until_ms - 1, FAR_MS) is not None
     assert part_of(days[:1], days[0].until_ms, FAR_MS) is None
     assert part_of(days[1:2], 0, days[1].earliest_ms) is None
     strays = [one._replace(until_ms=FAR_MS) for one in days[::2]]
-    found = part_of([rest, *strays], 20 * DAY_MS, FAR_MS)
-    assert found is not None
-    assert [span.first_key for span in found.spans] == [days[0].first_key, days[6].first_key, days[8].first_key]
-    assert found.spans[0].beyond_key == days[5].first_key
+    part = part_of([rest, *strays], 20 * DAY_MS, FAR_MS)
+    assert part is not None
+    assert [span.first_key for span in part.spans] == [days[0].first_key, days[6].first_key, days[8].first_key]
+    assert part.spans[0].beyond_key == days[5].first_key
 
 
 def test_a_page_reads_a_day_then_twice_as_many_each_time() -> None:
     days = [partition_of(n * DAY_MS) for n in range(20)]
-    found = list(parts_of(days, DAY_MS // 2, 40 * DAY_MS))
-    assert [(one.start_ms / DAY_MS, one.end_ms / DAY_MS) for one in found] == [
+    parts = list(parts_of(days, DAY_MS // 2, 40 * DAY_MS))
+    assert [(one.start_ms / DAY_MS, one.end_ms / DAY_MS) for one in parts] == [
         *((0.5, 1), (1, 3), (3, 7), (7, 15), (15, 40))
     ]
     assert list(parts_of([], 3, 9)) == [Part(3, 9)]
@@ -118,7 +118,7 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
     await add_days(server_store)
     now_ms = await clock_ms(server_store)
     ingest, _ = ingest_and_reader(server_store, LONG_S)
-    told: dict[str, BillingEvent] = {}
+    by_key: dict[str, BillingEvent] = {}
     for number in range(600):
         ms = now_ms + int(chance.uniform(-4, DAYS_AHEAD + 3) * DAY_MS)
         lasting_ms = chance.choice([1000, 1000, 72_000_000, -5000, 9 * DAY_MS, 40 * DAY_MS, -3 * DAY_MS])
@@ -126,47 +126,47 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
         if chance.random() < 0.1:
             more["idempotency_key"] = chance.choice(["!", "key-", "zzz", "01k"]) + str(number)
         one = event_at(ms, number, lasting_ms, **more)
-        told[one.idempotency_key] = one
+        by_key[one.idempotency_key] = one
     for _ in range(12):
-        batch = chance.sample(sorted(told), 100)
-        await ingest.take([told[key] for key in batch])
+        batch = chance.sample(sorted(by_key), 100)
+        await ingest.take([by_key[key] for key in batch])
         other = [event(0, now_ms, idempotency_key=key) for key in batch]
         assert await ingest.take(other) == 0
-    await ingest.take(list(told.values()))
+    await ingest.take(list(by_key.values()))
     homes = await where(server_store)
-    assert homes.keys() == told.keys()
+    assert homes.keys() == by_key.keys()
     assert len(set(homes.values())) > DAYS_AHEAD
     for _ in range(15):
         start_ms, end_ms = sorted(now_ms + int(chance.uniform(-10, 50) * DAY_MS) for _ in range(2))
         entities = tuple(chance.sample(["customer-0", "customer-1", "customer-2", "nobody"], chance.randrange(3)))
         keys = ("tg_1",) * chance.randrange(2)
-        wanted = sorted(
+        expected = sorted(
             (one.ended_at_ms, one.idempotency_key)
-            for one in told.values()
+            for one in by_key.values()
             if start_ms <= one.ended_at_ms < end_ms
             and (not entities or one.external_entity_id in entities)
             and (not keys or one.api_key_prefix in keys)
         )
         window = Window("ws_1", start_ms, end_ms, keys, entities)
-        assert await listed(server_store, window, chance.choice([7, 50])) == wanted
-        await assert_sums(server_store, told.values(), replace(window, api_keys=(), external_entity_ids=()))
+        assert await listed(server_store, window, chance.choice([7, 50])) == expected
+        await assert_sums(server_store, by_key.values(), replace(window, api_keys=(), external_entity_ids=()))
 
 
-async def assert_sums(store: Store, told: Iterable[BillingEvent], window: Window) -> None:
+async def assert_sums(store: Store, ingested: Iterable[BillingEvent], window: Window) -> None:
     """Usage reports look into the same partitions as pages."""
-    wanted = Counter(one.external_entity_id for one in told if window.start_ms <= one.ended_at_ms < window.end_ms)
+    expected = Counter(one.external_entity_id for one in ingested if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
         sums = EventSums(conn, window)
         whole = await sums.totals(by_key=False)
         each = await sums.of_entities(Entities("", None), by_key=True)
     in_all = [figures[0] for day in whole for of_day in day.slices() for figures in of_day.figures]
-    assert sum(in_all) == sum(wanted.values())
+    assert sum(in_all) == sum(expected.values())
     calls = Counter[str]()
     for day in each:
         for of_day in day.slices():
             for entity, figures in zip(of_day.entities, of_day.figures, strict=True):
                 calls[entity] += figures[0]
-    assert calls == wanted
+    assert calls == expected
 
 
 async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> None:
@@ -179,8 +179,8 @@ async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> N
         part = next(parts_of(await partitions_of(conn), today_ms + DAY_MS + 10, FAR_MS))
         (query,) = await rows.queries_of(conn, Window("ws_1", today_ms, FAR_MS), part, None, 10)
         plan = "\n".join((await conn.execute(text(f"EXPLAIN {query.sql}"), query.values)).scalars())
-    wanted = {partition_of(today_ms + day * DAY_MS).name for day in (0, 1)}
-    assert {name for name in await partitions(server_store) if f" on {name} " in plan} == wanted
+    names = {partition_of(today_ms + day * DAY_MS).name for day in (0, 1)}
+    assert {name for name in await partitions(server_store) if f" on {name} " in plan} == names
 
 
 async def test_several_controls_add_the_same_days_once_and_take_in_what_came_before(server_store: Store) -> None:
@@ -196,9 +196,9 @@ async def test_several_controls_add_the_same_days_once_and_take_in_what_came_bef
     for one in batch:
         assert homes[one.idempotency_key] == partition_of((one.ended_at_ms - 1000) // DAY_MS * DAY_MS).name
     assert await ingest.take(batch) == 0
-    found = await partitions(server_store)
-    assert len(found) == DAYS_AHEAD + 3  # yesterday, today, the days ahead, and the rest
-    assert found[REST].earliest_ms > found[REST].until_ms
+    by_name = await partitions(server_store)
+    assert len(by_name) == DAYS_AHEAD + 3  # yesterday, today, the days ahead, and the rest
+    assert by_name[REST].earliest_ms > by_name[REST].until_ms
     await other.close()
 
 
@@ -208,15 +208,15 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
     today_ms = now_ms // DAY_MS * DAY_MS
     ingest, _ = ingest_and_reader(server_store, LONG_S)
     late = event_at(today_ms, 1, 8 * DAY_MS)
-    kept = [late, event_at(today_ms + 5 * DAY_MS, 2)]
-    await ingest.take([event_at(today_ms - 1000 + n, n) for n in range(2000)] + kept)
+    late_events = [late, event_at(today_ms + 5 * DAY_MS, 2)]
+    await ingest.take([event_at(today_ms - 1000 + n, n) for n in range(2000)] + late_events)
     before_ms = today_ms + 5 * DAY_MS
     assert await drop_days(server_store, before_ms) == DAYS_AHEAD - 3  # yesterday, days 1 to 3; day 0 has a late event
     assert await drop_days(server_store, before_ms) == 0
     async with server_store.write() as tx:
         assert await rows.delete_events_before(tx, "ws_1", before_ms, 5000) == 1000
     assert await listed(server_store, Window("ws_1", 0, FAR_MS)) == sorted(
-        (one.ended_at_ms, one.idempotency_key) for one in kept
+        (one.ended_at_ms, one.idempotency_key) for one in late_events
     )
     again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
     assert await ingest.take([again]) == 1
@@ -233,8 +233,8 @@ async def test_a_day_is_dropped_only_after_its_events_are_added_to_the_hourly_su
         await add_events(tx, Window("ws_1", today_ms - 5 * DAY_MS, today_ms - 3 * DAY_MS))
     days = RetentionDays(events=1, sums=400, audit=400)
     await delete_old_records(server_store, days)
-    left = {time_of(key) // DAY_MS for key in await where(server_store)}
-    assert left == {(today_ms - day * DAY_MS) // DAY_MS for day in (3, 2)}
+    remaining_days = {time_of(key) // DAY_MS for key in await where(server_store)}
+    assert remaining_days == {(today_ms - day * DAY_MS) // DAY_MS for day in (3, 2)}
     async with server_store.write() as tx:
         await add_events(tx, Window("ws_1", today_ms - 3 * DAY_MS, today_ms))
     await delete_old_records(server_store, days)
@@ -263,7 +263,7 @@ async def _wait_for_a_waiter(store: Store, tx: WriteTx, rows: object, receivers:
 
 
 async def _is_locked(store: Store, granted: bool) -> bool:
-    """Whether anybody has a lock that lets it write events, or waits for one that keeps all others out."""
+    """Return whether a connection may write events (`granted`) or waits for a lock that excludes all others."""
     mode = "RowExclusiveLock" if granted else "AccessExclusiveLock"
     query = "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation WHERE relname = 'events'"
     bound = text(f"{query} AND granted = :granted AND mode = :mode")
@@ -284,7 +284,7 @@ async def test_a_long_transaction_defers_the_upkeep_and_is_not_disturbed(
 
 
 async def test_a_table_of_the_version_before_becomes_the_first_partition(server_store: Store) -> None:
-    """Its events keep their places, whatever keys and times they have; new days begin where its keys end."""
+    """The events keep their places, whatever keys and times they have; new days begin where their keys end."""
     now_ms = await clock_ms(server_store)
     await migrate_down(server_store.engine, "0008")
     odd = [event(n, now_ms + n * DAY_MS, idempotency_key=f"plain-{n}") for n in range(3)]
@@ -297,10 +297,11 @@ async def test_a_table_of_the_version_before_becomes_the_first_partition(server_
         assert await listed_plainly(server_store) == before
     await migrate(server_store.engine)
     await add_days(server_store)
-    found = await partitions(server_store)
-    first = found["events_before"]
+    by_name = await partitions(server_store)
+    first = by_name["events_before"]
     assert (
-        min(name for name in found if name.startswith("events_2")) == partition_of(time_of(str(first.beyond_key))).name
+        min(name for name in by_name if name.startswith("events_2"))
+        == partition_of(time_of(str(first.beyond_key))).name
     )
     assert set((await where(server_store)).values()) == {"events_before", REST}
 

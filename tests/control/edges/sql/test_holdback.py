@@ -43,8 +43,8 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
 
     ingest, statements = ingest_and_reader(store, HOLDBACK_S, clock=clock, outbox=dawdle)
     numbers = iter(range(1_000_000))
-    taken: set[str] = set()
-    seen: list[str] = []
+    keys_taken: set[str] = set()
+    keys_seen: list[str] = []
     shipped = asyncio.Event()
     """Set when the last shipper is through: each of them goes on beyond its time until its batch is in."""
     deadline = asyncio.get_running_loop().time() + SECONDS
@@ -64,7 +64,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
                     continue
                 if chance.random() < 0.8:
                     break
-            taken.update(one.idempotency_key for one in batch)
+            keys_taken.update(one.idempotency_key for one in batch)
             await asyncio.sleep(chance.uniform(0, 0.05))
 
     async def dying_shipper() -> None:
@@ -82,16 +82,16 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
                     break
                 except (IngestTooSlowError, DatabaseUnavailableError):
                     continue
-            taken.update(one.idempotency_key for one in batch)
+            keys_taken.update(one.idempotency_key for one in batch)
 
     async def reader() -> None:
         start_ms = await clock_ms(store) - 60_000
-        while not shipped.is_set() or taken - set(seen):
+        while not shipped.is_set() or keys_taken - set(keys_seen):
             try:
                 window, keys = await all_pages(statements, Window("ws_1", start_ms, FAR_MS), 4)
             except DatabaseUnavailableError:  # SQLite has one writer at a time; a client asks for the window again
                 continue
-            seen.extend(keys)
+            keys_seen.extend(keys)
             start_ms = window.end_ms
             await asyncio.sleep(chance.uniform(0, 0.03))
 
@@ -107,9 +107,9 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
 
     async with asyncio.timeout(60):
         await asyncio.gather(shippers(), reader(), unruly_clock())
-    assert len(taken) > 50
-    assert len(seen) == len(set(seen))
-    assert set(seen) == taken
+    assert len(keys_taken) > 50
+    assert len(keys_seen) == len(set(keys_seen))
+    assert set(keys_seen) == keys_taken
 
 
 async def query_of(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> EventQuery:
@@ -129,7 +129,7 @@ ASKED = {
 
 
 async def names_of_parts(conn: Connection, index: str) -> Sequence[str]:
-    """What the partitions' parts of an index are called."""
+    """Return the names of the index's parts, one for each partition; none in SQLite."""
     if conn.dialect.name == "sqlite":
         return ()
     query = (
@@ -141,7 +141,7 @@ async def names_of_parts(conn: Connection, index: str) -> Sequence[str]:
 @pytest.mark.parametrize("after", [None, (5, event_key(1))])
 @pytest.mark.parametrize("name", ASKED)
 async def test_each_page_is_a_range_of_an_index(store: Store, name: str, after: tuple[int, str] | None) -> None:
-    """Nothing is sorted but the merged ranges' first rows, and no row outside the ranges is looked at."""
+    """The database sorts only the first rows of the merged ranges, and reads no row outside them."""
     window, index = ASKED[name]
     await ingest_and_reader(store)[0].take([event(n) for n in range(3)])
     async with store.read() as conn:
@@ -177,7 +177,7 @@ LIMIT = 10
 
 
 async def test_what_a_page_costs_does_not_grow_with_the_table(store: Store) -> None:
-    """What the database counts for a page in the middle, without hints: blocks in PostgreSQL, steps in SQLite."""
+    """The cost is what the database counts for a page in the middle: blocks in PostgreSQL, steps in SQLite."""
     costs = {}
     for first, beyond in ((0, ROWS), (ROWS, 10 * ROWS)):
         await fill_events(store, "ws_1", first, beyond)
@@ -192,7 +192,7 @@ async def test_what_a_page_costs_does_not_grow_with_the_table(store: Store) -> N
 
 
 async def test_a_page_of_a_hundred_entities_costs_a_walk_down_the_index_for_each(store: Store) -> None:
-    """And no more: a page of ten events reads ten events' rows, not ten of each entity."""
+    """A page of ten events reads ten events' rows, not ten of each entity."""
     await fill_events(store, "ws_1", 0, ROWS)
     of_one = Window("ws_1", 0, FAR_MS, (), ("nobody",))
     costs = []

@@ -52,8 +52,8 @@ async def filled(store: Store, workspace_id: str, entities: int) -> Window:
     async with store.write() as tx:
         statement = _FILL.format(entities=_NUMBERS.format(entities - 1))
         await tx.conn.execute(text(statement), {"workspace": workspace_id, "first": first_ms})
-        given = {"workspace": workspace_id, "first": first_ms, "until": window.end_ms}
-        await tx.conn.execute(text(_PROGRESS), given)
+        parameters = {"workspace": workspace_id, "first": first_ms, "until": window.end_ms}
+        await tx.conn.execute(text(_PROGRESS), parameters)
         await tx.conn.execute(text("ANALYZE"))
     return window
 
@@ -78,17 +78,17 @@ def query(window: Window, name: str) -> ReportQuery:
 @asynccontextmanager
 async def steps_of(store: Store) -> AsyncIterator[list[int]]:
     """Counts the steps of SQLite's virtual machine, in tens, on all connections of the store from now on."""
-    taken = [0]
+    steps = [0]
 
     def count() -> None:
-        taken[0] += 10
+        steps[0] += 10
 
     def watch(connection: Any, _record: object) -> None:
         connection.run_async(lambda driver: driver.set_progress_handler(count, 10))
 
     await store.close()  # its connections, which are not watched
     event.listen(store.engine.sync_engine, "connect", watch)
-    yield taken
+    yield steps
     event.remove(store.engine.sync_engine, "connect", watch)
 
 
@@ -98,34 +98,34 @@ async def test_work_of_a_page_does_not_grow_with_other_entities(sqlite_plane: Co
     few = await filled(store, WORKSPACE, FEW)
     many = await filled(store, OTHER, MANY)
     reports = reports_of(store)
-    async with steps_of(store) as taken:
+    async with steps_of(store) as steps:
         await reports.first_page(query(few, name), PageRoom(LIMIT))
-        first = taken[0]
+        first = steps[0]
         await reports.first_page(query(many, name), PageRoom(LIMIT))
     assert first > 100
-    assert taken[0] - first < 1.2 * first
+    assert steps[0] - first < 1.2 * first
 
 
 @contextmanager
 def statements_of(store: Store) -> Iterator[list[str]]:
-    seen: list[str] = []
+    statements: list[str] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        seen.append(statement)
+        statements.append(statement)
 
     event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    yield seen
+    yield statements
     event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("by", Grouping)
 async def test_whole_hours_with_sums_need_no_event(store: Store, by: Grouping) -> None:
     window = await filled(store, WORKSPACE, FEW)
-    with statements_of(store) as seen:
+    with statements_of(store) as statements:
         page = await reports_of(store).first_page(ReportQuery(window, by), PageRoom(1000))
     assert sum(group.usage.calls for group in page.groups) == FEW * DAYS
     assert sum(group.usage.input for group in page.groups) == 10 * FEW * DAYS
-    assert not [statement for statement in seen if "idempotency_key" in statement or "FROM events" in statement]
+    assert not [statement for statement in statements if "idempotency_key" in statement or "FROM events" in statement]
 
 
 SLUGS = 50
@@ -142,10 +142,10 @@ async def filled_wide(plane: ControlPlane) -> Window:
     first_ms = (await clock_ms(store) // DAY_MS - DAYS) * DAY_MS
     amounts = [Decimal(amount) for amount in ("3", "0.3", "15", "0")]
     async with store.write() as tx:
-        given = {"workspace": plane.workspace_id, "first": first_ms}
-        await tx.conn.execute(text(_FILL_WIDE), given)
+        parameters = {"workspace": plane.workspace_id, "first": first_ms}
+        await tx.conn.execute(text(_FILL_WIDE), parameters)
         until_ms = first_ms + DAYS * DAY_MS
-        await tx.conn.execute(text(_PROGRESS), {**given, "until": until_ms})
+        await tx.conn.execute(text(_PROGRESS), {**parameters, "until": until_ms})
         for slug, day in product(range(SLUGS), range(DAYS)):
             price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts)
             await put_price(tx, plane.workspace_id, price)
@@ -155,15 +155,15 @@ async def filled_wide(plane: ControlPlane) -> Window:
 @contextmanager
 def python_calls() -> Iterator[list[int]]:
     """Counts the calls of Python functions on this thread, and on those that begin meanwhile."""
-    made = [0]
+    calls = [0]
 
     def count(_frame: Any, kind: str, _arg: object) -> None:
-        made[0] += kind == "call"
+        calls[0] += kind == "call"
 
     threading.setprofile(count)
     sys.setprofile(count)
     try:
-        yield made
+        yield calls
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -177,7 +177,7 @@ async def test_a_line_for_each_sum_takes_one_call_to_price_and_no_statement_of_i
     window = await filled_wide(plane)
     reports = reports_of(plane.store)
     await reports.first_page(ReportQuery(window, by), PageRoom(1000))
-    with statements_of(plane.store) as seen, python_calls() as made:
+    with statements_of(plane.store) as statements, python_calls() as calls:
         page = await reports.first_page(ReportQuery(window, by), PageRoom(1000))
         costs = [group.cost for group in page.groups]
     lines = sum(len(group.sums) for group in page.groups)
@@ -185,14 +185,14 @@ async def test_a_line_for_each_sum_takes_one_call_to_price_and_no_statement_of_i
     prices = SLUGS * DAYS
     assert lines == (sums if by in (Grouping.ENTITY, Grouping.KEY) else prices)
     assert all(costs)
-    assert len(seen) < 40
-    assert made[0] < lines + sums // 10 + 20 * prices + 10_000
+    assert len(statements) < 40
+    assert calls[0] < lines + sums // 10 + 20 * prices + 10_000
 
 
 async def test_a_page_of_many_lines_leaves_the_database_in_a_row_for_each_day(plane: ControlPlane) -> None:
     window = await filled_wide(plane)
     async with plane.store.read() as conn:
         (source,) = await sources_of(conn, window)
-        found = await source.of_entities(Entities("", None), by_key=True)
-    assert len(found) == DAYS
-    assert sum([len(sums.figures) for day in found for sums in day.slices()]) == WIDE * SLUGS * DAYS
+        days = await source.of_entities(Entities("", None), by_key=True)
+    assert len(days) == DAYS
+    assert sum([len(sums.figures) for day in days for sums in day.slices()]) == WIDE * SLUGS * DAYS

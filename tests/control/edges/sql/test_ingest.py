@@ -36,18 +36,18 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
     await add_webhook(store, "ws_1")
     ingest, _ = ingest_and_reader(store)
     now_ms = await clock_ms(store)
-    told = event(
+    original = event(
         1,
         now_ms,
         tokens=Tokens(input=2**53, output=7, cached_input=5),
         request_metadata={"trace": "é\"'\\", "n": [1, None, {"x": "\0"}]},
     )
-    assert await ingest.take([told]) == 1
+    assert await ingest.take([original]) == 1
     (row,) = (await rows_of(store)).values()
     assert (row.workspace_id, row.group_id, row.external_entity_id) == ("ws_1", "grp_1", "customer-1")
     assert (row.input_tokens, row.output_tokens, row.cached_input_tokens, row.status) == (2**53, 7, 5, 200)
     assert row.timestamp_ms == now_ms
-    assert orjson.loads(row.request_metadata) == told.request_metadata
+    assert orjson.loads(row.request_metadata) == original.request_metadata
 
 
 async def test_metadata_that_no_webhook_is_sent_is_not_stored(store: Store) -> None:
@@ -122,11 +122,11 @@ async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) ->
 
 
 async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(store: Store) -> None:
-    told: list[list[str]] = []
+    batches: list[list[str]] = []
 
     async def outbox(tx: WriteTx, rows: Any, receivers: object) -> None:
-        told.append(sorted(row.idempotency_key for row in rows))
-        if len(told) == 2:
+        batches.append(sorted(row.idempotency_key for row in rows))
+        if len(batches) == 2:
             raise ZeroDivisionError
 
     ingest, _ = ingest_and_reader(store, outbox=outbox)
@@ -135,7 +135,7 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
         await ingest.take([event(2), event(3)])
     await ingest.take([event(1), event(2)])
     await ingest.take([event(2), event(3)])
-    assert told == [[event_key(1), event_key(2)], [event_key(3)], [event_key(3)]]
+    assert batches == [[event_key(1), event_key(2)], [event_key(3)], [event_key(3)]]
 
 
 async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: Store) -> None:
@@ -151,13 +151,13 @@ async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: 
 
 async def test_last_used_at_follows_the_events(plane: ControlPlane) -> None:
     group = await plane.group("customer-1")
-    made = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
+    key = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
     listed = (await plane.get(f"/v1/gateway/groups/{group['id']}/api_keys")).ok()["items"]
     assert listed[0]["last_used_at"] is None
     now_ms = await clock_ms(plane.store)
-    await ingest_and_reader(plane.store)[0].take([event(1, now_ms, api_key_prefix=made["prefix"])])
+    await ingest_and_reader(plane.store)[0].take([event(1, now_ms, api_key_prefix=key["prefix"])])
     async with plane.store.read() as conn:
-        query = select(api_keys.c.last_used_at_ms).where(api_keys.c.prefix == made["prefix"])
+        query = select(api_keys.c.last_used_at_ms).where(api_keys.c.prefix == key["prefix"])
         assert (await conn.execute(query)).scalar_one() == now_ms
 
 
@@ -169,7 +169,7 @@ async def post(plane: ControlPlane, body: object, token: str = TOKEN) -> tuple[i
 
 
 async def test_a_batch_behind_an_event_that_is_not_here_is_refused_whole(plane: ControlPlane) -> None:
-    """After a restore: else the batch itself would be taken for the proof that nothing is missing."""
+    """Otherwise, after a restore, the batch itself would count as proof that no event is missing."""
     first, second, third = (event(number).to_wire() for number in range(3))
     assert await post(plane, {"events": [first]}) == (200, {"accepted": 1})
     assert await post(plane, {"after": event_key(0), "events": [second]}) == (200, {"accepted": 1})
@@ -203,8 +203,8 @@ async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane
     exact = '{"id":340282366920938463463374607431768211456,"deep":[{"x":0.1234567890123456789,"e":1e-400}]}'
     wires = [orjson.dumps(event(n, workspace_id=plane.workspace_id).to_wire()).decode() for n in range(2)]
     exact_one = wires[1].replace('"request_metadata":null', f'"request_metadata": {exact}')
-    status, said = await post(plane, f'{{"events":[{wires[0]},{exact_one}]}}'.encode())
-    assert (status, said) == (200, {"accepted": 2})
+    status, body = await post(plane, f'{{"events":[{wires[0]},{exact_one}]}}'.encode())
+    assert (status, body) == (200, {"accepted": 2})
     rows = await rows_of(plane.store)
     assert [rows[event_key(n)].request_metadata for n in range(2)] == [None, exact]
 

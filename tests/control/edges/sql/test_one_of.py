@@ -24,19 +24,19 @@ from tests.control.billing import FAR_MS, event, event_key, ingest_and_reader
 
 COUNTS = (1, 2, 3, 5, 8, 13, 21, 34, 70)
 LATER_COUNTS = (4, 6, 7, 9, 30, 33, 40, 69)
-"""Between the others: nothing about them is new but their number."""
+"""Numbers between those of `COUNTS`: nothing else about these statements is new."""
 
 
 @contextmanager
 def statements_of(store: Store) -> Iterator[set[str]]:
     """The text of each statement meanwhile."""
-    seen: set[str] = set()
+    statements: set[str] = set()
 
     def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        seen.add(statement)
+        statements.add(statement)
 
     happening.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    yield seen
+    yield statements
     happening.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
@@ -89,8 +89,8 @@ WORK = {
 
 @pytest.mark.parametrize("name", WORK)
 async def test_another_number_is_not_another_statement(store: Store, name: str) -> None:
-    told = [event(n, external_entity_id=f"customer-{n}", api_key_prefix=f"tg_key{n:08}") for n in range(100)]
-    await ingest_and_reader(store)[0].take(told)
+    new_events = [event(n, external_entity_id=f"customer-{n}", api_key_prefix=f"tg_key{n:08}") for n in range(100)]
+    await ingest_and_reader(store)[0].take(new_events)
     with statements_of(store) as first:
         for count in COUNTS:
             await WORK[name](store, count)

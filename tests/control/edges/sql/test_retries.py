@@ -1,4 +1,4 @@
-"""Which failed transactions are tried again."""
+"""Checks which failed transactions are tried again."""
 
 import sqlite3
 

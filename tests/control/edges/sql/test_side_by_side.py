@@ -25,32 +25,32 @@ async def test_controls_ingest_overlapping_batches_side_by_side(migrated_postgre
     url = await migrated_postgres.create_database("beside", template="migrated")
     stores = [Store.at(url) for _ in range(CONTROLS + 1)]
     now_ms = await clock_ms(stores[0])
-    told = []
+    events = []
     for number in range(1500):
         key_ms = now_ms + int(chance.uniform(-5, 12) * DAY_MS)
         key = f"{first_key_of(key_ms)}{number:016d}" if chance.random() < 0.95 else f"plain-{number}"
-        told.append(event(number, now_ms, idempotency_key=key))
-    taken: list[int] = []
+        events.append(event(number, now_ms, idempotency_key=key))
+    counts: list[int] = []
 
     async def control(store: Store, order: random.Random) -> None:
         ingest, _ = ingest_and_reader(store, HOLDBACK_S)
-        batches = [order.sample(told, 150) for _ in range(12)]
-        for batch in [*batches, *(told[start : start + 150] for start in range(0, len(told), 150))]:
-            taken.append(await ingest.take(batch))
+        batches = [order.sample(events, 150) for _ in range(12)]
+        for batch in [*batches, *(events[start : start + 150] for start in range(0, len(events), 150))]:
+            counts.append(await ingest.take(batch))
 
     async def upkeep() -> None:
         for store in stores[:CONTROLS]:
             await add_days(store)
             await drop_days(store, now_ms - DAY_MS)
 
-    seen: list[str] = []
+    listed_keys: list[str] = []
 
     async def reader() -> None:
         _, statements = ingest_and_reader(stores[-1], HOLDBACK_S)
         start_ms = now_ms - 60_000
-        while len(seen) < len(told):
+        while len(listed_keys) < len(events):
             window, keys = await all_pages(statements, Window("ws_1", start_ms, FAR_MS), 100)
-            seen.extend(keys)
+            listed_keys.extend(keys)
             start_ms = window.end_ms
             await asyncio.sleep(0.05)
 
@@ -58,11 +58,11 @@ async def test_controls_ingest_overlapping_batches_side_by_side(migrated_postgre
         await asyncio.gather(
             *(control(store, random.Random(n)) for n, store in enumerate(stores[:CONTROLS])), upkeep(), reader()
         )
-    assert sum(taken) == len(told)
-    assert sorted(seen) == sorted(one.idempotency_key for one in told)
+    assert sum(counts) == len(events)
+    assert sorted(listed_keys) == sorted(one.idempotency_key for one in events)
     async with stores[0].read() as conn:
         query = "SELECT deadlocks, (SELECT count(*) FROM events) FROM pg_stat_database WHERE datname = 'beside'"
-        assert (await conn.execute(text(query))).one() == (0, len(told))
+        assert (await conn.execute(text(query))).one() == (0, len(events))
     for store in stores:
         await store.close()
     await migrated_postgres.drop_database("beside")
@@ -75,15 +75,15 @@ async def test_ingest_goes_on_while_the_table_becomes_a_partition(migrated_postg
     await migrate_down(stores[0].engine, "0008")
     now_ms = await clock_ms(stores[0])
     numbers = itertools.count()
-    taken = list[int]()
-    done = asyncio.Event()
+    counts = list[int]()
+    finish = asyncio.Event()
 
     async def control(store: Store) -> None:
         ingest, _ = ingest_and_reader(store, HOLDBACK_S)
-        while not done.is_set() or len(taken) < 20:
+        while not finish.is_set() or len(counts) < 20:
             mine = [next(numbers) for _ in range(20)]
             batch = [event(n, now_ms, idempotency_key=f"{first_key_of(now_ms)}{n:016d}") for n in mine]
-            taken.append(await ingest.take(batch))
+            counts.append(await ingest.take(batch))
             assert await ingest.take(batch) == 0
 
     async def migrating() -> None:
@@ -91,13 +91,13 @@ async def test_ingest_goes_on_while_the_table_becomes_a_partition(migrated_postg
         await migrate(stores[0].engine)
         await add_days(stores[0])
         await asyncio.sleep(0.2)
-        done.set()
+        finish.set()
 
     async with asyncio.timeout(100):
         await asyncio.gather(*(control(store) for store in stores[1:]), migrating())
     async with stores[0].read() as conn:
         query = "SELECT count(*), count(DISTINCT idempotency_key) FROM events"
-        assert (await conn.execute(text(query))).one() == (sum(taken), sum(taken))
+        assert (await conn.execute(text(query))).one() == (sum(counts), sum(counts))
     for store in stores:
         await store.close()
     await migrated_postgres.drop_database("moving")

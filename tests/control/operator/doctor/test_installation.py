@@ -1,4 +1,4 @@
-"""What the doctor makes of directories and URLs that it cannot use."""
+"""Checks what the doctor finds in directories and URLs that it cannot use."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ async def test_unreadable_directory_is_the_only_finding(tmp_path: Path) -> None:
 
 async def test_control_url_with_a_password_is_neither_asked_nor_shown(tmp_path: Path) -> None:
     for url in ("http://u:hunter2@127.0.0.1:1", "http://:hunter2@127.0.0.1:1", "127.0.0.1:1"):
-        given = {"TOLLGATE_CONTROL_URL": url}
-        assert await process_findings(Installation(given, DataDirectory(tmp_path), None, None)) == []
+        environ = {"TOLLGATE_CONTROL_URL": url}
+        assert await process_findings(Installation(environ, DataDirectory(tmp_path), None, None)) == []
 
 
 def test_file_in_the_place_of_a_directory_cannot_be_written(tmp_path: Path) -> None:
@@ -32,6 +32,8 @@ def test_file_in_the_place_of_a_directory_cannot_be_written(tmp_path: Path) -> N
 
 
 async def test_memory_of_journals_is_looked_at_unless_it_is_off(tmp_path: Path) -> None:
-    for given, count in ((str(tmp_path), 1), (str(tmp_path / "none"), 1), ("off", 0)):
-        found = await examine(Installation({"TOLLGATE_JOURNAL_MEMORY_DIR": given}, DataDirectory(tmp_path), None, None))
-        assert sum(given in finding.text for finding in found if "journals in memory" in finding.text) == count
+    for folder, count in ((str(tmp_path), 1), (str(tmp_path / "none"), 1), ("off", 0)):
+        findings = await examine(
+            Installation({"TOLLGATE_JOURNAL_MEMORY_DIR": folder}, DataDirectory(tmp_path), None, None)
+        )
+        assert sum(folder in finding.text for finding in findings if "journals in memory" in finding.text) == count

@@ -1,4 +1,4 @@
-"""What the doctor says of what it saw."""
+"""Checks the findings that the doctor draws from what it saw."""
 
 import json
 from pathlib import Path
@@ -78,12 +78,12 @@ def test_queue_whose_redis_refuses_info_or_wait_is_a_fault() -> None:
         RedisLook("", {"role": "master"}, 0.0, "three", may_wait=False),
         RedisLook("away", {}, 0.0, "four"),
     ]
-    found = list(queue_findings(looks, "TOLLGATE_ASYNC_REDIS_URL"))
-    assert [(one.level, one.text.partition(":")[0], "WAIT" in one.text) for one in found] == [
+    findings = list(queue_findings(looks, "TOLLGATE_ASYNC_REDIS_URL"))
+    assert [(one.level, one.text.partition(":")[0], "WAIT" in one.text) for one in findings] == [
         (Level.FAULT, "two", False),
         (Level.FAULT, "three", True),
     ]
-    assert all("+info +wait" in one.remedy and "TOLLGATE_ASYNC_REDIS_URL" in one.remedy for one in found)
+    assert all("+info +wait" in one.remedy and "TOLLGATE_ASYNC_REDIS_URL" in one.remedy for one in findings)
 
 
 def test_redis_that_refuses_info_is_a_warning_and_one_that_is_away_a_fault() -> None:
@@ -191,9 +191,9 @@ def test_findings_are_shown_for_people_and_for_scripts() -> None:
     assert is_healthy(findings[:2])
     assert list(as_lines(findings))[-1] == "1 fault, 1 warning"
     assert any("→ mend that" in line for line in as_lines(findings))
-    told = json.loads(as_json(findings))
-    assert told["healthy"] is False
-    assert told["findings"][1] == {"check": "b", "level": "warning", "text": "hm", "remedy": "mend it"}
+    report = json.loads(as_json(findings))
+    assert report["healthy"] is False
+    assert report["findings"][1] == {"check": "b", "level": "warning", "text": "hm", "remedy": "mend it"}
 
 
 def test_default_of_the_journal_in_memory_is_the_one_of_the_proxy() -> None:

@@ -1,4 +1,4 @@
-"""Which jobs are refused for ever, and which instance types are listed (docs/reference/training.md#jobs)."""
+"""Checks which jobs are always refused, and which instance types are listed (docs/reference/training.md#jobs)."""
 
 import pytest
 from hypothesis import given
@@ -60,8 +60,8 @@ def test_a_backend_without_machines_admits_nothing() -> None:
 
 
 def test_each_kind_of_gpu_of_a_machine_is_an_instance_type() -> None:
-    found = instance_types([GPU_HOST, Host("c", 500, 700, 8)])
-    assert [(one.id, one.name) for one in found] == [
+    types = instance_types([GPU_HOST, Host("c", 500, 700, 8)])
+    assert [(one.id, one.name) for one in types] == [
         ("500m-700Mi", "0.5 CPU, 700 MiB"),
         ("8000m-16384Mi-2xH100", "8 CPU, 16 GiB, 2 H100"),
         ("8000m-16384Mi-4xA100", "8 CPU, 16 GiB, 4 A100"),

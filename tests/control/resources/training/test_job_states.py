@@ -59,45 +59,45 @@ REPORTS = st.builds(
 STEPS = st.lists(REPORTS | st.sampled_from(("claim", "stale claim", "stop", "delete")), max_size=30)
 
 
-def _after(found: JobRecord, step: JobReport | str, now_ms: int) -> JobRecord:
+def _after(record: JobRecord, step: JobReport | str, now_ms: int) -> JobRecord:
     try:
         match step:
             case JobReport():
-                return job_states.reported(found, step, now_ms)
+                return job_states.reported(record, step, now_ms)
             case "claim":
-                return job_states.claimed(found, found.attempt, "digest", now_ms)
+                return job_states.claimed(record, record.attempt, "digest", now_ms)
             case "stale claim":
-                return job_states.claimed(found, found.attempt + 1, "digest", now_ms)
+                return job_states.claimed(record, record.attempt + 1, "digest", now_ms)
             case "stop":
-                return job_states.stopped(found, now_ms)
+                return job_states.stopped(record, now_ms)
             case _:
-                return job_states.deleted(found, now_ms)
+                return job_states.deleted(record, now_ms)
     except (JobEndedError, JobNotEndedError, JobNotClaimableError):
-        return found
+        return record
 
 
 @given(STEPS)
 def test_every_life_follows_the_table(steps: list[JobReport | str]) -> None:
-    found = job()
+    record = job()
     for now_ms, step in enumerate(steps, 2000):
-        before = found
-        found = _after(found, step, now_ms)
-        assert found.status == before.status or found.status in TRANSITIONS[before.status].values()
-        assert before.status not in ENDED or found.status == before.status
-        assert (found.ended_at_ms is not None) == (found.status in ENDED)
-        assert found.attempt == before.attempt + (step == "claim" and found != before)
-        assert (found.updated_at_ms > before.updated_at_ms) == (found != before)
-        assert found.status in PLACED or found.environment_digest is None
-        assert found.status in PLACED or not found.stop_requested or found.status in ENDED
-        assert not found.is_deleted or found.status in ENDED
+        before = record
+        record = _after(record, step, now_ms)
+        assert record.status == before.status or record.status in TRANSITIONS[before.status].values()
+        assert before.status not in ENDED or record.status == before.status
+        assert (record.ended_at_ms is not None) == (record.status in ENDED)
+        assert record.attempt == before.attempt + (step == "claim" and record != before)
+        assert (record.updated_at_ms > before.updated_at_ms) == (record != before)
+        assert record.status in PLACED or record.environment_digest is None
+        assert record.status in PLACED or not record.stop_requested or record.status in ENDED
+        assert not record.is_deleted or record.status in ENDED
 
 
 @given(STEPS, REPORTS)
 def test_a_repeated_report_changes_nothing(steps: list[JobReport | str], again: JobReport) -> None:
-    found = job()
+    record = job()
     for now_ms, step in enumerate(steps, 2000):
-        found = _after(found, step, now_ms)
-    once = job_states.reported(found, again, 3000)
+        record = _after(record, step, now_ms)
+    once = job_states.reported(record, again, 3000)
     assert job_states.reported(once, again, 4000) == once
 
 
@@ -117,10 +117,10 @@ def test_a_job_that_does_not_fit_is_pending() -> None:
 
 @pytest.mark.parametrize("status", [CREATED, PENDING])
 def test_a_claim_begins_the_next_attempt_with_nothing_of_the_last(status: str) -> None:
-    waiting = job(status=status, attempt=2, error_message="preempted", output_offsets={0: 7})
-    found = job_states.claimed(waiting, 2, "digest", 2000)
-    assert (found.status, found.attempt, found.environment_digest) == (DEPLOYING, 3, "digest")
-    assert (found.error_message, found.output_offsets, found.nodes) == (None, {}, ())
+    pending = job(status=status, attempt=2, error_message="preempted", output_offsets={0: 7})
+    record = job_states.claimed(pending, 2, "digest", 2000)
+    assert (record.status, record.attempt, record.environment_digest) == (DEPLOYING, 3, "digest")
+    assert (record.error_message, record.output_offsets, record.nodes) == (None, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_job_that_does_not_wait_cannot_be_claimed(refused: JobRecord) -> None:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_an_attempt_that_deploys_ends_by_its_outcome(outcome: Outcome) -> None:
     placed = job(status=DEPLOYING, attempt=1, environment_digest="digest")
-    found = job_states.reported(placed, report(Phase.ENDED, outcome=outcome, error="why"), 2000)
-    assert (found.status, found.error_message, found.environment_digest) == (ENDS[outcome], "why", None)
+    record = job_states.reported(placed, report(Phase.ENDED, outcome=outcome, error="why"), 2000)
+    assert (record.status, record.error_message, record.environment_digest) == (ENDS[outcome], "why", None)
 
 
 def test_a_job_that_ran_has_failed_even_if_a_node_could_not_start() -> None:
@@ -151,15 +151,15 @@ def test_a_job_that_ran_has_failed_even_if_a_node_could_not_start() -> None:
 
 
 def test_a_running_job_shows_its_nodes_and_why_they_are_kept() -> None:
-    found = job_states.reported(job(status=DEPLOYING, attempt=1), report(Phase.RUNNING, error="node 0 failed"), 2000)
-    assert (found.status, found.error_message, found.nodes) == (RUNNING, "node 0 failed", (NodeState(0, "here"),))
+    record = job_states.reported(job(status=DEPLOYING, attempt=1), report(Phase.RUNNING, error="node 0 failed"), 2000)
+    assert (record.status, record.error_message, record.nodes) == (RUNNING, "node 0 failed", (NodeState(0, "here"),))
 
 
 def test_a_preempted_job_that_was_to_stop_is_stopped() -> None:
-    stopping = job_states.stopped(job(status=RUNNING, attempt=1), 2000)
-    assert stopping.stop_requested
-    assert stopping.status == RUNNING
-    assert job_states.reported(stopping, report(Phase.ENDED, outcome=Outcome.REQUEUED), 2001).status == STOPPED
+    running = job_states.stopped(job(status=RUNNING, attempt=1), 2000)
+    assert running.stop_requested
+    assert running.status == RUNNING
+    assert job_states.reported(running, report(Phase.ENDED, outcome=Outcome.REQUEUED), 2001).status == STOPPED
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
@@ -177,25 +177,25 @@ def test_an_ended_job_still_learns_that_its_checkpoints_are_synced() -> None:
     ended = job(status=COMPLETED, attempt=1, ended_at_ms=1500)
     syncing = job_states.reported(ended, replace(report(Phase.ENDED), is_syncing=True), 2000)
     assert syncing.checkpoint_sync_status == statuses.SYNCING
-    done = job_states.reported(syncing, report(Phase.ENDED), 2001)
-    assert (done.checkpoint_sync_status, done.status) == (statuses.ALL_SYNCED, COMPLETED)
+    synced = job_states.reported(syncing, report(Phase.ENDED), 2001)
+    assert (synced.checkpoint_sync_status, synced.status) == (statuses.ALL_SYNCED, COMPLETED)
 
 
 def test_ended_job_learns_of_a_checkpoint_that_was_refused_after_its_end() -> None:
     ended = job(status=FAILED, attempt=1, error_message="node 0 exited with status 3", ended_at_ms=1500)
-    told = "node 0 exited with status 3; checkpoint 'x' is not stored"
-    after = job_states.reported(ended, report(Phase.ENDED, outcome=Outcome.FAILED, error=told), 2000)
-    assert (after.error_message, after.status) == (told, FAILED)
+    message = "node 0 exited with status 3; checkpoint 'x' is not stored"
+    after = job_states.reported(ended, report(Phase.ENDED, outcome=Outcome.FAILED, error=message), 2000)
+    assert (after.error_message, after.status) == (message, FAILED)
     assert job_states.reported(after, report(Phase.ENDED, outcome=Outcome.FAILED), 2001) == after
     requeued = report(Phase.ENDED, outcome=Outcome.REQUEUED, error="the trainer was killed")
     assert job_states.reported(ended, requeued, 2000) == ended
 
 
 def test_a_waiting_job_stops_at_once_and_an_ended_one_not_again() -> None:
-    found = job_states.stopped(job(), 2000)
-    assert (found.status, found.ended_at_ms) == (STOPPED, 2000)
+    record = job_states.stopped(job(), 2000)
+    assert (record.status, record.ended_at_ms) == (STOPPED, 2000)
     with pytest.raises(JobEndedError):
-        job_states.stopped(found, 2001)
+        job_states.stopped(record, 2001)
 
 
 def test_only_an_ended_job_can_be_deleted() -> None:
@@ -205,7 +205,7 @@ def test_only_an_ended_job_can_be_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("record", "command"),
     [
         (job(), Wanted.RUN),
         (job(status=RUNNING), Wanted.RUN),
@@ -215,13 +215,13 @@ def test_only_an_ended_job_can_be_deleted() -> None:
     ],
     ids=["waits", "runs", "is to stop", "has ended", "was deleted"],
 )
-def test_what_a_trainer_is_to_do_follows_from_the_job(found: JobRecord, wanted: Wanted | None) -> None:
-    assert job_states.wanted(found) is wanted
+def test_what_a_trainer_is_to_do_follows_from_the_job(record: JobRecord, command: Wanted | None) -> None:
+    assert job_states.wanted(record) is command
 
 
 def test_an_error_message_is_bounded_text_that_every_database_holds() -> None:
     placed = job(status=RUNNING, attempt=1)
-    found = job_states.reported(placed, report(Phase.ENDED, outcome=Outcome.FAILED, error="a\0\ud800" + "b" * 2000), 1)
-    assert found.error_message is not None
-    assert found.error_message.startswith("a?b")
-    assert len(found.error_message) == MAX_ERROR_CHARS
+    record = job_states.reported(placed, report(Phase.ENDED, outcome=Outcome.FAILED, error="a\0\ud800" + "b" * 2000), 1)
+    assert record.error_message is not None
+    assert record.error_message.startswith("a?b")
+    assert len(record.error_message) == MAX_ERROR_CHARS
