@@ -18,8 +18,9 @@ from tests.upstream.questions import Question, tokens_in
 
 TIMEOUT_S = 30.0
 BULKY = 0.3
+"""The share of calls with large metadata. Metadata is journaled, so journals fill segments."""
 BULK = 60_000
-"""The share of calls with large metadata, and its size in bytes. Metadata is journaled, so journals fill segments."""
+"""The size of large metadata, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class CallRecord:
     """The `error_code` of a refusal."""
     tokens: Tokens | None = None
     partial: bool = False
-    """Some of the answer's text arrived."""
+    """True if some of the answer's text arrived."""
     broken_by: str = ""
     """The name of the error that cut the answer off."""
 

@@ -40,7 +40,7 @@ SETTLEMENT_DELAY_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis":
 HOLDBACK_S = 2.0
 SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)}
 LATE_REDIS = {"TOLLGATE_REDIS_TIMEOUT_S": "0.05"}
-"""Under load, Redis is often late, as it may be for operators."""
+"""A short timeout: under load, Redis is often late, as it may be for operators."""
 WITHOUT_REDIS_KILLS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
 ALL_KINDS = (*WITHOUT_REDIS_KILLS, "redis", "redis", "all", "all", "all twice", "stop cut short")
 

@@ -194,7 +194,7 @@ def _command_line(pid: int) -> str:
 
 
 class HasControl(Protocol):
-    """Knows the URL of the management API, which may change from start to start."""
+    """A source of the management API's URL, which may change from start to start."""
 
     @property
     def control(self) -> str: ...

@@ -41,7 +41,7 @@ class Scene:
 
 
 class HeldDirectory(FakeDirectory):
-    """Never finishes confirming an unknown key; sets `reached`."""
+    """A directory that never finishes confirming an unknown key; sets `reached`."""
 
     reached: asyncio.Event
 
@@ -51,7 +51,7 @@ class HeldDirectory(FakeDirectory):
 
 
 class HeldCounters(FakeCounters):
-    """Never finishes an admission; sets `reached`."""
+    """Counters that never finish an admission; they set `reached`."""
 
     reached: asyncio.Event
 
@@ -99,7 +99,7 @@ def while_parked() -> Scene:
 
 
 class HeldTokens:
-    """Never returns an access token; sets `reached`."""
+    """A source of tokens that never returns one; sets `reached`."""
 
     def __init__(self, reached: asyncio.Event) -> None:
         self._reached = reached

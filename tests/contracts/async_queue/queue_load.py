@@ -124,7 +124,7 @@ class Load:
             await asyncio.sleep(self.random.uniform(0, 0.02))
 
     async def submit(self, caller: Process, request: NewRequest) -> None:
-        """Twice, as a proxy does."""
+        """Submit, and once more after a failure, as a proxy does."""
         try:
             await self.submit_once(caller, request)
         except QueueUnavailableError:

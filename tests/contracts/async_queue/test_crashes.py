@@ -166,7 +166,7 @@ async def test_end_waits_for_its_answer_when_the_request_becomes_known_between_t
 
 
 async def test_end_is_repeated_though_its_request_was_lost_too(server: RedisServer) -> None:
-    """Whichever process connects first: the worker's end waits for the caller's submission."""
+    """The worker's end waits for the caller's submission, whichever process connects first."""
     async with process(server.url, "caller") as caller, process(server.url, "worker") as worker:
         await caller.requests.submit(new_request("r0"), parks=False)
         await flushed(server)

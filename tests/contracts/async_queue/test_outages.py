@@ -1,4 +1,4 @@
-"""Whatever is wrong with Redis is `QueueUnavailableError`, and a log line that names the cause and the remedy."""
+"""Every fault of Redis is `QueueUnavailableError`, and a log line that names the cause and the remedy."""
 
 import asyncio
 import logging

@@ -255,7 +255,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.repeatable is not None)
     def repeat_what_redis_has_not_lost(self) -> None:
-        """Whatever happened since, it changes nothing."""
+        """Repeat the last write: it changes nothing, whatever happened since."""
         assert self.repeatable is not None
         assert self.real.client is not None
         name, *arguments = self.repeatable

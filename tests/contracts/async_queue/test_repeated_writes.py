@@ -187,7 +187,7 @@ async def test_write_to_a_request_that_is_not_there_is_unknown(losing: Losing) -
 async def test_attempt_of_a_request_that_nobody_submits_again_is_lost(
     losing: Losing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody was told that it is accepted."""
+    """The caller was not told that the request is accepted."""
     world = losing.world
     losing.keep()
     await world.submit()

@@ -23,7 +23,7 @@ BOTH_LOOPS = True
 STREAMS = 1000
 STALLED = 40
 MAX_STALLED_BYTES = 512 * 1024
-"""Per stalled stream, in the upstream's reader, the answer's reader and the caller's transport together."""
+"""Bytes of a stalled stream, in the upstream's reader, the answer's reader and the caller's transport together."""
 
 
 @pytest.fixture(autouse=True)

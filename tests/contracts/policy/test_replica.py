@@ -196,8 +196,8 @@ def test_committed_rows_are_readable_without_closing_the_writer(world: World) ->
     world.publish(key("e"))
     pid = os.fork()
     if pid == 0:  # a reader process that dies without closing anything
-        endpoint = world.key("e", world.reader())
-        os._exit(0 if endpoint else 1)
+        holder = world.key("e", world.reader())
+        os._exit(0 if holder else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

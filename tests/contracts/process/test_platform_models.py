@@ -162,7 +162,7 @@ async def test_last_report_at_shutdown_tells_of_the_last_call(world: World) -> N
 
 
 async def test_killed_workers_calls_free_their_replica_at_once(world: World) -> None:
-    """Otherwise the replica would count as busy until the supervisor ends."""
+    """A call of a dead worker must not keep the replica busy until the supervisor ends."""
     bounded = Deployment("d", ACTIVE, (world.upstream.url,), max_concurrency=1, max_queued=0)
     world.control.put("model", "m", ModelRow("m", "ws", {"d": bounded}, {"production": "d"}).to_wire())
     await world.proxy.start()

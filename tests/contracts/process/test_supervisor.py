@@ -542,7 +542,7 @@ async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World)
 
 
 async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World) -> None:
-    """Meanwhile new connections are served, as a load balancer may still send them, with `connection: close`."""
+    """New connections are served meanwhile, as a load balancer may still send them, with `connection: close`."""
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="3")
     async with an_upload(proxy.port) as reused:

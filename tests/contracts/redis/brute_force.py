@@ -61,7 +61,7 @@ class Bucket:
         return sum(event.most for event in self.events if max(event.passed_ms, resumed_ms) >= oldest_ms)
 
     def take_back(self, at_ms: int, count: int, now: Moment, *, is_found: bool) -> None:
-        """Out of what happened at `at_ms`, if that still counts for certain. `is_found`: the counters do find it."""
+        """Subtract from the events at `at_ms`, if they count for certain. `is_found`: the counters find them."""
         for event in self.events:
             if event.at_ms == at_ms and event.passed_ms + self.window_ms >= now.passed_ms:
                 back = min(count, event.count)
@@ -82,7 +82,7 @@ class BruteForce:
         self._most_counted: dict[tuple[str, Kind, str], int] = {}
         self._applied: dict[str, int] = {}
         self._has_stepped = False
-        """Once the clock has stepped back, entries may have been moved, and what is given back may not be found."""
+        """True after the clock stepped back: entries may have been moved, and what is given back may not be found."""
         self._resumed_ms: dict[str, int] = {}
 
     def step_back(self) -> None:

@@ -105,7 +105,7 @@ async def test_settlements_reach_every_node(formed: RedisCluster, counters: Redi
 async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluster, counters: RedisCounters) -> None:
     one = plan(requests=10)
     slot = slot_of(one.key.encode())
-    admission = await admit(counters, one, 6)
+    admissions = await admit(counters, one, 6)
     source = formed.owner(slot)
     target = next(node for node in formed.primaries if node is not source)
     formed.move(slot, target)
@@ -113,7 +113,7 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
         redirects = source.redirects
         await admit(counters, one)
         await admit(counters, one)
-        settle(counters, admission[0], 50)
+        settle(counters, admissions[0], 50)
         await eventually(lambda: pending_settlements(counters) == 0)
         assert source.redirects - redirects == 1, "the next command goes to the right node at once"
         assert counted(target.server, one) == (8, 50)
@@ -209,10 +209,10 @@ async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, It
     primary, replica = next(pairs)
     one = plans_on_each(cluster, "ordered")[primary.port]
     async with counters_at(cluster.url) as counters:
-        admission = await admit(counters, one, 80)
-        settle(counters, admission[0], 500)
+        admissions = await admit(counters, one, 80)
+        settle(counters, admissions[0], 500)
         await asyncio.to_thread(cluster.fail_over, replica)
-        settle(counters, admission[1], 40)
+        settle(counters, admissions[1], 40)
         answers = await asyncio.gather(*(counters.take(one, Estimate(10)) for _ in range(25)))
         assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
         await eventually(lambda: pending_settlements(counters) == 0)
@@ -228,10 +228,10 @@ async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
     others = plans_on_each(cluster, "dead")
     one = others.pop(dead.port)
     async with counters_at(cluster.url) as counters:
-        admission = await admit(counters, one, 40)
+        admissions = await admit(counters, one, 40)
         await eventually(lambda: counted(replacement.server, one)[0] == 40)
         dead.server.kill()
-        settle(counters, admission[0], 70)
+        settle(counters, admissions[0], 70)
         unavailable = 0
         while True:
             for other in others.values():

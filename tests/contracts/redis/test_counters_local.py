@@ -267,7 +267,7 @@ async def test_step_of_redis_clock_forgets_dead_workers_and_no_others(tmp_path: 
 
 
 async def test_lone_worker_shrinks_its_share_at_once(server: RedisServer) -> None:
-    """Even if it has just started, and would not expire another worker yet."""
+    """The worker may have just started, and would not expire another worker yet."""
     slower = replace(OPTIONS, roster_interval_s=0.3)
     first, second = (RedisCounters(server.url, f"worker-{n}", options=slower) for n in range(2))
     await first.start()

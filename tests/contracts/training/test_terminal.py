@@ -122,7 +122,7 @@ async def test_rubbish_ends_the_shell(data: bytes, tmp_path: Path) -> None:
 
 
 def _number_in(path: Path) -> int:
-    """0 while there is none."""
+    """Return the number in the file; 0 while there is none."""
     return int((path.read_text() if path.exists() else "").strip() or 0)
 
 

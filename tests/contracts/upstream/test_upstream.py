@@ -633,10 +633,10 @@ async def test_deadline_applies_while_waiting_at_the_cap(upstream: ScriptedUpstr
     await upstream.until(lambda: len(upstream.received) == 1)
     with pytest.raises(UpstreamTimeoutError):
         await fetch(client, upstream.url, within_s=0.05)
-    fetching = asyncio.ensure_future(fetch(client, upstream.url))
+    fetch_task = asyncio.ensure_future(fetch(client, upstream.url))
     await asyncio.sleep(0)
     first.cancel()
-    assert await fetching == (200, b"fine")
+    assert await fetch_task == (200, b"fine")
 
 
 async def test_slot_is_released_when_connecting_fails(opened: Open) -> None:
@@ -668,12 +668,12 @@ async def test_cancelling_before_the_head_closes_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream
 ) -> None:
     upstream.plan(script.silent())
-    fetching = asyncio.ensure_future(fetch(client, upstream.url))
+    fetch_task = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
-    fetching.cancel()
+    fetch_task.cancel()
     await upstream.until(lambda: upstream.open_connections == 0)
     with pytest.raises(asyncio.CancelledError):
-        await fetching
+        await fetch_task
 
 
 async def test_cancelling_a_read_closes_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
@@ -705,20 +705,20 @@ async def test_connecting_can_be_cancelled(opened: Open) -> None:
         await asyncio.Event().wait()
 
     client = opened(resolve=never)
-    fetching = asyncio.ensure_future(fetch(client, "http://name.example/"))
+    fetch_task = asyncio.ensure_future(fetch(client, "http://name.example/"))
     await resolving.wait()
-    fetching.cancel()
+    fetch_task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await fetching
+        await fetch_task
 
 
 async def test_closing_the_client_ends_its_calls(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent())
-    fetching = asyncio.ensure_future(fetch(client, upstream.url))
+    fetch_task = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
     await client.aclose()
     with pytest.raises(UpstreamResetError):
-        await fetching
+        await fetch_task
 
 
 # --- large bodies and slow ends ---------------------------------------------------------------------------------------
@@ -755,10 +755,10 @@ async def test_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream, 
 
     upstream.plan(behave)
     body = b"x" * 20_000_000
-    fetching = asyncio.ensure_future(fetch(client, upstream.url, body=body))
+    fetch_task = asyncio.ensure_future(fetch(client, upstream.url, body=body))
     await upstream.until(lambda: len(upstream.received) == 1)
     gate.set()
-    assert await fetching == (200, b"")
+    assert await fetch_task == (200, b"")
     assert upstream.received[0].body == body
 
 

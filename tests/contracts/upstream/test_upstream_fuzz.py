@@ -242,7 +242,7 @@ BEFORE = st.sampled_from(["", "\r\n", "HTTP/1.1 100 x\r\n\r\n", "HTTP/1.1 103 x\
 def test_fields_are_those_that_the_parser_accepts(
     loop: asyncio.AbstractEventLoop, before: str, lines: str, odd: bytes, at: int, cuts: list[int]
 ) -> None:
-    """Whatever the segmentation; neither interim answers nor the body add to them."""
+    """Segmentation changes no field; neither interim answers nor the body add to them."""
     head = f"{before}HTTP/1.1 200 OK\r\n{lines}content-length: 40\r\n\r\n".encode()
     at %= len(head)
     wire = head[:at] + odd + head[at:] + b"\r\ncontent-encoding: br\r\n\r\nconnection: a\r\n"
@@ -310,7 +310,7 @@ def test_body_that_came_with_its_head_is_there_at_once(loop: asyncio.AbstractEve
 
 @pytest.mark.parametrize(("trailer", "reused"), [(b"x-sum: 1", True), (b"connection: close", False)])
 def test_trailers_are_no_fields_of_any_answer(loop: asyncio.AbstractEventLoop, trailer: bytes, reused: bool) -> None:
-    """Neither of theirs nor of the next one; and one that ends the connection ends it."""
+    """Trailers are fields neither of their answer nor of the next one; one that ends the connection ends it."""
     rig = Rig(loop)
     rig.receive(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailer + b"\r\n\r\n")
     answer = step(rig.asking)
@@ -491,7 +491,7 @@ def test_time_that_the_sink_takes_is_known(loop: asyncio.AbstractEventLoop) -> N
 
 @pytest.mark.parametrize("fault", [CallerGoneError, None])
 def test_cancelled_pour_ends_the_exchange(loop: asyncio.AbstractEventLoop, fault: type[Exception] | None) -> None:
-    """The sink may be given more until its task runs, which it can no longer send."""
+    """The sink may be given more before its task runs; it can no longer send that."""
     pieces: list[bytes] = []
 
     def take(piece: bytes) -> bool:

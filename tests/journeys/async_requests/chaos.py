@@ -206,7 +206,7 @@ class FaultInjector:
         send(pids, signal.SIGKILL)
 
     def _some(self, command_part: str, most: int = 1) -> list[int]:
-        """Some of these processes. They may be dead and not restarted yet."""
+        """Return at most `most` of these processes, at random. They may be dead and not restarted yet."""
         pids = self.rig.product.processes(command_part)
         return self.rng.sample(pids, min(len(pids), most))
 
@@ -279,7 +279,7 @@ class FaultInjector:
         self.stopped.append((began, time.time() + 1))
 
     async def _all(self) -> None:
-        """Everything at once. Redis' log is in the kernel, so that nothing is lost."""
+        """Kill and start the whole product. Redis' log is in the kernel, so that nothing is lost."""
         self.killed.append(time.time())
         await asyncio.to_thread(self.rig.product.kill)
         await asyncio.to_thread(self.rig.product.start)

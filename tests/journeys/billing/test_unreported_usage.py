@@ -18,7 +18,7 @@ LEAST = 0.6
 MOST = 1.7
 SENTENCE = "The quick brown fox jumps over the lazy dog. "
 IN_SENTENCE = 10
-"""A sentence, and how many tokens `o200k_base` counts in it."""
+"""Tokens that `o200k_base` counts in the sentence."""
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ sixteen."""
 ASSUMED = 8192
 THAI = "ก" * 700
 without_escapes = partial(json.dumps, ensure_ascii=False)
-"""Fewer bytes for a dense script, so that its tokens are estimated lower."""
+"""JSON with fewer bytes for a dense script, so that its tokens are estimated lower."""
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
 

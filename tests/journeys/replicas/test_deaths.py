@@ -213,7 +213,7 @@ async def test_parked_calls_outlive_control_and_redis_and_are_woken_afterwards(
 async def test_replica_never_has_more_calls_at_once_than_its_bound(
     stage: Stage, servers: ModelServers, most: int
 ) -> None:
-    """Over all workers, with calls that arrive at random and callers who leave while they wait."""
+    """The bound holds over all workers, with calls that arrive at random and callers who leave while they wait."""
     operator = stage.operator
     rng = random.Random(most)
     model = str((await operator.call("POST", "/v1/models", {"name": stage.name}))["id"])

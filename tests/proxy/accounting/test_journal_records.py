@@ -17,7 +17,7 @@ from proxy.accounting.journal_records import (
 
 Records = list[tuple[Kind, bytes]]
 payloads = st.binary(max_size=60).map(lambda content: content + b"]")
-"""Like JSON, they do not end with zeros: zeros behind the cut would complete such a record, and rightly."""
+"""Payloads that end with no zeros, as JSON does: zeros behind the cut would complete such a record, and rightly."""
 records = st.lists(st.tuples(st.sampled_from([Kind.OPEN, Kind.ANSWERED, Kind.CLOSE]), payloads))
 
 

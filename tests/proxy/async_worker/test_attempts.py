@@ -243,9 +243,9 @@ async def test_answer_waits_while_its_workspaces_answers_have_reached_their_boun
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_reading, "FULL_RETRY_S", 0.01)
-    large = b"x" * (8 * CHUNK_BYTES)
+    large = b"x" * (8 * CHUNK_BYTES)  # the bound is 1 000 000
     end = asyncio.Event()
-    later = asyncio.Event()  # the bound is 1 000 000
+    later = asyncio.Event()
     rig.upstream.will(answer(pieces=[large, end]), answer(pieces=[later, OK]))
     first = await rig.submit(webhook=HOOK)
     second = await rig.submit(webhook=HOOK)

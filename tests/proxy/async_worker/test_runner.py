@@ -251,7 +251,7 @@ def hold_starts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Deploym
 async def test_drain_begins_nothing_of_what_waits_to_be_taken_from_the_queue(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many have a replica already, but payloads are fetched a few at a time."""
+    """Many requests have a replica already, but payloads are fetched a few at a time."""
     starts, go_on = hold_starts(rig, monkeypatch)
     rig.upstream.will(*(answer(OK) for _ in range(20)))
     ids = [await rig.submit() for _ in range(20)]
@@ -282,7 +282,7 @@ async def test_large_payloads_of_a_workspace_do_not_keep_another_one_from_beginn
 
 @pytest.mark.parametrize("after", range(40))
 async def test_stopping_at_any_moment_leaves_nothing_held(after: int) -> None:
-    """Wherever the work stands then: asking, starting, sending, reading, storing or finishing."""
+    """The stop may come while the worker asks, starts, sends, reads, stores or finishes."""
     rig = Rig()
     pieces: list[Piece] = [b"[1,", b"2]", asyncio.Event()]
     for n in range(3):

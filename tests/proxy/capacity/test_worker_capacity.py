@@ -237,7 +237,7 @@ STEPS = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.integers(0, 
 
 @given(st.lists(STEPS, max_size=40))
 def test_shortcut_below_ample_load_decides_like_the_full_rule(steps: list[tuple[str, str, int]]) -> None:
-    """Far below its limits the worker skips the shares; that must not change a decision."""
+    """The worker skips the shares far below its limits; that must not change a decision."""
     shortcut, full_rule = (Capacity(CapacityLimits(max_in_flight=20, max_held_bytes=1000)) for _ in range(2))
     full_rule.ample_in_flight = full_rule.ample_held_bytes = 0
     for workspace, key, size_bytes in steps:

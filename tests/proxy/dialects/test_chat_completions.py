@@ -227,7 +227,7 @@ def test_largest_valid_figure_is_a_setting() -> None:
 
 @pytest.mark.parametrize("places", [[], [1], [2], [3], [7], list(range(500))])
 def test_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]) -> None:
-    """Even if the mark precedes the frame that holds the usage."""
+    """The mark may even precede the frame that holds the usage."""
     mark = b"\xef\xbb\xbf"
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}

@@ -144,7 +144,7 @@ def test_prompt_with_an_odd_byte_is_read_as_orjson_reads_it(odd: bytes, at: int)
 
 
 def test_parser_does_not_see_long_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the tests above would pass for a plain `orjson.loads`."""
+    """A plain `orjson.loads` would pass the tests above."""
     parsed: list[int] = []
 
     def watched(raw: bytes) -> Any:

@@ -136,7 +136,7 @@ async def test_refresh_runs_every_interval_without_hints(control: FakeControl, r
 
 
 class SlowToFail(FakeControl):
-    """Down, which a proxy learns only after a timeout. `waited_s`: from each failure to the next request."""
+    """A control that fails after a timeout only. `waited_s`: from each failure to the next request."""
 
     def __init__(self) -> None:
         super().__init__(down=True)
@@ -156,7 +156,7 @@ class SlowToFail(FakeControl):
 async def test_pause_is_waited_after_a_slow_failure_too(
     replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise proxies that fail in the same moment, at a control that hangs, retry in the same moment."""
+    """Proxies that fail in the same moment, at a control that hangs, must not retry in the same moment."""
     monkeypatch.setattr(module, "START_RETRY_S", 0.4)
     control = SlowToFail()
     async with running(replica, control):
@@ -357,7 +357,7 @@ async def test_failed_refresh_changes_nothing_and_is_retried(
 async def test_control_that_starts_later_is_asked_often_until_it_answers(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However late: control may migrate a large database first."""
+    """Control may start very late: it may migrate a large database first."""
     monkeypatch.setattr(module, "MIN_GAP_S", 0.001)
     monkeypatch.setattr(module, "START_RETRY_S", 0.001)
     monkeypatch.setattr(module, "LONGEST_START_RETRY_S", 0.01)

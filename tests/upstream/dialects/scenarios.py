@@ -278,7 +278,7 @@ def _stops(prompt: Prompt) -> Answer:
 
 
 def _echo(prompt: Prompt) -> Answer:
-    """Everything that was understood of the request, as JSON text: a lost member is a difference in the answer."""
+    """Answer with all that was understood of the request, as JSON text: a lost member is a difference in the answer."""
     return _says(Text(json.dumps(what_was_understood(prompt), sort_keys=True)))
 
 

@@ -47,7 +47,7 @@ class Oddity:
     """One odd answer."""
 
     name: str
-    """Says in a clause what is odd."""
+    """A clause that says what is odd."""
     sends: Behaviour
     """The server's answer on the path of `spoken`."""
     lacks: Behaviour = field(default_factory=lambda: answer_json(404, {"detail": "Not Found"}))

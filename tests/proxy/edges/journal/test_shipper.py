@@ -533,7 +533,7 @@ async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
 
 
 async def test_cancelled_disk_work_is_awaited() -> None:
-    """Otherwise a journal's file descriptor is closed while the thread reads from it."""
+    """A journal's file descriptor must not be closed while the thread reads from it."""
     at_work = threading.Event()
     go_on = threading.Event()
     results: list[bool] = []

@@ -70,7 +70,7 @@ async def world() -> World:
 
 
 async def test_statuses_tokens_and_first_bytes_are_added_by_minute_and_slug(world: World) -> None:
-    """Over the entities, from a worker's own counts."""
+    """The sums are over all entities, from a worker's own counts."""
 
     class Channel:
         congested = False
