@@ -78,6 +78,6 @@ async def refused_launcher(url: str) -> None:
 async def test_refusal_without_a_text_has_a_cause(
     url: str, call: Callable[[str], Awaitable[None]], kind: type[Exception]
 ) -> None:
-    with pytest.raises(kind) as refused:
+    with pytest.raises(kind) as refusal:
         await call(url)
-    assert str(refused.value).strip()
+    assert str(refusal.value).strip()

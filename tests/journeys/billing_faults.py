@@ -126,8 +126,8 @@ class Requests:
 
 def _may_be_unreturned(call: CallRecord, worker_deaths: Sequence[float]) -> bool:
     """Return whether Redis' late reply refused the call and its worker may have died before that reply."""
-    refused = call.code == "LIMITS_UNAVAILABLE"
-    return refused and any(-1 <= death_s - call.ended_at_s <= RETURNED_WITHIN_S for death_s in worker_deaths)
+    is_refusal = call.code == "LIMITS_UNAVAILABLE"
+    return is_refusal and any(-1 <= death_s - call.ended_at_s <= RETURNED_WITHIN_S for death_s in worker_deaths)
 
 
 def tokens_redis_may_lose(

@@ -356,8 +356,8 @@ async def test_refused_stream_options_are_left_out_for_an_hour() -> None:
         return bytes(dialects.build_body(call, compatible(), dialects.first_attempt(call, compatible())))
 
     call = received(body)
-    refused = dialects.first_attempt(call, compatible())
-    again = dialects.following(call, compatible(), refused, 400, b'{"error": "stream_options"}')
+    refused_attempt = dialects.first_attempt(call, compatible())
+    again = dialects.following(call, compatible(), refused_attempt, 400, b'{"error": "stream_options"}')
     assert again is not None
     assert b"stream_options" in sent(call)
     assert dialects.following(call, compatible(), again(), 200, b"") is None
@@ -368,18 +368,18 @@ async def test_refused_stream_options_are_left_out_for_an_hour() -> None:
 
 def test_dialect_is_remembered_for_an_hour() -> None:
     now = 5.0
-    spoken = SpokenDialects(lambda: now)
-    spoken.remember(compatible(), "messages", "chat_completions")
+    memory = SpokenDialects(lambda: now)
+    memory.remember(compatible(), "messages", "chat_completions")
     now += REMEMBERED_S - 1
-    assert spoken.known(compatible(), "messages") == "chat_completions"
-    assert spoken.known(compatible(), "responses") is None
+    assert memory.known(compatible(), "messages") == "chat_completions"
+    assert memory.known(compatible(), "responses") is None
     now += 1
-    assert spoken.known(compatible(), "messages") is None
+    assert memory.known(compatible(), "messages") is None
 
 
 def test_memory_of_dialects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.dialects.spoken_dialects.MAX_REMEMBERED", 2)
-    spoken = SpokenDialects(lambda: 0.0)
+    memory = SpokenDialects(lambda: 0.0)
     for model in "abc":
-        spoken.remember(compatible(model), "messages", "chat_completions")
-    assert [spoken.known(compatible(model), "messages") for model in "abc"] == [None, *["chat_completions"] * 2]
+        memory.remember(compatible(model), "messages", "chat_completions")
+    assert [memory.known(compatible(model), "messages") for model in "abc"] == [None, *["chat_completions"] * 2]

@@ -170,21 +170,21 @@ async def test_refused_close_is_a_502_or_cuts_the_stream(
     assert "No space left on device" in caplog.text
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
 async def test_task_waits_for_the_close_if_the_caller_is_slow(
-    rig: PathRig, journal: HeldJournal, refused: bool
+    rig: PathRig, journal: HeldJournal, is_refused: bool
 ) -> None:
     outgoing = FakeOutgoing()
     outgoing.room_left.clear()
     serving = await call_that_waits_for_its_end(rig, journal, outgoing)
     assert not outgoing.started
-    journal.closing[0].tell(OSError("No space left on device") if refused else None)
+    journal.closing[0].tell(OSError("No space left on device") if is_refused else None)
     await outgoing.waiting.wait()
-    assert outgoing.status == (502 if refused else 200)
+    assert outgoing.status == (502 if is_refused else 200)
     assert not rig.meters.calls
     outgoing.room_left.set()
     await serving
-    assert [report.status for report in rig.meters.calls] == [502 if refused else 200]
+    assert [report.status for report in rig.meters.calls] == [502 if is_refused else 200]
 
 
 @pytest.mark.parametrize("is_noticed", [False, True])

@@ -574,8 +574,8 @@ async def test_429_for_a_reservation_has_a_short_retry_after(rig: PathRig) -> No
     running = asyncio.create_task(rig.serve(asking()))
     while not rig.upstream.calls:
         await asyncio.sleep(0)
-    refused = await rig.serve(asking())
-    assert (refused.status, refused.header("retry-after")) == (429, "61")
+    refusal = await rig.serve(asking())
+    assert (refusal.status, refusal.header("retry-after")) == (429, "61")
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -585,9 +585,9 @@ async def test_429_for_a_used_up_day_retries_at_midnight(rig: PathRig) -> None:
     rig.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, 12))
     rig.upstream.will(answer(completion()))
     await rig.serve(asking())
-    refused = await rig.serve(asking())
-    reset_s = int(refused.header("retry-after") or 0)
-    assert refused.status == 429
+    refusal = await rig.serve(asking())
+    reset_s = int(refusal.header("retry-after") or 0)
+    assert refusal.status == 429
     assert abs(reset_s - (86_400 - now_ms() / 1000 % 86_400)) <= 2
 
 

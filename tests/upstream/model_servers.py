@@ -33,9 +33,9 @@ class ModelServer:
 
         async def behave(exchange: Exchange) -> None:
             path = exchange.received.path
-            spoken = next((name for name in dialects if path.endswith(SUFFIXES[name])), None)
-            if spoken is not None:
-                await (behaviour or ANSWERS[spoken])(exchange)
+            target_dialect = next((name for name in dialects if path.endswith(SUFFIXES[name])), None)
+            if target_dialect is not None:
+                await (behaviour or ANSWERS[target_dialect])(exchange)
                 return
             status, body = self.missing_path
             label = "application/json" if body.startswith("{") else "text/plain"

@@ -267,8 +267,8 @@ async def test_a_name_is_judged_again_at_each_try(world: World) -> None:
     async with delivering(place, again_in_ms=lambda one: 10 if one.attempt < 3 else None) as worker:
         await world.requests.until(id, Status.WEBHOOK_FAILED)
     assert names.asked == 3
-    refused = "the upstream's address may not be dialled"
-    assert worker.troubles == ["the upstream's name does not resolve", refused, refused]
+    refusal = "the upstream's address may not be dialled"
+    assert worker.troubles == ["the upstream's name does not resolve", refusal, refusal]
     assert world.receiver.connections == 0
 
 

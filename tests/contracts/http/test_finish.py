@@ -82,14 +82,14 @@ def frames_json(value: Json) -> bytes:
     return frames(value).partition(b"data: ")[2].strip()
 
 
-def pausing(spoken: str, pause: asyncio.Event, then: str = "end", before: int | None = None) -> Behaviour:
+def pausing(target_dialect: str, pause: asyncio.Event, then: str = "end", before: int | None = None) -> Behaviour:
     """The stream of a dialect, which pauses before its usage, or this event, until the test sets `pause`."""
-    events, usage_at = STREAMS[spoken]
+    events, usage_at = STREAMS[target_dialect]
     usage_at = usage_at if before is None else before
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
-        if not exchange.received.path.endswith(SPOKEN_PATHS[spoken]):
+        if not exchange.received.path.endswith(SPOKEN_PATHS[target_dialect]):
             await answer_json(404, {"detail": "Not Found"})(exchange)
             return
         await exchange.send(head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"}))
@@ -107,27 +107,27 @@ def pausing(spoken: str, pause: asyncio.Event, then: str = "end", before: int | 
 
 
 @asynccontextmanager
-async def wired(spoken: str, behaviour: Behaviour) -> AsyncIterator[Wire]:
+async def wired(target_dialect: str, behaviour: Behaviour) -> AsyncIterator[Wire]:
     rig = PathRig()
     async with ScriptedUpstream(default=behaviour) as upstream:
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 5.0, None))
-        provider = "VENDOR_A" if spoken == MESSAGES else MODEL_API
+        provider = "VENDOR_A" if target_dialect == MESSAGES else MODEL_API
         rig.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="their-model"))
         rig.directory.secrets["s1"] = "sk-upstream-secret"
         rig.settings = DispatchSettings({"VENDOR_A": upstream.url, MODEL_API: upstream.url})
         rig.over(client)
         async with listening(rig.pipeline.handle, HttpLimits(watch_interval_s=SOON_S)) as front:
-            yield Wire(rig, front, upstream, spoken)
+            yield Wire(rig, front, upstream, target_dialect)
         await client.aclose()
 
 
-@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
+@pytest.mark.parametrize(("caller_dialect", "target_dialect"), PAIRS)
 async def test_caller_who_leaves_at_the_finish_has_not_got_it(
-    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, target_dialect: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", NEVER_S)
     pause = asyncio.Event()
-    async with wired(spoken, pausing(spoken, pause)) as wire:
+    async with wired(target_dialect, pausing(target_dialect, pause)) as wire:
         caller = await wire.call(caller_dialect)
         received = await caller.until(WORD) + await until_silent(caller)
         caller.disconnect()
@@ -148,30 +148,34 @@ async def until_silent(caller: Caller) -> bytes:
             return received
 
 
-@pytest.mark.parametrize("spoken", [CHAT_COMPLETIONS, MESSAGES])
+@pytest.mark.parametrize("target_dialect", [CHAT_COMPLETIONS, MESSAGES])
 @pytest.mark.parametrize("caller_dialect", CALLERS)
 async def test_caller_who_leaves_after_the_usage_pays_all_of_it(
-    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, target_dialect: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", NEVER_S)
-    async with wired(spoken, pausing(spoken, asyncio.Event(), before=-1)) as wire:
+    async with wired(target_dialect, pausing(target_dialect, asyncio.Event(), before=-1)) as wire:
         caller = await wire.call(caller_dialect)
         received = await caller.until(WORD) + await until_silent(caller)
-        assert caller_dialect != spoken or FINISHES[caller_dialect] in received
+        assert caller_dialect != target_dialect or FINISHES[caller_dialect] in received
         caller.disconnect()
         await wire.until_logged()
         assert wire.logged == (499, USED)
 
 
-@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
+@pytest.mark.parametrize(("caller_dialect", "target_dialect"), PAIRS)
 async def test_finish_leaves_when_the_upstream_falls_silent_before_the_usage(
-    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, spoken: str
+    monkeypatch: pytest.MonkeyPatch, caller_dialect: str, target_dialect: str
 ) -> None:
     monkeypatch.setattr(relay, "HELD_S", SOON_S)
     pause = asyncio.Event()
-    async with wired(spoken, pausing(spoken, pause)) as wire:
+    async with wired(target_dialect, pausing(target_dialect, pause)) as wire:
         caller = await wire.call(caller_dialect)
-        received = await caller.until(FINISHES[caller_dialect]) if leaves_without_usage(caller_dialect, spoken) else b""
+        received = (
+            await caller.until(FINISHES[caller_dialect])
+            if leaves_without_usage(caller_dialect, target_dialect)
+            else b""
+        )
         pause.set()
         received += await caller.until(b"\r\n0\r\n\r\n")
         await wire.until_logged()
@@ -180,16 +184,16 @@ async def test_finish_leaves_when_the_upstream_falls_silent_before_the_usage(
         assert (understanding.text, understanding.ended) == ("Hello there", "complete")
 
 
-def leaves_without_usage(caller_dialect: str, spoken: str) -> bool:
+def leaves_without_usage(caller_dialect: str, target_dialect: str) -> bool:
     """Return whether the target has sent the caller's finish when it pauses."""
-    return spoken == CHAT_COMPLETIONS or caller_dialect == spoken == RESPONSES
+    return target_dialect == CHAT_COMPLETIONS or caller_dialect == target_dialect == RESPONSES
 
 
-@pytest.mark.parametrize(("caller_dialect", "spoken"), PAIRS)
-async def test_last_bytes_do_not_wait_for_the_end_of_the_upstream(caller_dialect: str, spoken: str) -> None:
+@pytest.mark.parametrize(("caller_dialect", "target_dialect"), PAIRS)
+async def test_last_bytes_do_not_wait_for_the_end_of_the_upstream(caller_dialect: str, target_dialect: str) -> None:
     pause = asyncio.Event()
     pause.set()
-    async with wired(spoken, pausing(spoken, pause, then="stay")) as wire:
+    async with wired(target_dialect, pausing(target_dialect, pause, then="stay")) as wire:
         caller = await wire.call(caller_dialect)
         for _ in range(2):  # the caller's connection goes on
             answer = await caller.until(b"\r\n0\r\n\r\n")
@@ -201,13 +205,13 @@ async def test_last_bytes_do_not_wait_for_the_end_of_the_upstream(caller_dialect
         await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
-@pytest.mark.parametrize("spoken", STREAMS)
+@pytest.mark.parametrize("target_dialect", STREAMS)
 async def test_connection_whose_end_follows_soon_carries_the_next_call(
-    monkeypatch: pytest.MonkeyPatch, spoken: str
+    monkeypatch: pytest.MonkeyPatch, target_dialect: str
 ) -> None:
     monkeypatch.setattr(upstream_connection, "END_WAIT_S", NEVER_S)
     ends = asyncio.Event()
-    events, _ = STREAMS[spoken]
+    events, _ = STREAMS[target_dialect]
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
@@ -216,13 +220,13 @@ async def test_connection_whose_end_follows_soon_carries_the_next_call(
         await ends.wait()
         await exchange.send(chunked(b": the end\n\n"))
 
-    async with wired(spoken, behave) as wire:
-        caller = await wire.call(spoken)
+    async with wired(target_dialect, behave) as wire:
+        caller = await wire.call(target_dialect)
         await caller.until(b"\r\n0\r\n\r\n")
         ends.set()
 
         async def is_used_again() -> bool:
-            caller.send(request(spoken))
+            caller.send(request(target_dialect))
             await caller.until(b"\r\n0\r\n\r\n")
             carriers = [received.connection for received in wire.upstream.received]
             return len(set(carriers)) < len(carriers)
@@ -230,12 +234,12 @@ async def test_connection_whose_end_follows_soon_carries_the_next_call(
         await eventually(is_used_again)
 
 
-@pytest.mark.parametrize("spoken", STREAMS)
+@pytest.mark.parametrize("target_dialect", STREAMS)
 async def test_connection_that_goes_on_after_the_last_event_is_closed(
-    monkeypatch: pytest.MonkeyPatch, spoken: str
+    monkeypatch: pytest.MonkeyPatch, target_dialect: str
 ) -> None:
     monkeypatch.setattr(upstream_connection, "END_WAIT_S", SOON_S)
-    events, _ = STREAMS[spoken]
+    events, _ = STREAMS[target_dialect]
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
@@ -244,8 +248,8 @@ async def test_connection_that_goes_on_after_the_last_event_is_closed(
         while True:
             await exchange.send(chunked(b": still there\n\n" * 100, end=False))
 
-    async with wired(spoken, behave) as wire:
-        caller = await wire.call(spoken)
+    async with wired(target_dialect, behave) as wire:
+        caller = await wire.call(target_dialect)
         await caller.until(b"\r\n0\r\n\r\n")
         await wire.until_logged()
         await wire.upstream.until(lambda: wire.upstream.open_connections == 0)

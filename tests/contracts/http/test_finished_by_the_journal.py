@@ -51,16 +51,16 @@ class JournalingHandler:
         record = JournaledCall()
         self.records.append(record)
 
-        def finish(refused: Exception | None) -> None:
+        def finish(error: Exception | None) -> None:
             if self.bug is not None:
                 raise self.bug
             try:
-                if refused is not None and outgoing.started:
+                if error is not None and outgoing.started:
                     outgoing.abort()
                 elif outgoing.started:
                     outgoing.finish(self.final)
                 else:
-                    outgoing.start(500 if refused is not None else 200, [], whole=self.final)
+                    outgoing.start(500 if error is not None else 200, [], whole=self.final)
                 self.ended.append(f"{incoming.target} {outgoing.sent_bytes}")
             except CallerGoneError:
                 self.ended.append(f"{incoming.target} gone")

@@ -27,26 +27,28 @@ async def test_newest_release_is_asked_in_the_callers_dialect_where_it_speaks_it
 
 @SERVERS
 @CALLER
-@pytest.mark.parametrize("spoken", [CHAT_COMPLETIONS, RESPONSES])
-async def test_release_with_one_dialect_is_found_and_remembered(server: ModelServer, caller: str, spoken: str) -> None:
-    async with replica(server.speaking((spoken,))) as wire:
+@pytest.mark.parametrize("target_dialect", [CHAT_COMPLETIONS, RESPONSES])
+async def test_release_with_one_dialect_is_found_and_remembered(
+    server: ModelServer, caller: str, target_dialect: str
+) -> None:
+    async with replica(server.speaking((target_dialect,))) as wire:
         for _ in range(2):
             status, _, answer = await ask(wire, caller)
             assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
         paths = asked_paths(wire)
-        assert paths[-2:] == [PATHS[spoken]] * 2
+        assert paths[-2:] == [PATHS[target_dialect]] * 2
         assert len(set(paths[:-1])) == len(paths[:-1]), "each path was tried once"
 
 
 @CALLER
-@pytest.mark.parametrize("spoken", CALLERS)
-async def test_stated_dialect_is_asked_at_once(caller: str, spoken: str) -> None:
+@pytest.mark.parametrize("target_dialect", CALLERS)
+async def test_stated_dialect_is_asked_at_once(caller: str, target_dialect: str) -> None:
     """Any server is asked in a stated dialect: none is asked for what it lacks."""
     server = MODEL_SERVERS[0]
-    async with replica(server.speaking((spoken,)), (spoken,)) as wire:
+    async with replica(server.speaking((target_dialect,)), (target_dialect,)) as wire:
         status, _, answer = await ask(wire, caller)
         assert (status, answer.text, answer.ended) == (200, "Hello", "complete")
-        assert asked_paths(wire) == [PATHS[spoken]]
+        assert asked_paths(wire) == [PATHS[target_dialect]]
 
 
 @SERVERS

@@ -54,10 +54,10 @@ async def test_every_worker_knows_what_one_has_queued_and_the_settings_bound_it(
         assert (state[0], state[1]["status"]) == (200, "QUEUED")
     assert (await ask(world, "POST", SUBMIT, {"model_input": "x" * 40}))[1]["error_code"] == "ASYNC_QUEUE_FULL"
     assert (await ask(world, "POST", SUBMIT, {"model_input": "x" * 90}))[0] == 413
-    status, refused = await ask(
+    status, refusal = await ask(
         world, "POST", SUBMIT, {"model_input": 1, "webhook_endpoint": "https://a.ours.example.com"}
     )
-    assert (status, "webhook_endpoint" in refused["error"]) == (400, True)
+    assert (status, "webhook_endpoint" in refusal["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_worker_without_a_queue_serves_all_other_calls(world: World, setti
         ("DELETE", "/async_request/areq_01JABCDEFGHJKMNPQRSTVWXYZ0", None),
         ("GET", "/models/m/production/async_queue_status", None),
     ):
-        status, refused = await ask(world, method, path, body)
-        assert (status, refused["error_code"]) == (503, code)
+        status, refusal = await ask(world, method, path, body)
+        assert (status, refusal["error_code"]) == (503, code)
     assert (await world.proxy.call())[0] == 200
     assert await world.proxy.stop() == 0

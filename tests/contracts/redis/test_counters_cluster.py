@@ -171,18 +171,18 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
     one = plan("busy", requests=threshold)
     slot = slot_of(one.key.encode())
     home = formed.owner_of(one.key)
-    admitted = refused = 0
+    admitted = refusal_count = 0
     finish = asyncio.Event()
 
     async def ask() -> None:
-        nonlocal admitted, refused
+        nonlocal admitted, refusal_count
         while not finish.is_set():
             answer = await counters.take(one, Estimate(10))
             if isinstance(answer, Taken):
                 admitted += 1
                 settle(counters, answer, 3)
             else:
-                refused += 1
+                refusal_count += 1
             await asyncio.sleep(0.002)
 
     async def move_about() -> None:
@@ -190,7 +190,7 @@ async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
             if target is not formed.owner(slot):
                 await asyncio.to_thread(formed.move, slot, target)
                 await asyncio.sleep(0.05)
-        await eventually(lambda: refused > 20)
+        await eventually(lambda: refusal_count > 20)
         finish.set()
 
     await asyncio.gather(move_about(), *(ask() for _ in range(6)))

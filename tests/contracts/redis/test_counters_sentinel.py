@@ -126,8 +126,8 @@ async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_
         before = first + await admitted(counters, one, 30)
         old.kill()
         settle(counters, before[0], 70)
-        refused = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(5)), return_exceptions=True)
-        assert {type(answer) for answer in refused} == {CountersUnavailableError}
+        refusals = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(5)), return_exceptions=True)
+        assert {type(answer) for answer in refusals} == {CountersUnavailableError}
         new = await asyncio.to_thread(sentinels.wait_for_new_primary, old_port)
         await eventually(lambda: counters.available)
         await eventually(lambda: pending_settlements(counters) == 0)

@@ -101,7 +101,7 @@ async def test_fail_over_to_a_server_an_hour_behind_keeps_every_limit(tmp_path: 
             sentinels.primary.run("WAIT", 2, 10_000)
             await asyncio.to_thread(SentinelSet.fail_over, sentinels)
             await eventually(lambda: observed.sees_a_step(SECONDLY), "the new primary is used")
-            refused = await observed.hit(MINUTELY)
-            assert 0 < refused.retry_after_ms <= 60_001
+            refusal = await observed.hit(MINUTELY)
+            assert 0 < refusal.retry_after_ms <= 60_001
             assert [by_s for _, by_s in observed.steps] == [-HOUR_S]
             await eventually(lambda: observed.admitted(SECONDLY, 1), "the next second admits again")

@@ -48,8 +48,8 @@ class Control:
 
     async def refuses(self) -> None:
         """Return when it has refused one more report."""
-        refused = self.refused
-        await eventually(lambda: self.refused > refused)
+        refusals_before = self.refused
+        await eventually(lambda: self.refused > refusals_before)
 
     @property
     def loads(self) -> list[list[dict[str, Any]]]:

@@ -163,9 +163,9 @@ async def test_upload_leaves_when_its_record_is_written(upstream: ScriptedUpstre
     assert upstream.received[-1].body == b"somemore"
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
 async def test_second_replica_waits_for_the_same_record(
-    upstream: ScriptedUpstream, unused_tcp_port: int, refused: bool
+    upstream: ScriptedUpstream, unused_tcp_port: int, is_refused: bool
 ) -> None:
     """The first ones cannot be connected to, and the journal is slower than that."""
     journal = HeldJournal()
@@ -180,13 +180,13 @@ async def test_second_replica_waits_for_the_same_record(
     await asyncio.sleep(0.05)
     assert not upstream.received
     [opened] = journal.opening
-    opened.tell(REFUSED if refused else None)
-    if not refused:
+    opened.tell(REFUSED if is_refused else None)
+    if not is_refused:
         await eventually(lambda: journal.closing)
         journal.closing[0].tell()
     await serving
-    assert outgoing.status == (503 if refused else 200)
-    assert len(upstream.received) == (0 if refused else 1)
+    assert outgoing.status == (503 if is_refused else 200)
+    assert len(upstream.received) == (0 if is_refused else 1)
     await client.aclose()
 
 

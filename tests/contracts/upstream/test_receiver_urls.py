@@ -40,10 +40,10 @@ INSIDE = ("127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fc00::1", "::ffff:
 @pytest.mark.parametrize("address", INSIDE)
 async def test_name_that_leads_inside_is_refused_with_its_field(address: str) -> None:
     for addresses in ((address,), ("93.184.215.14", address)):
-        with pytest.raises(HostRuleError) as refused:
+        with pytest.raises(HostRuleError) as refusal:
             await ReceiverUrls(EgressRules(), Table(*addresses)).check(URL, "webhook_endpoint")
-        assert refused.value.message.startswith("webhook_endpoint: ")
-        assert address not in refused.value.message
+        assert refusal.value.message.startswith("webhook_endpoint: ")
+        assert address not in refusal.value.message
 
 
 @pytest.mark.parametrize(

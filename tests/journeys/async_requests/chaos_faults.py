@@ -115,8 +115,8 @@ def faults_of(evidence: Evidence) -> list[str]:
         for request in evidence.requests
         for fault in _of_request(request, attempts[request.id], messages_of[request.id], evidence)
     ]
-    refused = {request.n for request in evidence.requests if 400 <= request.answered < 503}
-    faults += [f"{one.id}: ran, though {one.n} was refused" for one in evidence.attempts if one.n in refused]
+    refused_numbers = {request.n for request in evidence.requests if 400 <= request.answered < 503}
+    faults += [f"{one.id}: ran, though {one.n} was refused" for one in evidence.attempts if one.n in refused_numbers]
     return faults
 
 

@@ -22,14 +22,14 @@ async def test_parked_request_wakes_its_deployment_and_keeps_others_out(make_sce
     scene = await make_scene(replicas=False, wake_url=hook.url)
     id = await scene.submit({"answer": "awake"}, hook=True)
 
-    refused, answer = await scene.ask("POST", f"{scene.path}/production/async_predict", {"model_input": 1})
+    answer_status, answer = await scene.ask("POST", f"{scene.path}/production/async_predict", {"model_input": 1})
     await scene.stage.until(lambda: _woken(hook), "the hook is called")
     state = await scene.state(id)
     figures = await scene.figures()
     await scene.replicas(scene.model.url)
     (message,) = await scene.until_received(id)
 
-    assert (refused, answer["error_code"]) == (429, "CAPACITY_EXCEEDED")
+    assert (answer_status, answer["error_code"]) == (429, "CAPACITY_EXCEEDED")
     assert hook.asked[0]["reason"] == "request"
     assert (state["status"], figures["num_queued_requests"]) == ("QUEUED", 1)
     assert message.verified(scene.secret)["data"] == "awake"

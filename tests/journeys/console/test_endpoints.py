@@ -60,8 +60,8 @@ async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_lat
 ) -> None:
     await stage.key_without_limits()
     await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
-    refused = {"error": "The database is away.", "code": "DATABASE_UNAVAILABLE"}
-    await page.route("**/v1/gateway/endpoints/*", lambda route: route.fulfill(status=503, json=refused))
+    problem_body = {"error": "The database is away.", "code": "DATABASE_UNAVAILABLE"}
+    await page.route("**/v1/gateway/endpoints/*", lambda route: route.fulfill(status=503, json=problem_body))
 
     await page.get_by_role("button", name="Test the target").click()
     await expect(page.get_by_text("Could not delete the endpoint acme/console-test-")).to_be_visible(timeout=15_000)

@@ -130,12 +130,12 @@ async def test_retry_after_is_exact_to_the_second(stage_with_endpoint: Stage) ->
     first = await ask(stage, key)
     await asyncio.sleep(1.6)  # so that waits from the first and from the second call differ
     second = await ask(stage, key)
-    refused = await ask(stage, key)
-    assert [answer.status for answer in (first, second, refused)] == [200, 200, 429]
-    assert int(refused.headers["retry-after"]) in refused.wait_s(first, 60.001)
-    assert seconds(refused.headers["x-ratelimit-reset-requests"]) in refused.wait_s(second, 60.001)
-    assert seconds(refused.headers["x-ratelimit-reset-tokens"]) in refused.wait_s(second, 60.001)
-    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in (first, second, refused)] == ["1", "0", "0"]
+    refusal = await ask(stage, key)
+    assert [answer.status for answer in (first, second, refusal)] == [200, 200, 429]
+    assert int(refusal.headers["retry-after"]) in refusal.wait_s(first, 60.001)
+    assert seconds(refusal.headers["x-ratelimit-reset-requests"]) in refusal.wait_s(second, 60.001)
+    assert seconds(refusal.headers["x-ratelimit-reset-tokens"]) in refusal.wait_s(second, 60.001)
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in (first, second, refusal)] == ["1", "0", "0"]
 
 
 def seconds(span: str) -> int:
@@ -151,11 +151,11 @@ async def test_caller_that_waits_for_retry_after_is_admitted(stage_with_endpoint
     key = await stage.operator.key(await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "SECOND", 3))))
     for _ in range(3):
         answers = await asyncio.gather(*(ask(stage, key) for _ in range(6)))  # few: they must not last a second
-        refused = [answer for answer in answers if answer.status == 429]
-        assert refused
-        waits_s = [int(answer.headers["retry-after"]) for answer in refused]
+        refusals = [answer for answer in answers if answer.status == 429]
+        assert refusals
+        waits_s = [int(answer.headers["retry-after"]) for answer in refusals]
         assert set(waits_s) <= {1, 2}
-        last = max(refused, key=lambda answer: answer.received_s)
+        last = max(refusals, key=lambda answer: answer.received_s)
         await asyncio.sleep(last.received_s + int(last.headers["retry-after"]) - time.time())
         assert (await ask(stage, key)).status == 200
         await asyncio.sleep(1.01)  # that call leaves the window
@@ -186,10 +186,10 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(
         clock.step(int(DAY_S - now_s % DAY_S) - 60)
         midnight_s = (now_s + clock.offset_s) // DAY_S * DAY_S + DAY_S - clock.offset_s
         assert await statuses(stage, key, 3) == [200, 200, 429]
-        refused = await ask(stage, key)
-        wait_range = range(math.ceil(midnight_s - refused.received_s), math.ceil(midnight_s - refused.sent_s) + 1)
-        assert int(refused.headers["retry-after"]) in wait_range
-        assert seconds(refused.headers["x-ratelimit-reset-requests"]) in wait_range
+        refusal = await ask(stage, key)
+        wait_range = range(math.ceil(midnight_s - refusal.received_s), math.ceil(midnight_s - refusal.sent_s) + 1)
+        assert int(refusal.headers["retry-after"]) in wait_range
+        assert seconds(refusal.headers["x-ratelimit-reset-requests"]) in wait_range
         before = await usage(stage, group)
         await stage.until(lambda: used(stage, group, {"REQUEST": 2, "TOKEN": 30}), "settled before midnight")
         clock.step(math.ceil(midnight_s - time.time()))
@@ -216,8 +216,8 @@ async def test_second_on_a_wrong_redis_clock_freezes_no_limit_and_is_told(
         assert await allowed(stage, key, 5) == 3
         clock.step(-3600)
         await stage.until(lambda: has_jumped(stage, key, before + 2), "both steps are counted")
-        refused = await ask(stage, key)
-        assert (refused.status, int(refused.headers["retry-after"]) <= 61) == (429, True)
+        refusal = await ask(stage, key)
+        assert (refusal.status, int(refusal.headers["retry-after"]) <= 61) == (429, True)
         async with stage.session.get(stage.product.admin + "/readyz") as answer:
             degraded = (await answer.json())["degraded"]
         assert [text.partition(": ")[0] for text in degraded] == ["redis_clock"]
@@ -246,8 +246,8 @@ async def test_machine_set_back_by_an_hour_freezes_no_limit(
         assert 200 in await statuses(stage, secondly, 3)
         clock.step(-3600)
         await asyncio.sleep(1.01)  # a worker may refuse without Redis for up to a second
-        refused = await ask(stage, minutely)
-        assert (refused.status, int(refused.headers["retry-after"]) <= 61) == (429, True)
+        refusal = await ask(stage, minutely)
+        assert (refusal.status, int(refusal.headers["retry-after"]) <= 61) == (429, True)
         await stage.until(lambda: passes(stage, secondly), "the next second admits again")
         assert (await stage.operator.ask("GET", "/v1/gateway/groups"))[0] == 200
         clock.step(61)
@@ -309,9 +309,9 @@ async def test_model_api_calls_count_against_the_workspaces_tier(
         stage.product.command("workspace", "set", "acme", "--tier", "verified")
         await stage.until(lambda: passes(stage, roomy[0]), "the higher tier")
         assert (await ask(stage, roomy[0], "600000/1/0/1/0")).status == 200
-        refused = await ask(stage, roomy[1])
-        assert (refused.status, refused.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
-        assert "500000 TOKEN per MINUTE" in refused.body["error"]
+        refusal = await ask(stage, roomy[1])
+        assert (refusal.status, refusal.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
+        assert "500000 TOKEN per MINUTE" in refusal.body["error"]
 
 
 async def passes(stage: Stage, key: str) -> bool:

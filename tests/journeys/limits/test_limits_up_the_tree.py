@@ -57,10 +57,10 @@ async def test_refusal_has_limit_and_retry_time_and_names_no_other_group(stage: 
     child = models(stage.slug, ("REQUEST", "MINUTE", 2))
     (key,) = await tree(stage, "CASCADING", models(stage.slug, ("REQUEST", "MINUTE", 2)), child)
     assert await outcomes(stage, key, key) == [200, 200]
-    with pytest.raises(openai.RateLimitError) as refused:
+    with pytest.raises(openai.RateLimitError) as refusal:
         await stage.ask(key)
-    headers = refused.value.response.headers
-    body = refused.value.response.json()
+    headers = refusal.value.response.headers
+    body = refusal.value.response.json()
     assert body["error_code"] == "RATE_LIMITED"
     for word in ("REQUEST", "MINUTE", "2", stage.slug):
         assert word in body["error"]
@@ -103,9 +103,9 @@ async def test_call_that_cannot_be_translated_returns_all_it_took_up_the_tree(st
         return all(item["current_usage"] == 0 for item in items)
 
     for _ in range(3):
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as refusal:
             await stage.ask(key, n=2)
-        assert refused.value.response.json()["error_code"] == "UNTRANSLATABLE_REQUEST"
+        assert refusal.value.response.json()["error_code"] == "UNTRANSLATABLE_REQUEST"
         await stage.until(nothing_is_used, "all is given back")
     assert not await stage.operator.events(f"{stage.name}-0", stage.began)
 

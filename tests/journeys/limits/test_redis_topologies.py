@@ -177,9 +177,9 @@ async def test_a_dead_node_refuses_only_its_own_groups_until_it_is_replaced(
     dead = cluster.owner_of(counters[0])
     statuses = await called_until_refused(stage, keys, dead.server.kill)
     await assert_billed_once(stage, statuses)
-    refused = {entity for entity, counts in statuses.items() if counts[503]}
-    assert 0 < len(refused) < GROUPS
-    assert all(counts[200] == PER_MINUTE for entity, counts in statuses.items() if entity not in refused)
+    refused_entities = {entity for entity, counts in statuses.items() if counts[503]}
+    assert 0 < len(refused_entities) < GROUPS
+    assert all(counts[200] == PER_MINUTE for entity, counts in statuses.items() if entity not in refused_entities)
     assert {status for counts in statuses.values() for status in counts} == {200, 429, 503}
 
 

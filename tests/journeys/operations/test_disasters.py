@@ -125,12 +125,12 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk |
 
 async def fill_until_all_workers_refuse(rig: Rig) -> None:
     """Make large calls until no worker admits one, so many at once that each worker gets some."""
-    refused = 0
-    while refused < 20:
+    refusal_count = 0
+    while refusal_count < 20:
         results = await asyncio.gather(*(make_calls(rig, 1, **LARGE) for _ in range(16)))
         codes = [call.code for calls in results for call in calls]
         assert set(codes) <= {"", "METERING_UNAVAILABLE"}, results
-        refused = refused + len(codes) if all(codes) else 0
+        refusal_count = refusal_count + len(codes) if all(codes) else 0
 
 
 async def test_full_disk_refuses_calls_before_dispatch_and_loses_no_event(
@@ -145,8 +145,8 @@ async def test_full_disk_refuses_calls_before_dispatch_and_loses_no_event(
             await assert_refused_before_dispatch(rig)
             await assert_log_metric_and_readiness_report_it(rig)
             await restart_workers(rig)
-            (refused,) = await rig.until(lambda: _refused(rig), "a refusal, not a hang")
-            assert (refused.status, refused.code) == (503, "METERING_UNAVAILABLE")
+            (refusal,) = await rig.until(lambda: _refused(rig), "a refusal, not a hang")
+            assert (refusal.status, refusal.code) == (503, "METERING_UNAVAILABLE")
         disk.make_room(rig)
         await rig.until(lambda: _answered(rig), "calls are admitted again")
         assert await verdict(rig, ()) == []

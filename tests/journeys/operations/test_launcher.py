@@ -76,25 +76,25 @@ class LaunchedModel:
 
     async def status_of_call(self, content: str) -> int:
         """One call that fails; returns its status."""
-        with pytest.raises(openai.APIStatusError) as refused:
+        with pytest.raises(openai.APIStatusError) as refusal:
             await self.ask(content)
-        return refused.value.status_code
+        return refusal.value.status_code
 
     async def ask_once_it_serves(self) -> str:
         """One call that is answered. Until the proxies know of a change, at most a second, others may be 503."""
         while True:
             try:
                 return await self.ask()
-            except openai.APIStatusError as refused:
-                if refused.status_code != 503:
+            except openai.APIStatusError as error:
+                if error.status_code != 503:
                     raise
                 await asyncio.sleep(0.05)
 
     async def refuses(self) -> bool:
         try:
             await self.ask()
-        except openai.APIStatusError as refused:
-            return refused.status_code == 503
+        except openai.APIStatusError as error:
+            return error.status_code == 503
         return False
 
     async def deployment(self) -> Any:

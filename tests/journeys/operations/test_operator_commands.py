@@ -76,9 +76,9 @@ async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage,
     assert {row["idempotency_key"]: int(row["input_tokens"]) for row in rows} == {
         key: tokens["inputTokens"] for key, tokens in tokens_by_key.items()
     }
-    refused = await operator.run(*words[:-2], "--format", "jsonl", "--output", str(file))
-    assert refused.returncode == 1
-    assert "was begun with other values of --format" in refused.stderr
+    refusal = await operator.run(*words[:-2], "--format", "jsonl", "--output", str(file))
+    assert refusal.returncode == 1
+    assert "was begun with other values of --format" in refusal.stderr
     listed = await operator.did("events", "list", "--since", stage.began, "--entity", stage.name)
     assert len(listed.splitlines()) == 6
     everything = await operator.did("events", "export", "--since", stage.began, "--format", "jsonl")

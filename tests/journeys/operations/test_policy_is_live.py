@@ -109,9 +109,9 @@ async def test_unknown_and_forbidden_slugs_get_the_same_404(stage: Stage) -> Non
     await stage.operator.endpoint(hidden, await stage.operator.model("hidden", stage.upstream.url))
     errors = []
     for slug in (hidden, f"{stage.slug}-unknown"):
-        with pytest.raises(openai.NotFoundError) as refused:
+        with pytest.raises(openai.NotFoundError) as refusal:
             await stage.ask(key, model=slug)
-        errors.append(refused.value.response.json()["error"].replace(slug, "…"))
+        errors.append(refusal.value.response.json()["error"].replace(slug, "…"))
     assert errors[0] == errors[1]
     assert not stage.upstream.received
 

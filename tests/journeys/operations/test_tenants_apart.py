@@ -81,8 +81,8 @@ async def workspaces_shown(stage: Stage, credential: str) -> set[str]:
 async def test_tenant_reads_no_series_of_another(parked: tuple[Stage, str, str], greedy: str) -> None:
     stage, _, caller = parked
     assert (await stage.ask(await stage.key_without_limits())).model == stage.slug
-    refused = {"Authorization": f"Bearer {caller}", "Content-Type": "application/json"}
-    assert (await stage.post(refused, b'{"model": "acme/foreign", "messages": []}'))[0] >= 400
+    headers = {"Authorization": f"Bearer {caller}", "Content-Type": "application/json"}
+    assert (await stage.post(headers, b'{"model": "acme/foreign", "messages": []}'))[0] >= 400
     operator = OperatorClient(stage.session, stage.product, greedy)
     created = await operator.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
     shown_to_the_operator = await workspaces_shown(stage, METRICS_TOKEN)

@@ -106,9 +106,13 @@ CASES = [
 ]
 
 
-def translated(spoken: Dialect, caller_dialect: Dialect, stream: bytes) -> tuple[list[Any], TranslatingStreamReader]:
+def translated(
+    target_dialect: Dialect, caller_dialect: Dialect, stream: bytes
+) -> tuple[list[Any], TranslatingStreamReader]:
     context = AnswerContext("acme/chat", Request([], include_usage=True), 1_700_000_000, seals_of())
-    reader = TranslatingStreamReader(spoken, caller_dialect, context, spoken.new_meter(MAX_REPORTED_TOKENS))
+    reader = TranslatingStreamReader(
+        target_dialect, caller_dialect, context, target_dialect.new_meter(MAX_REPORTED_TOKENS)
+    )
     return payloads(reader.feed(stream) + reader.end()), reader
 
 
@@ -126,33 +130,33 @@ def check_last_word(caller_dialect: Dialect, events: list[Any]) -> None:
 
 
 @CALLER_DIALECTS
-@pytest.mark.parametrize(("spoken", "failure", "place"), CASES)
-def test_nothing_follows_a_failure(spoken: Spoken, failure: Json, place: Any, caller_dialect: Dialect) -> None:
-    events, reader = translated(spoken.dialect, caller_dialect, frames(*place(spoken, failure)))
+@pytest.mark.parametrize(("target", "failure", "place"), CASES)
+def test_nothing_follows_a_failure(target: Spoken, failure: Json, place: Any, caller_dialect: Dialect) -> None:
+    events, reader = translated(target.dialect, caller_dialect, frames(*place(target, failure)))
     assert reader.failed
     check_last_word(caller_dialect, events)
 
 
 @CALLER_DIALECTS
-@pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_failure_behind_the_last_event_is_no_part_of_the_answer(spoken: Spoken, caller_dialect: Dialect) -> None:
-    events, reader = translated(spoken.dialect, caller_dialect, frames(*spoken.text, spoken.failures[0]))
+@pytest.mark.parametrize("target", SPOKEN, ids=lambda target: target.dialect.name)
+def test_failure_behind_the_last_event_is_no_part_of_the_answer(target: Spoken, caller_dialect: Dialect) -> None:
+    events, reader = translated(target.dialect, caller_dialect, frames(*target.text, target.failures[0]))
     assert (reader.ended, reader.failed) == (True, False)
     assert not any(map(is_failure, events))
 
 
 @CALLER_DIALECTS
-@pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_comments_do_not_follow_a_failure(spoken: Spoken, caller_dialect: Dialect) -> None:
-    stream = frames(*spoken.text[:-4], spoken.failures[0]) + b": alive\n\n" + frames(*spoken.text)
-    events, _ = translated(spoken.dialect, caller_dialect, stream)
+@pytest.mark.parametrize("target", SPOKEN, ids=lambda target: target.dialect.name)
+def test_comments_do_not_follow_a_failure(target: Spoken, caller_dialect: Dialect) -> None:
+    stream = frames(*target.text[:-4], target.failures[0]) + b": alive\n\n" + frames(*target.text)
+    events, _ = translated(target.dialect, caller_dialect, stream)
     check_last_word(caller_dialect, events)
 
 
 @CALLER_DIALECTS
-@pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.dialect.name)
-def test_unreadable_events_after_a_failure_are_ignored(spoken: Spoken, caller_dialect: Dialect) -> None:
-    events, _ = translated(spoken.dialect, caller_dialect, frames(spoken.failures[0], "{", "[1]"))
+@pytest.mark.parametrize("target", SPOKEN, ids=lambda target: target.dialect.name)
+def test_unreadable_events_after_a_failure_are_ignored(target: Spoken, caller_dialect: Dialect) -> None:
+    events, _ = translated(target.dialect, caller_dialect, frames(target.failures[0], "{", "[1]"))
     check_last_word(caller_dialect, events)
 
 
@@ -209,9 +213,11 @@ def test_whole_response_that_failed_is_an_error_with_or_without_output(status: s
         check_whole_error(RESPONSES, caller_dialect, response, status)
 
 
-def check_whole_error(spoken: Dialect, caller_dialect: Dialect, answer: Json, word: str) -> None:
+def check_whole_error(target_dialect: Dialect, caller_dialect: Dialect, answer: Json, word: str) -> None:
     context = AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of())
-    reader = TranslatingBodyReader(spoken, caller_dialect, context, spoken.new_meter(MAX_REPORTED_TOKENS))
+    reader = TranslatingBodyReader(
+        target_dialect, caller_dialect, context, target_dialect.new_meter(MAX_REPORTED_TOKENS)
+    )
     reader.feed(orjson.dumps(answer))
     error = orjson.loads(reader.end())
     assert reader.failed

@@ -20,10 +20,10 @@ HIDDEN = {"type": "redacted_thinking", "data": "abc"}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 
 
-def answered(spoken: Dialect, caller_dialect: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
+def answered(target_dialect: Dialect, caller_dialect: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
     """The caller's body for a target's answer."""
     context = AnswerContext("acme/chat", Request([], tools=[Tool("f")]), 5, seals_of())
-    return caller_dialect.write_answer(spoken.read_answer(answer), context, Tokens(input=1, output=1))
+    return caller_dialect.write_answer(target_dialect.read_answer(answer), context, Tokens(input=1, output=1))
 
 
 def continued(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:

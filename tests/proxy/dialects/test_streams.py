@@ -26,14 +26,14 @@ from tests.proxy.dialects.responses.recorded import RECORDED as RESPONSES_ANSWER
 SPOKEN = [(CHAT, CHAT_ANSWERS), (MESSAGES, MESSAGES_ANSWERS), (RESPONSES, RESPONSES_ANSWERS)]
 RECORDED = [(dialect, name) for dialect, answers in SPOKEN for name in answers]
 ANSWERS: dict[str, dict[str, Any]] = {dialect.name: dict(answers) for dialect, answers in SPOKEN}
-CASES = pytest.mark.parametrize(("spoken", "name"), RECORDED, ids=[f"{d.name}-{name}" for d, name in RECORDED])
+CASES = pytest.mark.parametrize(("target_dialect", "name"), RECORDED, ids=[f"{d.name}-{name}" for d, name in RECORDED])
 CALLER_DIALECTS = pytest.mark.parametrize(
     "caller_dialect", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name
 )
 
 
-def recorded(spoken: Dialect, name: str) -> tuple[Any, bytes]:
-    whole, frames = ANSWERS[spoken.name][name]
+def recorded(target_dialect: Dialect, name: str) -> tuple[Any, bytes]:
+    whole, frames = ANSWERS[target_dialect.name][name]
     return (orjson.loads(whole) if isinstance(whole, bytes) else whole), b"".join(frames)
 
 
@@ -52,8 +52,10 @@ def events_of(dialect: Dialect, stream: bytes) -> Iterator[Event]:
             yield from reader.read(orjson.loads(data))
 
 
-def translated(spoken: Dialect, caller_dialect: Dialect, pieces: Iterable[bytes]) -> bytes:
-    reader = TranslatingStreamReader(spoken, caller_dialect, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
+def translated(target_dialect: Dialect, caller_dialect: Dialect, pieces: Iterable[bytes]) -> bytes:
+    reader = TranslatingStreamReader(
+        target_dialect, caller_dialect, context(), target_dialect.new_meter(MAX_REPORTED_TOKENS)
+    )
     return b"".join([reader.feed(piece) for piece in pieces]) + reader.end()
 
 
@@ -85,38 +87,42 @@ def _plain(value: Any) -> Any:
 
 
 @CASES
-def test_stream_is_read_as_the_whole_answer(spoken: Dialect, name: str) -> None:
-    whole, stream = recorded(spoken, name)
-    assert assembled(events_of(spoken, stream)) == spoken.read_answer(whole)
+def test_stream_is_read_as_the_whole_answer(target_dialect: Dialect, name: str) -> None:
+    whole, stream = recorded(target_dialect, name)
+    assert assembled(events_of(target_dialect, stream)) == target_dialect.read_answer(whole)
 
 
 @pytest.mark.parametrize(
-    ("spoken", "name", "caller_dialect"),
+    ("target_dialect", "name", "caller_dialect"),
     # No caller of Messages can offer a custom tool, so no such answer comes to one.
     [
-        (spoken, name, caller_dialect)
-        for spoken, name in RECORDED
+        (target_dialect, name, caller_dialect)
+        for target_dialect, name in RECORDED
         for caller_dialect in (CHAT, MESSAGES, RESPONSES)
         if caller_dialect is not MESSAGES or name not in ("custom-call", "only-done-events")
     ],
 )
 def test_caller_of_a_stream_reads_what_the_caller_of_a_body_reads(
-    spoken: Dialect, name: str, caller_dialect: Dialect
+    target_dialect: Dialect, name: str, caller_dialect: Dialect
 ) -> None:
-    whole, stream = recorded(spoken, name)
-    body = TranslatingBodyReader(spoken, caller_dialect, context(), spoken.new_body_meter(MAX_REPORTED_TOKENS))
+    whole, stream = recorded(target_dialect, name)
+    body = TranslatingBodyReader(
+        target_dialect, caller_dialect, context(), target_dialect.new_body_meter(MAX_REPORTED_TOKENS)
+    )
     body.feed(orjson.dumps(whole))
     answer = caller_dialect.read_answer(orjson.loads(body.end()))
-    streamed = assembled(events_of(caller_dialect, translated(spoken, caller_dialect, [stream])))
+    streamed = assembled(events_of(caller_dialect, translated(target_dialect, caller_dialect, [stream])))
     assert told(streamed, caller_dialect) == told(answer, caller_dialect)
 
 
 @CASES
 @CALLER_DIALECTS
-def test_callers_stream_does_not_depend_on_segments(spoken: Dialect, name: str, caller_dialect: Dialect) -> None:
-    _, stream = recorded(spoken, name)
-    expected = translated(spoken, caller_dialect, [stream])
-    assert translated(spoken, caller_dialect, [stream[at : at + 1] for at in range(len(stream))]) == expected
+def test_callers_stream_does_not_depend_on_segments(
+    target_dialect: Dialect, name: str, caller_dialect: Dialect
+) -> None:
+    _, stream = recorded(target_dialect, name)
+    expected = translated(target_dialect, caller_dialect, [stream])
+    assert translated(target_dialect, caller_dialect, [stream[at : at + 1] for at in range(len(stream))]) == expected
 
 
 def telling_places(stream: bytes) -> list[int]:
@@ -130,31 +136,31 @@ def telling_places(stream: bytes) -> list[int]:
     return sorted(place for place in {*in_name, *in_mark, *range(0, len(stream), 13)} if 0 <= place < len(stream))
 
 
-def assert_cuts_change_nothing(spoken: Dialect, stream: bytes, places: Iterable[int]) -> None:
-    caller_dialect = MESSAGES if spoken is not MESSAGES else CHAT
-    expected = translated(spoken, caller_dialect, [stream])
+def assert_cuts_change_nothing(target_dialect: Dialect, stream: bytes, places: Iterable[int]) -> None:
+    caller_dialect = MESSAGES if target_dialect is not MESSAGES else CHAT
+    expected = translated(target_dialect, caller_dialect, [stream])
     for place in places:
-        assert translated(spoken, caller_dialect, [stream[:place], stream[place:]]) == expected
+        assert translated(target_dialect, caller_dialect, [stream[:place], stream[place:]]) == expected
 
 
 @CASES
-def test_cut_in_two_gives_the_same_stream(spoken: Dialect, name: str) -> None:
-    _, stream = recorded(spoken, name)
-    assert_cuts_change_nothing(spoken, stream, telling_places(stream))
+def test_cut_in_two_gives_the_same_stream(target_dialect: Dialect, name: str) -> None:
+    _, stream = recorded(target_dialect, name)
+    assert_cuts_change_nothing(target_dialect, stream, telling_places(stream))
 
 
 @CASES
 @pytest.mark.soak
-def test_every_cut_in_two_gives_the_same_stream(spoken: Dialect, name: str) -> None:
-    _, stream = recorded(spoken, name)
-    assert_cuts_change_nothing(spoken, stream, range(len(stream)))
+def test_every_cut_in_two_gives_the_same_stream(target_dialect: Dialect, name: str) -> None:
+    _, stream = recorded(target_dialect, name)
+    assert_cuts_change_nothing(target_dialect, stream, range(len(stream)))
 
 
 @CASES
 @CALLER_DIALECTS
-def test_stream_that_breaks_off_is_never_closed(spoken: Dialect, name: str, caller_dialect: Dialect) -> None:
+def test_stream_that_breaks_off_is_never_closed(target_dialect: Dialect, name: str, caller_dialect: Dialect) -> None:
     """The caller must see that the answer is not complete."""
-    _, frames = ANSWERS[spoken.name][name]
-    half = translated(spoken, caller_dialect, frames[: len(frames) // 2])
+    _, frames = ANSWERS[target_dialect.name][name]
+    half = translated(target_dialect, caller_dialect, frames[: len(frames) // 2])
     with pytest.raises(AssertionError):
         assembled(events_of(caller_dialect, half))

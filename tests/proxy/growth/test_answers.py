@@ -199,11 +199,11 @@ def context() -> AnswerContext:
     return AnswerContext(SLUG, request, 1, seals_of())
 
 
-@pytest.mark.parametrize(("spoken", "caller", "build"), STREAMS)
-def test_translation_grows_with_the_stream(spoken: str, caller: str, build: Build) -> None:
+@pytest.mark.parametrize(("target", "caller", "build"), STREAMS)
+def test_translation_grows_with_the_stream(target: str, caller: str, build: Build) -> None:
     def prepare(size: int) -> Callable[[], object]:
         events = counted(build(size))
-        reader = DIALECTS[spoken].new_stream_reader()
+        reader = DIALECTS[target].new_stream_reader()
         writer = DIALECTS[caller].new_stream_writer(context())
 
         def act() -> None:
@@ -253,11 +253,11 @@ ANSWERS: dict[str, Callable[[int], Json]] = {
 
 
 @pytest.mark.parametrize("caller", DIALECTS)
-@pytest.mark.parametrize("spoken", DIALECTS)
-def test_translation_grows_with_the_answer(spoken: str, caller: str) -> None:
+@pytest.mark.parametrize("target", DIALECTS)
+def test_translation_grows_with_the_answer(target: str, caller: str) -> None:
     def prepare(size: int) -> Callable[[], object]:
-        answer = counted(ANSWERS[spoken](size))
-        return lambda: DIALECTS[caller].write_answer(DIALECTS[spoken].read_answer(answer), context(), None)
+        answer = counted(ANSWERS[target](size))
+        return lambda: DIALECTS[caller].write_answer(DIALECTS[target].read_answer(answer), context(), None)
 
     check_grows_linearly(prepare)
 

@@ -46,9 +46,9 @@ def cors_fields(outgoing: FakeOutgoing) -> dict[str, str]:
 async def test_without_the_setting_no_origin_is_told_anything(rig: PathRig) -> None:
     rig.upstream.will(answer(b"{}"))
     assert not cors_fields(await rig.serve(from_page(PAGE)))
-    refused = await rig.serve(preflight(PAGE))
-    assert (refused.status, refused.json) == (401, {"error": "Unauthorized"})
-    assert not cors_fields(refused)
+    refusal = await rig.serve(preflight(PAGE))
+    assert (refusal.status, refusal.json) == (401, {"error": "Unauthorized"})
+    assert not cors_fields(refusal)
 
 
 @pytest.mark.parametrize("origins", [PAGE, f"https://other.example, {PAGE}", "*"])
@@ -81,9 +81,9 @@ async def test_page_reads_answers_and_errors_and_their_fields(rig: PathRig) -> N
     pipeline = allowing(rig, PAGE)
     rig.upstream.will(answer(b"{}"))
     answered = await serve(pipeline, from_page(PAGE))
-    refused = await serve(pipeline, FakeIncoming("/v1/nothing", authorization=None, origin=PAGE))
-    assert (answered.status, refused.status) == (200, 401)
-    for outgoing in (answered, refused):
+    refusal = await serve(pipeline, FakeIncoming("/v1/nothing", authorization=None, origin=PAGE))
+    assert (answered.status, refusal.status) == (200, 401)
+    for outgoing in (answered, refusal):
         assert outgoing.header("access-control-allow-origin") == PAGE
         assert outgoing.header("vary") == "origin"
         exposed = (outgoing.header("access-control-expose-headers") or "").split(", ")

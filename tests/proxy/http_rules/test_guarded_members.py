@@ -23,9 +23,9 @@ NAMES = ("model", "stream", "stream_options", "metadata", *COUNTS)
 
 
 def refusal(body: dict[str, Any]) -> str:
-    with pytest.raises(MalformedRequestError) as refused:
+    with pytest.raises(MalformedRequestError) as error:
         guarded_members.check_members(body)
-    return str(refused.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("value", [1, 0, 1.0, "true", "false", "yes", "no", "0", "", [], {}])

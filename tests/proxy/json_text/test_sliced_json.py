@@ -53,7 +53,7 @@ def or_refused(read: Any, raw: bytes) -> Any:
 @pytest.mark.parametrize("seed", range(10))
 def test_parses_what_orjson_parses(seed: int, unsound: bool) -> None:
     rng = random.Random(seed)
-    refused = 0
+    refusals = 0
     for _ in range(150):
         units = rng.sample(SOUND, rng.choice([1, 2, 10]))
 
@@ -66,8 +66,8 @@ def test_parses_what_orjson_parses(seed: int, unsound: bool) -> None:
         raw = b'{"model":%b,"input":[%b,{%b: 1.5, "b":%b}]}' % (string(), string(), string(), string())
         expected = or_refused(orjson.loads, raw)
         assert or_refused(parsed_in_slices, raw) == expected
-        refused += expected == "refused"
-    assert 0 < refused < 150 if unsound else not refused
+        refusals += expected == "refused"
+    assert 0 < refusals < 150 if unsound else not refusals
 
 
 @pytest.mark.parametrize("unit", SOUND)

@@ -58,9 +58,9 @@ async def test_a_dialect_that_is_not_spoken_is_not_found() -> None:
         ScriptedUpstream(default=vendor) as upstream,
         openai.AsyncOpenAI(base_url=upstream.url + "/v1", api_key="k", max_retries=0) as client,
     ):
-        with pytest.raises(openai.NotFoundError) as refused:
+        with pytest.raises(openai.NotFoundError) as refusal:
             await client.responses.create(model=MODEL, input="Hi")
-        assert "error" not in refused.value.response.json()
+        assert "error" not in refusal.value.response.json()
         assert vendor.served == []
 
 

@@ -112,9 +112,9 @@ def changed(body: Json, path: str, value: Any) -> Json:
 
 
 def refusal(check: Any, body: Json) -> str:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         check(body)
-    return str(refused.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ class ScriptedVendor:
             dialect.check(body)
             prompt = dialect.read(body)
         except RefusedError as problem:
-            refused = json.loads(exchange.received.body)
-            self.served.append(Served(dialect.name, problem.status, refused, problem=str(problem)))
+            request_body = json.loads(exchange.received.body)
+            self.served.append(Served(dialect.name, problem.status, request_body, problem=str(problem)))
             await answer_json(problem.status, dialect.error(str(problem), param=problem.param or None))(exchange)
             return
         answer = self._fails_once(prompt) or respond(prompt)

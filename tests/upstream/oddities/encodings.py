@@ -23,8 +23,8 @@ from tests.upstream.oddities.row import (
 )
 
 
-def _bodies(spoken: str) -> dict[str, bytes]:
-    body = orjson.dumps(whole(spoken))
+def _bodies(target_dialect: str) -> dict[str, bytes]:
+    body = orjson.dumps(whole(target_dialect))
     odd = body[:-1]
     return {
         "with a byte-order mark": codecs.BOM_UTF8 + body,
@@ -52,15 +52,15 @@ def _odd_streams() -> dict[str, bytes]:
 
 
 def _rows() -> Iterator[Oddity]:
-    for spoken in (CHAT_COMPLETIONS, MESSAGES, RESPONSES):
-        for odd, body in _bodies(spoken).items():
+    for target_dialect in (CHAT_COMPLETIONS, MESSAGES, RESPONSES):
+        for odd, body in _bodies(target_dialect).items():
             passed = Seen(ended="cut", has=(b"Hello there",)) if body.startswith(b"[") else TEXT
             yield Oddity(
-                name=f"{spoken}: JSON {odd}",
-                spoken=spoken,
+                name=f"{target_dialect}: JSON {odd}",
+                spoken=target_dialect,
                 sends=sends(body, label=JSON),
                 stream=False,
-                seen={caller: passed if caller == spoken else TEXT for caller in CALLERS},
+                seen={caller: passed if caller == target_dialect else TEXT for caller in CALLERS},
                 billed=REPORTED,
             )
     for odd, stream in _odd_streams().items():
@@ -92,7 +92,7 @@ def _lines() -> Iterator[Oddity]:
         MESSAGES: message_text("Hello", " there"),
         RESPONSES: response_text("Hello", " there"),
     }
-    for spoken, answer_events in events.items():
+    for target_dialect, answer_events in events.items():
         lines = b"".join(orjson.dumps(event) + b"\n" for event in answer_events)
         for form, pieces in {
             "": (lines[:50], lines[50:]),
@@ -102,28 +102,29 @@ def _lines() -> Iterator[Oddity]:
             ", without a last line feed": (lines[:-1],),
         }.items():
             for is_stream in (True, False):
+                kind = "a stream" if is_stream else "whole"
                 yield Oddity(
-                    name=f"{spoken}: events as lines of JSON{form}, asked for {'a stream' if is_stream else 'whole'}",
-                    spoken=spoken,
+                    name=f"{target_dialect}: events as lines of JSON{form}, asked for {kind}",
+                    spoken=target_dialect,
                     sends=sends(*pieces, label="application/x-ndjson"),
                     stream=is_stream,
-                    seen={caller: Seen(has=(b" there",)) if caller == spoken else TEXT for caller in CALLERS},
+                    seen={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
                     billed=REPORTED,
                 )
         for label in ("application/x-ndjson", "text/plain", JSON, None):
             yield Oddity(
-                name=f"{spoken}: events as lines of JSON, labelled {label}",
-                spoken=spoken,
+                name=f"{target_dialect}: events as lines of JSON, labelled {label}",
+                spoken=target_dialect,
                 sends=sends(lines[:50], lines[50:], label=label),
-                seen={caller: Seen(has=(b" there",)) if caller == spoken else TEXT for caller in CALLERS},
+                seen={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
                 billed=REPORTED,
             )
         cut = lines.partition(b'there"')[0]
         yield Oddity(
-            name=f"{spoken}: events as lines of JSON that break off",
-            spoken=spoken,
+            name=f"{target_dialect}: events as lines of JSON that break off",
+            spoken=target_dialect,
             sends=sends(cut, label="application/x-ndjson"),
-            seen={caller: Seen(text="Hello", ended="cut") for caller in CALLERS if caller != spoken},
+            seen={caller: Seen(text="Hello", ended="cut") for caller in CALLERS if caller != target_dialect},
             billed=Counted(1),
             logged=502,
         )

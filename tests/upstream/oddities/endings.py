@@ -31,26 +31,26 @@ _THEN: dict[Literal["stay", "close"], str] = {
 
 
 def _ends() -> Iterator[Oddity]:
-    for spoken, events in _STREAMS.items():
+    for target_dialect, events in _STREAMS.items():
         expected = Seen(text="Hello there")
         for then, says in _THEN.items():
             yield Oddity(
-                name=f"{spoken}: {says}",
-                spoken=spoken,
+                name=f"{target_dialect}: {says}",
+                spoken=target_dialect,
                 sends=sends(frames(*events), then=then),
                 seen=expected,
                 billed=USED,
             )
             yield Oddity(
-                name=f"{spoken}: {says}, event by event",
-                spoken=spoken,
+                name=f"{target_dialect}: {says}, event by event",
+                spoken=target_dialect,
                 sends=sends(*map(frames, events), then=then),
                 seen=expected,
                 billed=USED,
             )
         yield Oddity(
-            name=f"{spoken}: junk follows the last event",
-            spoken=spoken,
+            name=f"{target_dialect}: junk follows the last event",
+            spoken=target_dialect,
             sends=sends(frames(*events) + b"event: junk\ndata: {\n\n", b"data: <html>", then="stay"),
             seen=Seen(text="Hello there", lacks=(b"junk", b"html")),
             billed=USED,

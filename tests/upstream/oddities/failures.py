@@ -32,37 +32,37 @@ FUNCTION_CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "na
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":'}}
 
 
-def last_word(spoken: str, text: str) -> Mapping[str, Seen]:
+def last_word(target_dialect: str, text: str) -> Mapping[str, Seen]:
     """The caller of the server's own dialect gets its bytes; to the others the failure is the last word."""
     failed_answer = Seen(text=text, ended="failed", has=(b"overloaded",), lacks=ENDINGS)
     passed = Seen(text=text, ended="failed", has=(b"overloaded",))
-    return {caller: passed if caller == spoken else failed_answer for caller in CALLERS}
+    return {caller: passed if caller == target_dialect else failed_answer for caller in CALLERS}
 
 
-def streams(spoken: str, text: list[Json], call: list[Json], failure: Json, form: str) -> Iterator[Oddity]:
+def streams(target_dialect: str, text: list[Json], call: list[Json], failure: Json, form: str) -> Iterator[Oddity]:
     """A failure at each place of a stream. Its last four events are the end of the text and of the answer.
 
     A failed response is the last event itself: no usage follows it.
     """
-    end: list[Json | str] = ["[DONE]"] if spoken == CHAT_COMPLETIONS else []
+    end: list[Json | str] = ["[DONE]"] if target_dialect == CHAT_COMPLETIONS else []
     is_last = failure.get("type") == "response.failed"
-    whole = text if spoken == CHAT_COMPLETIONS else text[:-1]
+    whole = text if target_dialect == CHAT_COMPLETIONS else text[:-1]
     places: dict[str, tuple[list[Json], str, Tokens | Counted]] = {
         "before all": ([failure, *text], "", Tokens() if is_last else REPORTED),
         "amid text": ([*text[:-4], failure, *text[-2:]], "Hello", Counted(1) if is_last else REPORTED),
         "amid a tool call": ([*call, failure], "", Counted(4)),
-        "after the answer": ([*whole, failure], "Hello", Counted(1) if spoken == RESPONSES else REPORTED),
+        "after the answer": ([*whole, failure], "Hello", Counted(1) if target_dialect == RESPONSES else REPORTED),
         "twice": ([*text[:-4], failure, failure], "Hello", Counted(1)),
     }
     for place, (events, seen_text, billed) in places.items():
-        passes_text = spoken if place == "before all" and not is_last else ""
+        passes_text = target_dialect if place == "before all" and not is_last else ""
         yield Oddity(
-            name=f"{spoken}: {form}, {place}",
-            spoken=spoken,
+            name=f"{target_dialect}: {form}, {place}",
+            spoken=target_dialect,
             sends=sends(*(frames(event) for event in events), frames(*end)),
             seen={
                 caller: Seen(text="Hello", ended="failed") if caller == passes_text else each
-                for caller, each in last_word(spoken, seen_text).items()
+                for caller, each in last_word(target_dialect, seen_text).items()
             },
             billed=billed,
             logged=502,
@@ -119,15 +119,15 @@ def open_streams() -> Iterator[Oddity]:
     reported: dict[str, Json] = {MESSAGES: message_text("Hello")[-2], CHAT_COMPLETIONS: chat_usage()}
     failures: dict[str, Json] = {MESSAGES: {"type": "error", "error": ERROR}, CHAT_COMPLETIONS: {"error": ERROR}}
     begins = {MESSAGES: message_text("Hello")[:3], CHAT_COMPLETIONS: chat_text("Hello", finish=None)}
-    for spoken, begin in begins.items():
-        for form, failure in {"error": failures[spoken], "bare error": {"error": ERROR}}.items():
+    for target_dialect, begin in begins.items():
+        for form, failure in {"error": failures[target_dialect], "bare error": {"error": ERROR}}.items():
             yield Oddity(
-                name=f"{spoken}: the upstream stays open after an {form} and the usage",
-                spoken=spoken,
+                name=f"{target_dialect}: the upstream stays open after an {form} and the usage",
+                spoken=target_dialect,
                 sends=sends(
-                    *(frames(each) for each in (*begin, failure, reported[spoken])), b": alive\n\n", then="stay"
+                    *(frames(each) for each in (*begin, failure, reported[target_dialect])), b": alive\n\n", then="stay"
                 ),
-                seen=last_word(spoken, "Hello"),
+                seen=last_word(target_dialect, "Hello"),
                 billed=REPORTED,
                 logged=502,
             )
@@ -151,15 +151,17 @@ def open_streams() -> Iterator[Oddity]:
     )
 
 
-def whole(name: str, answer: Json, spoken: str, passed: Seen) -> Iterator[Oddity]:
+def whole(name: str, answer: Json, target_dialect: str, passed: Seen) -> Iterator[Oddity]:
     """A whole answer that failed: as it came to the caller of its dialect, an error to the others."""
     usage = {"prompt_tokens": 12, "completion_tokens": 5, "input_tokens": 12, "output_tokens": 5}
     body = answer | {"model": TARGET_MODEL, "usage": usage}
-    others = {caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in CALLERS if caller != spoken}
-    for views, kind in (({spoken: passed}, "passed"), (others, "translated")):
+    others = {
+        caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in CALLERS if caller != target_dialect
+    }
+    for views, kind in (({target_dialect: passed}, "passed"), (others, "translated")):
         yield Oddity(
             name=f"{name}, {kind}",
-            spoken=spoken,
+            spoken=target_dialect,
             stream=False,
             sends=answer_json(200, body),
             seen=views,

@@ -194,13 +194,13 @@ def endings() -> Iterator[Oddity]:
         billed=Counted(1),
     )
     # vllm/entrypoints/anthropic/serving.py; BerriAI/litellm#40243
-    for server, spoken, events in (
+    for server, target_dialect, events in (
         ("vLLM", MESSAGES, message_text("Hello", " there")),
         ("LiteLLM", RESPONSES, response_text("Hello", " there")),
     ):
         yield Oddity(
-            name=f"{server}: [DONE] behind the last event of {spoken}",
-            spoken=spoken,
+            name=f"{server}: [DONE] behind the last event of {target_dialect}",
+            spoken=target_dialect,
             sends=sends(frames(*events), DONE),
             seen=TEXT,
             billed=BILLED,

@@ -32,12 +32,12 @@ STREAMS = {
 LABELS = (JSON, "text/plain", "application/octet-stream", "TEXT/Event-Stream; charset=UTF-8; x=y", None)
 
 
-def whole(spoken: str) -> Json:
+def whole(target_dialect: str) -> Json:
     """A whole answer of a dialect."""
-    if spoken == CHAT_COMPLETIONS:
+    if target_dialect == CHAT_COMPLETIONS:
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hello there"}, "finish_reason": "stop"}
         return chat_usage() | {"object": "chat.completion", "choices": [choice]}
-    if spoken == MESSAGES:
+    if target_dialect == MESSAGES:
         return {
             **{"id": "msg_1", "type": "message", "role": "assistant", "model": TARGET_MODEL},
             **{"content": [{"type": "text", "text": "Hello there"}], "stop_reason": "end_turn", "stop_sequence": None},
@@ -48,13 +48,13 @@ def whole(spoken: str) -> Json:
 
 
 def _rows() -> Iterator[Oddity]:
-    for spoken, stream in STREAMS.items():
+    for target_dialect, stream in STREAMS.items():
         for label in LABELS:
             for is_stream in (True, False):
                 kind = "a stream" if is_stream else "a whole answer"
                 yield Oddity(
-                    name=f"{spoken}: a stream labelled {label}, asked for {kind}",
-                    spoken=spoken,
+                    name=f"{target_dialect}: a stream labelled {label}, asked for {kind}",
+                    spoken=target_dialect,
                     sends=sends(stream[:9], stream[9:], label=label),
                     stream=is_stream,
                     seen=TEXT,
@@ -62,19 +62,20 @@ def _rows() -> Iterator[Oddity]:
                 )
         for label in (SSE, "text/plain", "application/octet-stream", None):
             for is_stream in (True, False):
-                body = orjson.dumps(whole(spoken))
+                kind = "a stream" if is_stream else "a whole answer"
+                body = orjson.dumps(whole(target_dialect))
                 yield Oddity(
-                    name=f"{spoken}: JSON labelled {label}, asked for {'a stream' if is_stream else 'a whole answer'}",
-                    spoken=spoken,
+                    name=f"{target_dialect}: JSON labelled {label}, asked for {kind}",
+                    spoken=target_dialect,
                     sends=sends(b"\n", body[:9], body[9:], label=label),
                     stream=is_stream,
                     seen=TEXT,
                     billed=REPORTED,
                 )
         yield Oddity(
-            name=f"{spoken}: JSON in answer to a call for a stream",
-            spoken=spoken,
-            sends=sends(orjson.dumps(whole(spoken)), label="application/json; charset=utf-8"),
+            name=f"{target_dialect}: JSON in answer to a call for a stream",
+            spoken=target_dialect,
+            sends=sends(orjson.dumps(whole(target_dialect)), label="application/json; charset=utf-8"),
             seen=TEXT,
             billed=REPORTED,
         )

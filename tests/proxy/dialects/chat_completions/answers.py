@@ -39,13 +39,13 @@ def answers(draw: st.DrawFn) -> Answer:
     if draw(st.booleans()):
         parts.append(draw(REASONING))
     text_part = draw(st.none() | st.builds(Text, TEXTS) | st.builds(Refusal, TEXTS))
-    refused = isinstance(text_part, Refusal)
+    is_refusal = isinstance(text_part, Refusal)
     if text_part is not None:
         parts.append(text_part)
-    for number in range(0 if refused else draw(st.integers(0, 3))):
+    for number in range(0 if is_refusal else draw(st.integers(0, 3))):
         extra = draw(st.none() | st.just({"google": {"thought_signature": "c2ln"}}))
         parts.append(ToolCall(f"c{number}", draw(NAMES), draw(ARGUMENTS), draw(st.booleans()) and not extra, extra))
-    stop = stop_of(REFUSED if refused else draw(st.sampled_from([END, MAX_TOKENS])), None, parts)
+    stop = stop_of(REFUSED if is_refusal else draw(st.sampled_from([END, MAX_TOKENS])), None, parts)
     details = UsageDetails(draw(st.integers(0, 5)), draw(st.integers(0, 5)))
     return Answer("chatcmpl-1", draw(st.integers(1, 9)), parts, stop, None, details)
 

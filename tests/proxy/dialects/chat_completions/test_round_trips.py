@@ -52,9 +52,9 @@ MESSAGES = st.lists(
 @given(st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=5), st.none() | MESSAGES)
 def test_any_request_is_read_or_refused(body: dict[str, Any], messages: Any) -> None:
     request_body = body | ({} if messages is None else {"messages": messages})
-    refused: str | None = None
+    refused_field: str | None = None
     try:
         orjson.dumps(write_request(read_request(request_body), "gpt-x", "VENDOR_C"))
     except UntranslatableError as error:
-        refused = error.field
-    assert refused != ""
+        refused_field = error.field
+    assert refused_field != ""

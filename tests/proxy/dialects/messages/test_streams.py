@@ -65,8 +65,8 @@ def test_whole_answer_is_kept(name: str) -> None:
     body, _ = RECORDED[name]
     copy = DIALECT.write_answer(DIALECT.read_answer(body), context("END"), TOKENS)
     parse_message(copy)
-    refused = [{"type": "text", "text": "This is about a weapon."}] if name == "refused" else []
-    assert copy == body | {"model": "acme/chat", "content": body["content"] + refused}
+    refusal_content = [{"type": "text", "text": "This is about a weapon."}] if name == "refused" else []
+    assert copy == body | {"model": "acme/chat", "content": body["content"] + refusal_content}
 
 
 @pytest.mark.parametrize("name", RECORDED)

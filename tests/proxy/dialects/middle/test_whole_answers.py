@@ -46,14 +46,18 @@ def context(streams: bool) -> AnswerContext:
     return AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of(), streams=streams)
 
 
-def translated(spoken: Dialect, caller_dialect: Dialect, answer: bytes, *, is_stream: bool, streams: bool) -> bytes:
+def translated(
+    target_dialect: Dialect, caller_dialect: Dialect, answer: bytes, *, is_stream: bool, streams: bool
+) -> bytes:
     answer_context = context(streams)
     reader: TranslatingStreamReader | TranslatingBodyReader
     if is_stream:
-        reader = TranslatingStreamReader(spoken, caller_dialect, answer_context, spoken.new_meter(MAX_REPORTED_TOKENS))
+        reader = TranslatingStreamReader(
+            target_dialect, caller_dialect, answer_context, target_dialect.new_meter(MAX_REPORTED_TOKENS)
+        )
     else:
         reader = TranslatingBodyReader(
-            spoken, caller_dialect, answer_context, spoken.new_body_meter(MAX_REPORTED_TOKENS)
+            target_dialect, caller_dialect, answer_context, target_dialect.new_body_meter(MAX_REPORTED_TOKENS)
         )
     return reader.feed(answer) + reader.end()
 
@@ -63,22 +67,22 @@ def read(dialect: Dialect, answer: bytes, *, streams: bool) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("spoken", "name", "caller_dialect"),
+    ("target_dialect", "name", "caller_dialect"),
     [
-        (spoken, name, caller_dialect)
-        for spoken, name in RECORDED
+        (target_dialect, name, caller_dialect)
+        for target_dialect, name in RECORDED
         for caller_dialect in (CHAT, MESSAGES, RESPONSES)
         if caller_dialect is not MESSAGES or name not in OF_OTHER_DIALECTS
     ],
 )
 @pytest.mark.parametrize("streams", [True, False])
 def test_caller_reads_the_same_whether_the_target_streams(
-    spoken: Dialect, name: str, caller_dialect: Dialect, streams: bool
+    target_dialect: Dialect, name: str, caller_dialect: Dialect, streams: bool
 ) -> None:
-    whole, stream = recorded(spoken, name)
+    whole, stream = recorded(target_dialect, name)
     body = orjson.dumps(whole)
-    of_body = translated(spoken, caller_dialect, body, is_stream=False, streams=streams)
-    of_stream = translated(spoken, caller_dialect, stream, is_stream=True, streams=streams)
+    of_body = translated(target_dialect, caller_dialect, body, is_stream=False, streams=streams)
+    of_stream = translated(target_dialect, caller_dialect, stream, is_stream=True, streams=streams)
     assert told(read(caller_dialect, of_stream, streams=streams), caller_dialect) == told(
         read(caller_dialect, of_body, streams=streams), caller_dialect
     )

@@ -77,9 +77,9 @@ def test_other_vendors_get_strict_schemas_as_they_are() -> None:
 
 def test_more_stop_sequences_than_the_vendor_takes_are_refused_by_the_callers_name() -> None:
     stops: Json = {"stop_sequences": list("abcde")}
-    with pytest.raises(UntranslatableError) as refused:
+    with pytest.raises(UntranslatableError) as refusal:
         asked(VENDOR_B, **stops)
-    assert refused.value.field == "stop_sequences"
+    assert refusal.value.field == "stop_sequences"
     assert asked(VENDOR_C, **stops)["stop"] == list("abcde")
 
 
