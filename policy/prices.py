@@ -94,7 +94,7 @@ class Rates(NamedTuple):
 
 
 def amount_of(units: int) -> Decimal:
-    """The amount of so many of the units of `Rates`."""
+    """Return the amount of money of `units`, in the unit of `Rates`."""
     return _EXACT.multiply(Decimal(units), _UNIT)
 
 

@@ -1,4 +1,4 @@
-"""The `tollgate` command and what it runs.
+"""The `tollgate` command and the commands below it.
 
 Prints and parses; the rules of a resource are in `resources/`.
 """

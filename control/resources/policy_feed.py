@@ -160,7 +160,7 @@ class OlderProxies:
         self._noted_ms: dict[int, int] = {}
 
     async def note(self, limit_kinds: int) -> None:
-        """A proxy that knows so many kinds asks."""
+        """Note that a proxy asks which knows `limit_kinds` kinds of limits."""
         at_ms = now_ms()
         if limit_kinds >= len(KINDS) or at_ms < self._noted_ms.get(limit_kinds, 0) + NOTED_AGAIN_MS:
             return

@@ -26,7 +26,7 @@ from policy.limits.tiers import check_tier, parse_tiers
 _CHANGEABLE = ("tier", "billing", "onboarded", "training", "async_max_body_bytes")
 MAX_ASYNC_BODY_BYTES = 100_000_000
 DEFAULT = "default"
-"""Returns `async_max_body_bytes` to the proxies' setting."""
+"""The argument that returns `async_max_body_bytes` to the proxies' setting."""
 
 
 class WorkspaceError(DomainError):

@@ -59,7 +59,7 @@ class Reservation(NamedTuple):
 
     @classmethod
     def from_wire(cls, wire: list[Any], estimate: Estimate) -> "Reservation":
-        """Reads what a journal holds of it. Its masks tell the type."""
+        """Read a reservation from a journal. Its masks tell the type."""
         key, buckets, admitted_at_ms, reserved_tokens, local = wire
         groups = tuple((group, mask) for group, mask in buckets)
         type = next((type for _, mask in groups for type in masks_by_type(mask)), LimitType.TOKEN)

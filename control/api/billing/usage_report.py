@@ -78,7 +78,7 @@ class UsageReportItemV1(UsageSumsV1):
 
 
 class UsageReportResponseV1(ResponseV1):
-    """A page of a report, ordered by what it is grouped by; keys by entity, then by prefix. The window is final."""
+    """A page of a report, in the order of its grouping; keys by entity, then by prefix. The window is final."""
 
     items: list[UsageReportItemV1]
     pagination: PaginationResponseV1

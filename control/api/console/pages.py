@@ -1,4 +1,4 @@
-"""The pages below `/console/`: one static shell for all of them, and what it loads.
+"""The pages below `/console/`: one static shell for all of them, and the files that it loads.
 
 The script of the shell decides what to draw. No page holds a secret, runs an inline script or a string, loads anything
 from another host. None may be framed but the embedded one, by the origins that its link names.

@@ -83,7 +83,7 @@ def _bytes_in_postgresql(size: _Bytes, compiler: SQLCompiler, **options: Any) ->
 
 
 async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> frozenset[str]:
-    """The owners that exist, of these. Nobody else inserts lines of them until the transaction ends."""
+    """Return the owners that exist, of these. No other transaction inserts lines of them until this one ends."""
     owner_id = log.owners.c.id
     query = select(owner_id).where(one_of(owner_id, ids)).order_by(owner_id).with_for_update(key_share=True)
     return frozenset((await tx.conn.execute(query)).scalars())

@@ -81,7 +81,7 @@ async def _forget_nonces(tx: WriteTx, before_ms: int) -> None:
 
 
 async def note_older_proxy(tx: WriteTx, limit_kinds: int) -> None:
-    """Remember that a proxy asked for policy that knows so many kinds of limits, fewer than this version."""
+    """Remember that a proxy asked for policy that knows only `limit_kinds` kinds of limits, fewer than this version."""
     await tx.conn.execute(_NOTE, {"limit_kinds": limit_kinds, "now_ms": tx.now_ms})
 
 

@@ -23,7 +23,7 @@ async def lock_all_secrets(tx: WriteTx) -> list[SecretRecord]:
 
 
 async def lock_secret_of_id(tx: WriteTx, workspace_id: str, secret_id: str) -> SecretRecord | None:
-    """The secret; until the transaction ends, nobody changes or deletes it."""
+    """The secret, locked against changes and deletion until the transaction ends."""
     query = select(secrets).where(secrets.c.id == secret_id, secrets.c.workspace_id == workspace_id)
     row = (await tx.conn.execute(query.with_for_update(read=True))).one_or_none()
     return SecretRecord(*row) if row else None

@@ -17,7 +17,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.exemplar: Callable[[], dict[str, str] | None] = lambda: None
-        """Returns the labels of the call that is being counted; None if it has no trace."""
+        """A function that returns the labels of the call that is being counted; None if it has no trace."""
         self._answers = Counter(
             "tollgate_control_requests_total",
             "Answers of the management API.",

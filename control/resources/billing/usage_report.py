@@ -40,7 +40,7 @@ _FAR_MS = 1 << 62
 _BEHIND_ALL_KEYS = "~"
 """A text that sorts behind the prefix of every key: a place between two entities."""
 PRICES_AT_ONCE = 200
-"""Reading a price takes 10 µs of the event loop, and a workspace may have 10,000."""
+"""The prices that one query reads: each takes 10 µs of the event loop, and a workspace may have 10,000."""
 _members = attrgetter(*(field.name for field in fields(Price)))
 
 
@@ -75,7 +75,7 @@ def _any(_group: ReportGroup) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PageRoom:
-    """The room of a page: `limit` groups, each of which `takes` lets in. It lets the first one in.
+    """The room of a page: `limit` groups, of those that `takes` accepts. It accepts the first one.
 
     `takes` runs beside the loop.
     """

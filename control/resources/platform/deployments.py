@@ -77,7 +77,7 @@ async def change_settings(store: Store, urls: UpstreamUrls, ref: DeploymentRef, 
 
 
 async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
-    """Refused while an environment points to it."""
+    """Delete a deployment. Refused while an environment points to it."""
 
     async def work(tx: WriteTx, model: ModelRecord) -> str:
         record = await _find(tx.conn, ref)
@@ -151,7 +151,7 @@ async def retry_deployment(store: Store, loads: LoadBook, ref: DeploymentRef) ->
 async def report_status(
     store: Store, logs: Logs, ref: DeploymentRef, status: str, error_message: str | None
 ) -> DeploymentRecord:
-    """The status that whoever launches the replicas reports. The message goes into the deployment's log, too."""
+    """Set the status that a launcher of replicas reports. The message goes into the deployment's log, too."""
     record = await _change(store, ref, "report_status", lambda record: statuses.moved(record, status, error_message))
     if error_message:
         await logs.write([(record.id, LogLine(now_ns(), "ERROR", error_message))])

@@ -35,7 +35,7 @@ async def point_environment(
 
 
 async def remove_environment(store: Store, workspace_id: str, model_id: str, name: str) -> EnvironmentRecord:
-    """Refused while an endpoint routes to the environment. Its deployment stays."""
+    """Delete an environment. Refused while an endpoint routes to it. Its deployment stays."""
 
     async def work(tx: WriteTx, model: ModelRecord) -> EnvironmentRecord:
         record = await _existing(tx.conn, model.id, name)

@@ -96,7 +96,7 @@ def deactivated(record: DeploymentRecord) -> DeploymentRecord:
 
 
 def moved(record: DeploymentRecord, status: str, error_message: str | None) -> DeploymentRecord:
-    """The deployment with a status that whoever launches its replicas reports."""
+    """The deployment with the status that the launcher of its replicas reports."""
     legal = MOVES_FROM_OUTSIDE.get(record.status, frozenset())
     if status not in legal | {record.status}:
         raise IllegalStatusError(record.status, status, legal)

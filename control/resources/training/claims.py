@@ -1,4 +1,4 @@
-"""A trainer starts an attempt at a job: it claims the job, and whoever runs its nodes spends the environment token.
+"""The start of an attempt: a trainer claims the job, and each of its nodes' starters spends the environment token.
 
 Secrets are opened for the one that spends the token, and never written anywhere.
 

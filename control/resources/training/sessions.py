@@ -74,7 +74,7 @@ async def begin_due(tx: WriteTx, job: JobRecord) -> None:
 
 
 async def begin_on_demand(store: Store, ref: JobRef) -> None:
-    """Begin a session on each node of a running job, or let those that it has last from now on."""
+    """Begin a session on each node of a running job, or start the timeout of those that it has anew."""
 
     async def work(tx: WriteTx) -> None:
         job = await job_rows.lock_job(tx, (await find_job(tx.conn, ref)).record.id)
@@ -183,7 +183,7 @@ def _code_of(keys: Sequence[bytes], record: SessionRecord, at_ms: int) -> str | 
 
 
 async def spend_code(store: Store, keys: Sequence[bytes], session_id: str, typed: str) -> str | Refusal:
-    """A new cookie for whoever typed the session's code. Spends the code, or counts the wrong one."""
+    """Return a new cookie to the browser that typed the session's code. Spends the code, or counts the wrong one."""
     session = await find_session(store, session_id)
     if session is None or session.code is None:  # guessing on costs no write
         return Refusal.OVER if session is None else Refusal.VOID

@@ -51,7 +51,7 @@ class EventSums:
         return await self._columns(names, tables, slug=slug, entities=orjson.dumps(ids).decode())
 
     async def last_entity(self, after: str, sums: int) -> str | None:
-        """The last of so many entities: they may have any number of events."""
+        """The last of the next `sums` entities, whatever the number of their events."""
         most = min(sums, _ENTITIES)
         ids = await self._entities(after, most)
         return ids[-1] if len(ids) == most else None

@@ -89,4 +89,4 @@ class SumSource(Protocol):
         """The sums of each of these entities. `slug`: only its calls."""
 
     async def last_entity(self, after: str, sums: int) -> str | None:
-        """The last entity to read at once, if a day should have about so many sums; None if no others follow."""
+        """The last entity to read at once, if a day should have about `sums` sums; None if no others follow."""

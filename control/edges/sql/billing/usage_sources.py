@@ -25,6 +25,6 @@ async def sources_of(conn: Connection, window: Window) -> Sequence[SumSource]:
 
 
 async def next_entities(sources: Sequence[SumSource], after: str, sums: int) -> Entities:
-    """The next entities that may have calls in the window: so many that a day has about `sums` sums of them."""
+    """The next entities that may have calls in the window, as many as give a day about `sums` sums."""
     ends = [await source.last_entity(after, sums) for source in sources]
     return Entities(after, min((last for last in ends if last is not None), default=None))
