@@ -231,7 +231,7 @@ async def _answer(group: GroupInTree) -> Encoded:
 class _Listed:
     """A group with the members that its list was asked for. `usage`: None if it was not. `ends`: of usage limits."""
 
-    found: GroupInTree
+    group: GroupInTree
     shows_effective: bool
     usage: Sequence[LimitUse] | None
     ends: Mapping[Unit, str]
@@ -256,20 +256,20 @@ async def _list(request: ApiRequest) -> Encoded:
         return [_Listed(one, shows_effective, usage, ends) for one, usage in zip(page, usages, strict=True)]
 
     filters = ("external_entity_id", "top_group_id", "effective_models", "usage")
-    listing = Listing("groups", fetch, lambda one: one.found.record.group.id, _encode_listed, filters, 4, _weight)
+    listing = Listing("groups", fetch, lambda one: one.group.record.group.id, _encode_listed, filters, 4, _weight)
     return await list_page(request, listing)
 
 
 def _encode_listed(listed: _Listed) -> Pieces:
-    path = listed.found.path if listed.shows_effective else ()
+    path = listed.group.path if listed.shows_effective else ()
     if listed.usage is None:
-        return _encode(listed.found.record, path, {})
+        return _encode(listed.group.record, path, {})
     usage = [(orjson.dumps(shown_usage(entry, listed.ends)),) for entry in listed.usage]
-    return _encode(listed.found.record, path, {"usage": Array(usage)})
+    return _encode(listed.group.record, path, {"usage": Array(usage)})
 
 
 def _weight(listed: _Listed) -> int:
-    return _entries(listed.found.path) + len(listed.usage or ())
+    return _entries(listed.group.path) + len(listed.usage or ())
 
 
 def _entries(path: Sequence[Group]) -> int:

@@ -39,8 +39,8 @@ async def run_demo(out: Print, *, keep: bool, stay: bool = False) -> int:
         await _clean_up(scene)
         if not keep:
             shutil.rmtree(data, ignore_errors=True)
-    took = f"{time.monotonic() - began:.1f} s"
-    out(f"\nall {len(STEPS)} steps held, in {took}" if has_passed else f"\nthe demo FAILED, after {took}")
+    duration = f"{time.monotonic() - began:.1f} s"
+    out(f"\nall {len(STEPS)} steps held, in {duration}" if has_passed else f"\nthe demo FAILED, after {duration}")
     if keep:
         out(f"the data directory is kept: {data}")
     return 0 if has_passed else 1

@@ -121,7 +121,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
 
 async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say) -> None:
     """Start all parts and wait until they are ready. `part_runners` gets each as it begins."""
-    begun: list[PartRunner] = []
+    runners: list[PartRunner] = []
     for part in parts:
         runner = PartRunner(part, say)
         part_runners.append(runner)
@@ -129,8 +129,8 @@ async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say
         if part.is_needed_first:
             await runner.until_ready()
         else:
-            begun.append(runner)
-    for runner in begun:
+            runners.append(runner)
+    for runner in runners:
         await runner.until_ready()
 
 

@@ -38,16 +38,16 @@ _FIRST_ROWS = 64
 class FeedCursor:
     """The start of the next page. `tombstones_from`: 0, or the revision at which a read from the start began.
 
-    `seen`: the revision and nonce at the page before; they tell when the database was restored in between.
+    `state`: the revision and nonce at the page before; they tell when the database was restored in between.
     """
 
     epoch: str
     after: tuple[int, str, str]
     tombstones_from: int = 0
-    seen: tuple[int, str] = (0, "")
+    state: tuple[int, str] = (0, "")
 
     def encode(self) -> str:
-        return json.dumps([self.epoch, *self.after, self.tombstones_from, *self.seen], separators=(",", ":"))
+        return json.dumps([self.epoch, *self.after, self.tombstones_from, *self.state], separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "FeedCursor":
@@ -98,7 +98,7 @@ async def delete_old_tombstones(store: Store, retention_s: float) -> int:
 
 async def _is_same_history(conn: Connection, now: PublishedState, cursor: FeedCursor) -> bool:
     """Return whether the page before was read from this database's history."""
-    number, nonce = cursor.seen
+    number, nonce = cursor.state
     return cursor.epoch == now.epoch and await published_rows.nonce_of(conn, number) == nonce
 
 

@@ -66,9 +66,9 @@ def decide(hosts: Sequence[Host], placed: Iterable[Placed], candidates: Iterable
     preempted: tuple[str, ...] = ()
     has_reserved = False
     for job in sorted(candidates, key=lambda job: job.order):
-        got = room.take(job.node_count, job.resources)
-        if got is not None:
-            starts[job.job_id] = got
+        host_names = room.take(job.node_count, job.resources)
+        if host_names is not None:
+            starts[job.job_id] = host_names
         elif not has_reserved:
             has_reserved = True
             preempted = () if job.is_spot else _preempted(room, placements, job)
@@ -119,17 +119,17 @@ class _Room:
     def take(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
         """Take room for every node, or none at all: the hosts by rank, or None. Spreads nodes over the emptiest."""
         needs = _needs(resources)
-        got = list[str]()
+        host_names = list[str]()
         for _ in range(node_count):
             fitting = [name for name, amounts in self._left.items() if _fits(amounts, needs)]
             if not fitting:
-                for name in got:
+                for name in host_names:
                     self._change(name, needs, 1)
                 return None
             best = max(fitting, key=lambda name: (self._left[name]["millicpu"], name))
             self._change(best, needs, -1)
-            got.append(best)
-        return tuple(got)
+            host_names.append(best)
+        return tuple(host_names)
 
     def give(self, placed: Placed, sign: int) -> None:
         """Give (1) or take (-1) what a placed job has, whatever is left. Ignores hosts that are gone."""

@@ -86,8 +86,8 @@ async def count_deployments(conn: Connection, model_ids: Iterable[str]) -> dict[
 
 async def pointers_of(conn: Connection, model_ids: Iterable[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
     """The deployment ids of the environments with these names, in any case, by model and by the name as it is spelt."""
-    alike = func.lower(environments.c.name).in_([comparable_name(name) for name in names])
-    query = select(environments).where(one_of(environments.c.model_id, model_ids), alike)
+    same_names = func.lower(environments.c.name).in_([comparable_name(name) for name in names])
+    query = select(environments).where(one_of(environments.c.model_id, model_ids), same_names)
     pointers: dict[str, dict[str, str]] = {}
     for row in await conn.execute(query.order_by(environments.c.name)):
         pointers.setdefault(row.model_id, {})[row.name] = row.deployment_id
@@ -133,8 +133,8 @@ async def note_last_requests(tx: WriteTx, noted: Mapping[str, int]) -> None:
     earlier = or_(deployments.c.last_request_at_ms.is_(None), deployments.c.last_request_at_ms < bindparam("called_ms"))
     statement = update(deployments).where(deployments.c.id == bindparam("called"), earlier)
     # In order of the ids, so that two processes cannot deadlock.
-    called = [{"called": id, "called_ms": noted[id]} for id in sorted(noted)]
-    await tx.conn.execute(statement.values(last_request_at_ms=bindparam("called_ms")), called)
+    calls = [{"called": id, "called_ms": noted[id]} for id in sorted(noted)]
+    await tx.conn.execute(statement.values(last_request_at_ms=bindparam("called_ms")), calls)
 
 
 async def insert_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:
@@ -175,8 +175,8 @@ async def first_environments(conn: Connection, deployment_ids: Iterable[str]) ->
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
     """Find by name, ignoring case. Older versions allowed names that differ in case; then the exact spelling wins."""
-    alike = func.lower(environments.c.name) == comparable_name(name)
-    rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
+    same_name = func.lower(environments.c.name) == comparable_name(name)
+    rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, same_name))).all()
     records = {row.name: EnvironmentRecord(*row) for row in rows}
     return records.get(name) or next(iter(records.values()), None)
 

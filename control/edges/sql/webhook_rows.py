@@ -84,8 +84,8 @@ async def lock_all_webhooks(tx: WriteTx) -> list[WebhookRecord]:
 
 async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[str, list[str]]:
     """The enabled webhooks of each of these workspaces that has any."""
-    theirs = one_of(webhooks.c.workspace_id, workspace_ids)
-    query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
+    of_workspaces = one_of(webhooks.c.workspace_id, workspace_ids)
+    query = select(webhooks.c.workspace_id, webhooks.c.id).where(of_workspaces, webhooks.c.enabled)
     ids: dict[str, list[str]] = {}
     for workspace_id, id in await tx.conn.execute(query.order_by(webhooks.c.id)):
         ids.setdefault(workspace_id, []).append(id)

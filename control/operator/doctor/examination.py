@@ -38,7 +38,7 @@ async def examine(installation: Installation) -> list[Finding]:
 
 
 async def _redis(installation: Installation) -> list[Finding]:
-    environment = installation.given
+    environment = installation.environ
     socket = installation.own_redis_socket
     findings = list[Finding]()
     looks = list[RedisLook]()
@@ -128,7 +128,7 @@ def _origin(target: Target, environment: Mapping[str, str]) -> Origin | None:
 async def process_findings(installation: Installation) -> list[Finding]:
     """The parts of the `up` of the data directory, or the control that the settings name."""
     record = installation.running()
-    url = installation.given.get("TOLLGATE_CONTROL_URL")
+    url = installation.environ.get("TOLLGATE_CONTROL_URL")
     if record is not None:
         control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
         control_findings = ready_findings(control, "control", record.control)

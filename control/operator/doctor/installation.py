@@ -25,9 +25,9 @@ _PLACEHOLDERS = {
 
 @dataclass(frozen=True)
 class Installation:
-    """`given`: the environment; `data`: the data directory, which need not exist."""
+    """`environ`: the environment; `data`: the data directory, which need not exist."""
 
-    given: Mapping[str, str]
+    environ: Mapping[str, str]
     directory: DataDirectory
     database_url: str | None
     redis_url: str | None
@@ -43,17 +43,17 @@ class Installation:
         ours = {
             "TOLLGATE_DATABASE_URL": self.database_url or directory.database_url,
             "TOLLGATE_REDIS_URL": self.redis_url or f"unix://{directory.redis_socket()}",
-            "TOLLGATE_JOURNAL_DIR": self.given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
-            "TOLLGATE_REPLICA_PATH": self.given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+            "TOLLGATE_JOURNAL_DIR": self.environ.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
+            "TOLLGATE_REPLICA_PATH": self.environ.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
         }
         files = {"TOLLGATE_INTERNAL_TOKEN": "internal.token", "TOLLGATE_SECRET_KEY": "secret.key"}
         for name, file in files.items():
-            ours[name] = self.given.get(name) or self.directory.kept(file) or _PLACEHOLDERS[name]
-        return {**self.given, **ours}
+            ours[name] = self.environ.get(name) or self.directory.kept(file) or _PLACEHOLDERS[name]
+        return {**self.environ, **ours}
 
     def secret_keys(self) -> tuple[bytes, ...]:
         """The keys that seal secrets; empty while there is none, or a wrong one."""
-        text = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
+        text = self.environ.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
         try:
             return parse_keys(text) if text else ()
         except ValueError:
@@ -83,14 +83,14 @@ class Installation:
             if not self.database_url:
                 yield ok("data", f"{path} does not exist yet; `tollgate up` makes it")
             return
-        key = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
+        key = self.environ.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
         if self.directory.database.exists() and not key:
             remedy = "Restore secret.key, or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
             yield fault("data", f"{path} has a database but no secret.key", remedy)
 
     def settings_findings(self, proxy_trouble: str) -> Iterator[Finding]:
         """`proxy_trouble`: what the proxy says of its settings."""
-        for text in warnings_of(self.given):
+        for text in warnings_of(self.environ):
             cause, _, remedy = text.partition(". ")
             yield warning("settings", cause, remedy)
         troubles = [proxy_trouble] if proxy_trouble else []
@@ -101,5 +101,5 @@ class Installation:
         for trouble in dict.fromkeys(troubles):
             yield fault("settings", trouble, "See docs/reference/settings.md; the process does not start with it")
         if not troubles:
-            count = sum(name.startswith(PREFIX) for name in self.given)
+            count = sum(name.startswith(PREFIX) for name in self.environ)
             yield ok("settings", f"{count} set in the environment, all valid")

@@ -69,8 +69,8 @@ async def begin_due(tx: WriteTx, job: JobRecord) -> None:
         session.trigger == ON_STARTUP or (session.trigger == ON_FAILURE and job.error_message is not None)
     )
     if session is not None and is_due:
-        begun = {record.rank for record in await session_rows.lock_attempt(tx, job.id, job.attempt)}
-        await _begin(tx, job, [rank for rank in range(job.node_count) if rank not in begun], session.timeout_minutes)
+        ranks = {record.rank for record in await session_rows.lock_attempt(tx, job.id, job.attempt)}
+        await _begin(tx, job, [rank for rank in range(job.node_count) if rank not in ranks], session.timeout_minutes)
 
 
 async def begin_on_demand(store: Store, ref: JobRef) -> None:

@@ -112,8 +112,8 @@ async def add_events(tx: WriteTx, window: Window) -> bool:
     """Add the window's events. False if others have added what begins where it begins."""
     progress = hourly_sum_progress
     move = update(progress).values(until_ms=window.end_ms)
-    mine = (progress.c.workspace_id == window.workspace_id, progress.c.until_ms == window.start_ms)
-    if (await tx.conn.execute(move.where(*mine))).rowcount == 0:
+    present = (progress.c.workspace_id == window.workspace_id, progress.c.until_ms == window.start_ms)
+    if (await tx.conn.execute(move.where(*present))).rowcount == 0:
         return False
     part = part_of(await partitions_of(tx.conn), window.start_ms, window.end_ms)
     if part is not None:

@@ -40,8 +40,8 @@ async def _move_on(tx: WriteTx, window: Window) -> bool:
     dialect = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
     first = {"workspace_id": window.workspace_id, "until_ms": 0}
     await tx.conn.execute(dialect.insert(progress).values(first).on_conflict_do_nothing())
-    mine = (progress.c.workspace_id == window.workspace_id, progress.c.until_ms == window.start_ms)
-    return (await tx.conn.execute(update(progress).where(*mine).values(until_ms=window.end_ms))).rowcount == 1
+    present = (progress.c.workspace_id == window.workspace_id, progress.c.until_ms == window.start_ms)
+    return (await tx.conn.execute(update(progress).where(*present).values(until_ms=window.end_ms))).rowcount == 1
 
 
 async def _tables(conn: Connection, window: Window) -> list[str]:

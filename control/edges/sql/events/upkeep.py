@@ -36,9 +36,9 @@ async def add_days(store: Store, days_back: int = 1) -> int:
     if store.engine.dialect.name != "postgresql":
         return 0
     async with store.read() as conn:
-        missing = _missing(await partitions_of(conn), await database_ms(conn), days_back)
+        partitions = _missing(await partitions_of(conn), await database_ms(conn), days_back)
     added = 0
-    for partition in missing:
+    for partition in partitions:
         if not await _changed(store, partial(_add, day=partition), f"Creating partition {partition.name}"):
             break
         added += 1
@@ -72,8 +72,8 @@ async def _changed(store: Store, change: Callable[[WriteTx], Awaitable[bool]], w
 
     async def alone(tx: WriteTx) -> bool:
         await tx.conn.execute(text(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}"))
-        mine = await tx.conn.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK})
-        return mine.scalar_one() and await change(tx)
+        lock = await tx.conn.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK})
+        return lock.scalar_one() and await change(tx)
 
     try:
         return await store.transact(alone)

@@ -31,7 +31,7 @@ async def put_backend(tx: WriteTx, record: BackendRecord, silence_ms: int) -> bo
     insert: Any = (sqlite if tx.conn.dialect.name == "sqlite" else postgresql).insert(training_backend)
     heard_ms = training_backend.c.reported_at_ms
     is_silent = ~heard_ms.between(record.reported_at_ms - silence_ms + 1, record.reported_at_ms + silence_ms - 1)
-    put = insert.values(id=_ROW, **values).on_conflict_do_update(
+    statement = insert.values(id=_ROW, **values).on_conflict_do_update(
         index_elements=["id"], set_=values, where=or_(training_backend.c.trainer == record.trainer, is_silent)
     )
-    return bool((await tx.conn.execute(put)).rowcount)
+    return bool((await tx.conn.execute(statement)).rowcount)
