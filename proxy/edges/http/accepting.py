@@ -18,7 +18,7 @@ class Acceptor:
         self._closed = False
 
     async def start(self) -> None:
-        """Accept from now on, on a descriptor of its own, since to stop accepting is to close it."""
+        """Accept on a duplicate of the descriptor: to stop accepting, it is closed."""
         loop = asyncio.get_running_loop()
         sock = self._sock.dup()
         self._server = await loop.create_server(self._protocol, sock=sock, backlog=_BACKLOG)

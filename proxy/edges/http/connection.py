@@ -50,7 +50,7 @@ class Server(Protocol):
     heads_seen: HeadsSeen
 
     def opened(self, connection: "Connection", task: asyncio.Task[None]) -> None:
-        """`task` serves the connection. It may outlive it, as a cancelled call settles."""
+        """Register a connection. `task` serves it, and may outlive it, as a cancelled call settles."""
         ...
 
     def closed(self, connection: "Connection") -> None: ...
@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving = None
 
     def broke(self, fault: str) -> None:
-        """Malformed bytes: fail the body that is arriving, or else refuse them as a request of their own."""
+        """Fail the body that is arriving for malformed bytes, or else refuse them as a request of their own."""
         if self._arriving is None:
             self.head_came(ParsedHead.unreadable(fault))
         elif not self._ignoring:
@@ -364,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.ended(exchange)
 
     def ended(self, exchange: HttpExchange) -> None:
-        """The answer is complete: close, or wake the task with the next request."""
+        """End a complete answer: close, or wake the task with the next request."""
         if not exchange.keep_alive:
             self._close_after(exchange)  # the task is cancelled when the connection is lost
             return

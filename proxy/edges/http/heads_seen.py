@@ -61,7 +61,7 @@ class HeadsSeen:
     def recall_begun(self, data: memoryview) -> tuple[ParsedHead, bytes, int] | None:
         """The head, the bytes of the body that came with it, and the body's declared size, if more of it is to come.
 
-        `data` was just not recalled. None if it must be parsed.
+        Call it right after `recall` has returned None for `data`. None if it must be parsed.
         """
         key = self._missed
         head = None if key is None else self._heads.young.get(key)  # where `recall` has left it
@@ -76,9 +76,9 @@ class HeadsSeen:
         return head, bytes(data[end:]), declared
 
     def remember(self, data: memoryview, head: ParsedHead, body_bytes: int) -> None:
-        """Keep `head` if it comes a second time. It was parsed from `data`, which was just not recalled.
+        """Keep `head` if it comes a second time. It was parsed from `data`, for which `recall` has just returned None.
 
-        `body_bytes`: of the body in `data`, which holds nothing else after the head.
+        `body_bytes`: the size of the body in `data`, which holds nothing else after the head.
         """
         key = self._missed
         if key is None:

@@ -37,7 +37,7 @@ MAX_REASON_CHARS = 200
 OUTSIDE = "Request failed outside the pipeline, which is a bug; closing its connection."
 """The pipeline answers and logs its own failures; one that escapes it is logged here."""
 MAX_LATER_BYTES = 32_768
-"""Most last bytes that leave without waiting for room. A caller who is slower than that has the task wait."""
+"""The most last bytes that leave without waiting for room. With more, the call's task waits for the caller."""
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ExchangeConnection(Protocol):
     def server(self) -> "ExchangeServer": ...
 
     def read_on(self) -> None:
-        """Bytes of a body were read: receive more if the bounds allow it."""
+        """Receive more, if the bounds allow it: bytes of a body were read."""
         ...
 
     async def room(self) -> None:
@@ -63,7 +63,7 @@ class ExchangeConnection(Protocol):
         ...
 
     def ended(self, exchange: "HttpExchange") -> None:
-        """The answer is complete: go on to the next request, or close."""
+        """Go on to the next request, or close: the answer is complete."""
         ...
 
 
@@ -94,7 +94,7 @@ class AnswerOpenings(dict[int, str]):
         self._fields = f"{date}{_NO_SNIFFING}"
 
     def with_reason(self, status: int, reason: str) -> str:
-        """`reason` may be any text."""
+        """The first lines of an answer with this reason, which may be any text."""
         return f"{status_line(status, reason)}{self._fields}"
 
 
@@ -133,7 +133,7 @@ class HttpExchange:
     )
 
     def __init__(self, connection: ExchangeConnection, head: ParsedHead, whole: bytes | None = None) -> None:
-        """`whole`: all of the body, if it came with a head that was seen before. Else it follows, if there is one."""
+        """Begin an exchange. `whole`: the body, if it came with a head that was seen before. Else it may follow."""
         # `start` sets `_bodiless`, `_chunked` and `_pending`, unless it sends all of the answer.
         self._connection = connection
         self.head = head
@@ -171,12 +171,12 @@ class HttpExchange:
         self._wake()
 
     def body_broke(self) -> None:
-        """The body's framing is malformed; where it ends is unknown."""
+        """Fail the body: its framing is malformed, and its end unknown."""
         self._broken = True
         self._wake()
 
     def break_off(self, fault: str) -> None:
-        """The request is malformed: its fields are not used, and no request may follow on this connection."""
+        """Refuse a malformed request: its fields are not used, and no request may follow on this connection."""
         self.fault = MalformedRequestError(fault)
         self.method = ""
         self._broken = True
@@ -186,7 +186,7 @@ class HttpExchange:
             self._waiter.set_result(None)
 
     def drop_body(self) -> None:
-        """Drop what was not read."""
+        """Drop the part of the body that was not read."""
         self._connection.unread_bytes -= sum(map(len, self._parts))
         self._parts.clear()
 
@@ -353,7 +353,7 @@ class HttpExchange:
         return True
 
     def _finish(self, finish: GoOn, refused: Exception | None) -> None:
-        """The journal calls this, after the handler. A failure must not reach the other calls of the same write."""
+        """Finish when the journal calls, after the handler. A failure must not reach other calls of the same write."""
         self.finishes_later = False
         try:
             finish(refused)
@@ -386,7 +386,7 @@ class HttpExchange:
         return head.encode("utf-8", "surrogateescape")
 
     def _write(self, parts: list[bytes], body_bytes: int = 0) -> None:
-        """Raises `CallerGoneError`. `body_bytes`: bytes of the body, without framing and head."""
+        """Write these parts. Raises `CallerGoneError`. `body_bytes`: bytes of the body, without framing and head."""
         transport = self._connection.transport
         if transport is None or transport.is_closing():
             self.keep_alive = False
@@ -399,7 +399,7 @@ class HttpExchange:
 
 
 def status_line(status: int, reason: str) -> str:
-    """`reason` may be any text; line breaks become spaces, other invisible or non-ASCII characters `?`."""
+    """The status line with any text as reason. Line breaks become spaces, invisible and non-ASCII characters `?`."""
     text = _NOT_VISIBLE.sub("?", " ".join(reason.split()))[:MAX_REASON_CHARS]
     return f"HTTP/1.1 {status} {text}\r\n"
 

@@ -1,7 +1,7 @@
-"""Turns for long reads: one in each turn of the loop, so that many long bodies at once hold nobody up.
+"""Turns for long reads: one in each turn of the loop, so that many long bodies at once delay no other call.
 
 The kernel gives a connection as much as 512 KiB at once. With fifty that read in the same turn it takes 20 ms, and a
-short call needs several turns. So one long read a turn is let through; whoever reads long after it waits for its turn.
+short call needs several turns. So one long read passes in each turn of the loop; the connections after it wait.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 LONG_BYTES = 65_536
-"""A read of so many bytes is long."""
+"""The size from which a read is long."""
 
 
 class Reader(Protocol):
@@ -37,7 +37,7 @@ class ReadTurns:
         """True while `_next` is scheduled."""
 
     def long_read(self, reader: Reader) -> None:
-        """`reader` has read `LONG_BYTES` or more. It waits for its next turn if others do, or have had this one."""
+        """Note a read of `LONG_BYTES` or more. `reader` waits for its next turn if others do, or have had this one."""
         if self._waiting or self.room is self._part:
             reader.hold()
             self._waiting[reader] = None

@@ -95,7 +95,7 @@ class RequestParser:
         self.in_body = False
 
     def _feed(self, data: memoryview) -> memoryview:
-        """Returns the unparsed rest of `data`."""
+        """Parse `data`. Return its unparsed rest."""
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
         self._data = data
@@ -118,7 +118,7 @@ class RequestParser:
         return data
 
     def _note_progress(self, data: memoryview) -> None:
-        """The request is incomplete: keep the bytes of its line, and bound the bytes that cause no callback."""
+        """Keep the bytes of an incomplete request's line, and bound the bytes that cause no callback."""
         if self.in_head and self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
             self._line += data
         limits = self._limits

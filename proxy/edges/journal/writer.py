@@ -42,7 +42,7 @@ class JournalOptions:
     memory_root: Path | None = None
     """The directory in memory where records wait for the disk. None: the event loop writes to the disk."""
     log_interval_s: float = 1.0
-    """The same trouble is logged, and a refused write is tried again, at most this often."""
+    """The least time between two logs of the same trouble, and between two tries of a refused write."""
 
 
 class RecordTooLargeError(ValueError):

@@ -39,7 +39,7 @@ CACHE_WEIGHT = 16_000_000
 
 A full pass of the garbage collector visits each cached value: with 56 MB it held a worker's loop for 170 ms."""
 MAX_FORWARDED_BYTES = 8192
-"""A call with longer fields shares nothing with others."""
+"""The most bytes of fields with which a call may share a forwarding with others."""
 _ROW_WEIGHT = 150
 _BYTE_WEIGHT = 2
 """The weight of each byte of an encoded row."""
@@ -297,7 +297,7 @@ class SnapshotDirectory:
 
 
 def _group(encoded: EncodedGroup) -> CallingGroup:
-    """The group. One that this version does not understand raises: it may have limits."""
+    """Decode a group. Raises if this version does not understand it: it may have limits."""
     try:
         return CallingGroup(*group_members_from_wire(encoded.path[0], orjson.loads(encoded.body)), encoded.path)
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -74,7 +74,7 @@ class PolicyCache:
         return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for id in entry.groups)
 
     def put(self, key: object, entry: Entry) -> None:
-        """Keep it, unless changes since `checked` are unknown."""
+        """Keep an entry, unless changes since `checked` are unknown."""
         if entry.checked >= self._complete_from:
             self.entries.put(key, entry)
 

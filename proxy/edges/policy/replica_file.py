@@ -58,12 +58,12 @@ class ReplicaStamp:
         return self._confirmed[0]
 
     def advance_generation(self) -> None:
-        """Disk I/O: call it in a thread."""
+        """Advance the generation. Disk I/O: call it in a thread."""
         # Based on the wall clock, so that it also differs from every number before a restart.
         self._write(_GENERATION.pack(max(self.generation_cell[0] + 1, time.time_ns())), 0)
 
     def confirm(self, now_s: float) -> None:
-        """Disk I/O: call it in a thread."""
+        """Record when control confirmed the replica. Disk I/O: call it in a thread."""
         self._write(_CONFIRMED.pack(now_s), _GENERATION.size)
 
     def _write(self, data: bytes, offset: int) -> None:

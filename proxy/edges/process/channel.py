@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Channel(asyncio.Protocol):
-    """One end. `on_message` gets each message; `on_lost` is called once when the other end has closed."""
+    """One end of a channel. `on_message` gets each message; `on_lost` is called once when the other end has closed."""
 
     def __init__(self, on_message: Callable[[Message], None], on_lost: Callable[[], None]) -> None:
         self._on_message = on_message

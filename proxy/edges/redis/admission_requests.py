@@ -146,7 +146,7 @@ class CompiledPlan:
         return self._reservations(self._buckets, admitted_at_ms, estimate)
 
     def _reservations(self, buckets: Buckets, admitted_at_ms: int, estimate: Estimate) -> tuple[Reservation, ...]:
-        """`buckets`: those of requests and TOKEN limits. The other types' come with them."""
+        """The reservations of `buckets`, which are those of requests and TOKEN limits, and of the other types."""
         further = reservations_of(self.plan.key, self._further, admitted_at_ms, estimate) if self._further else ()
         if not buckets:
             return further
@@ -194,7 +194,7 @@ class CompiledPlan:
         return self._status(request_place, requests, requests_ms), self._status(token_place, tokens, tokens_ms)
 
     def _status(self, place: int, remaining: int, reset_ms: int) -> LimitStatus | None:
-        """`place`: of the bound, from 1; 0: there is none."""
+        """The status of a bound. `place`: the bound's, from 1; 0: there is none."""
         if not place:
             return None
         return LimitStatus(self.plan.bound(place - 1).limit.threshold, remaining, reset_ms, place - 1)

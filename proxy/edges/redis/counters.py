@@ -51,8 +51,9 @@ shared ones, a replay from the journal would be skipped."""
 
 @dataclass(frozen=True, slots=True)
 class CountersOptions:
-    """`on_loss`: `closed` or `local`. `call_timeout_s`: bounds how long a usage limit keeps an unsettled reservation.
+    """Options of the counters.
 
+    `on_loss`: `closed` or `local`. `call_timeout_s`: bounds how long a usage limit keeps an unsettled reservation.
     `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
     seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.
     `on_clock_step`: called with a server's name and by how many ms its clock stepped. `before_settling`: called before

@@ -73,7 +73,7 @@ class WorkerMetrics:
         """Queues how long Redis took, in seconds. It is counted with the calls that it was for."""
         self._decided: list[LimitDecision] = []
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
-        """Queues a decision: of a call, which is counted when it has finished."""
+        """Queues the decision on a call. It is counted when the call has finished."""
         self._calls: dict[tuple[tuple[str, str, str], int], tuple[list[int], list[int]]] = {}
         """The counts of calls by labels and status: sums, and the buckets in which times to first byte are counted."""
         self._first_bytes: dict[tuple[str, str], list[int]] = {}

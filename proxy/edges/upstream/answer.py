@@ -159,7 +159,7 @@ class HttpAnswer:
             waiter.set_result(has_room)
 
     def fail_pour(self, error: Exception) -> None:
-        """`sink` raised `error`: raise it again in `pour`."""
+        """Raise in `pour` the error that `sink` raised."""
         self.sink = None
         waiter = self.waiter
         if waiter is not None and not waiter.done():

@@ -42,7 +42,7 @@ BURST_CONNECTIONS = 128
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """`per_origin`: most connections to one origin. `idle_s`: below most servers' idle timeout (RFC 9112 9.3)."""
+    """Limits of pools. `per_origin`: most connections. `idle_s`: below most servers' idle timeout (RFC 9112 9.3)."""
 
     per_origin: int = 8192
     idle_s: float = 55.0

@@ -1,4 +1,4 @@
-"""Judges the URLs of result webhooks when a request is accepted. Whoever sends to them judges each address again.
+"""Judges the URLs of result webhooks when a request is accepted. Each address is judged again before it is dialled.
 
 Callers choose these names, so they have threads of their own: name servers that do not answer delay no other look-up. A
 name that does not resolve in time is accepted.

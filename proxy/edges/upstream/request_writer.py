@@ -81,12 +81,12 @@ class RequestWriter:
         self._note()
 
     def pause(self) -> None:
-        """The transport's buffer is full."""
+        """Stop writing: the transport's buffer is full."""
         self._paused = True
         self._note()
 
     def resume(self) -> None:
-        """The transport has room again."""
+        """Go on writing: the transport has room again."""
         self._paused = False
         self._write_more()
         self._note()
@@ -94,7 +94,7 @@ class RequestWriter:
             self._room.set_result(None)
 
     def _note(self) -> None:
-        """Keep the flags, after whatever may change them."""
+        """Set the flags. Call it after each change that they depend on."""
         self.is_sending = self._pieces is not None or self._uploading is not None
         self.is_free = not self.is_sending and not self._paused and not self._truncated
 

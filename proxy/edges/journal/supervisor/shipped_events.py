@@ -38,7 +38,7 @@ _Record = tuple[int, int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ShippedOptions:
-    """`retention_s` 0 keeps nothing. Below `keep_free_bytes` of free disk space the oldest files are deleted."""
+    """Bounds of the kept events. `retention_s` 0 keeps none. Below `keep_free_bytes` the oldest files are deleted."""
 
     retention_s: float = 86_400.0
     max_bytes: int = 8 * 1024**3

@@ -1,4 +1,4 @@
-"""Tells of groups in the policy replica that this version cannot read. Used by the supervisor only."""
+"""Reports groups in the policy replica that this version cannot read. Used by the supervisor only."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 
 class GroupProbe:
-    """Counts them once per revision of policy, in a thread."""
+    """Counts these groups once per revision of policy, in a thread."""
 
     def __init__(self, replica_path: Path) -> None:
         self._replica_path = replica_path
@@ -17,7 +17,7 @@ class GroupProbe:
         self._finding = OK
 
     async def finding(self, version: ReplicaVersion) -> Finding:
-        """Degraded when there are some. `version` is the replica's current one."""
+        """Return a degraded finding if there are some. `version` is the replica's current one."""
         if version != self._checked_version:
             self._finding = await asyncio.to_thread(self._count)
             self._checked_version = version

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class HintSubscriber:
-    """Subscribed while `run` runs. `on_hint` gets the revision, or None after each subscription."""
+    """A subscription that lasts while `run` runs. `on_hint` gets the revision, or None after each subscription."""
 
     def __init__(self, redis_url: str, on_hint: Callable[[int | None], None]) -> None:
         self._redis = connect(redis_url)

@@ -47,7 +47,7 @@ class ModelRows:
         self._loaded = False
 
     def get(self, model_id: str) -> ModelRow | None:
-        """Raises `PolicyUnavailableError` before any rows were read."""
+        """Find a model. Raises `PolicyUnavailableError` before any rows were read."""
         if not self._loaded:
             raise PolicyUnavailableError("the models of the policy replica cannot be read")
         return self._rows.get(model_id)
@@ -87,7 +87,7 @@ class ModelRows:
         return [change for change in changes if change.before != change.after]
 
     def apply(self, changes: Sequence[ModelChange]) -> None:
-        """Call it on the event loop."""
+        """Apply changes and pass them to the listeners. Call it on the event loop."""
         self._loaded = True
         for change in changes:
             if change.after is None:

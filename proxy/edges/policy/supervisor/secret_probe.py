@@ -21,7 +21,7 @@ class SecretProbe:
         self._finding = OK
 
     async def finding(self, version: ReplicaVersion) -> Finding:
-        """A fault when no secret can be opened, degraded when some cannot. `version` is the replica's current one."""
+        """Return a fault if no secret opens, a degraded finding if some do not. `version`: the current replica's."""
         if version != self._checked_version:
             self._finding = await asyncio.to_thread(self._check_all)
             self._checked_version = version

@@ -78,7 +78,7 @@ class ReplicaAnswers:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    # What the switchboard says.
+    # The switchboard's answers.
 
     def assigned(self, id: CallId, url: str) -> None:
         self._send(id[0], {"is": "replica", "number": id[1], "url": url})

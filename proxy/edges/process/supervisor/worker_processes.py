@@ -86,7 +86,7 @@ class Program:
     when_lost: str
     """A log line's sentence: what became of the work of a worker that died."""
     listener: socket.socket | None = None
-    """Survives the worker; None if it does not listen."""
+    """The socket that the worker listens on, which survives it; None if it does not listen."""
 
     @property
     def fds(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The queue as those who run requests use it: start, renew, store, finish, sweep."""
+"""The queue for workers that run requests: start, renew, store, finish, sweep."""
 
 import asyncio
 import time
@@ -155,7 +155,7 @@ class RedisAttemptQueue:
     async def _write(
         self, name: str, attempt: AttemptRef, once: Sequence[Argument], again: Sequence[Argument] | None = None
     ) -> Any:
-        """`again`: the script's own arguments when it is sent again, if they are others."""
+        """Run a script that changes an attempt. `again`: its own arguments when it is sent again, if they differ."""
         key = keys_of(attempt.deployment.workspace_id)
         id = attempt.request_id
         arguments = self._timeout_ms, 0, *once
@@ -170,7 +170,7 @@ class RedisAttemptQueue:
         return reply
 
     def _unknown(self, request_id: str) -> int:
-        """Raise: its acceptor may submit it again. 0, "no longer held", if nobody has for a lease's time."""
+        """Raise, as the request may be submitted again. Return 0, "no longer held", if it was not in a lease's time."""
         now = time.monotonic()
         self._unknown_since = {id: at for id, at in self._unknown_since.items() if now - at < 2 * HELD_S}
         if now - self._unknown_since.setdefault(request_id, now) >= HELD_S:

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Tests replace the scripts, and the monotonic clock, by those with another clock."""
+    """Options of the commands. Tests replace the scripts and the monotonic clock by those with another clock."""
 
     connections: int = 32
     """The most connections to each server."""
@@ -64,7 +64,7 @@ class QueueOptions:
 
 
 class QueueCommands:
-    """`run` and `call` raise `QueueUnavailableError` for whatever is wrong with Redis."""
+    """The commands of a process. `run`, `write` and `call` raise `QueueUnavailableError` for any fault of Redis."""
 
     def __init__(self, url: str, options: QueueOptions) -> None:
         self.clock = options.clock
@@ -101,7 +101,7 @@ class QueueCommands:
             self.report(error)
 
     async def run(self, name: str, key: str, *arguments: Argument) -> Any:
-        """Run a script. `key`: what it calls KEYS[1]: a key, or the prefix of a workspace's."""
+        """Run a script. `key`: its KEYS[1], which is a key, or the prefix of a workspace's keys."""
         return await self._timed(key, arguments, partial(self._scripts[name].run, self._redis))
 
     async def write(self, name: str, key: str, *arguments: Argument) -> Any:

@@ -1,4 +1,4 @@
-"""The queue as those who tell webhooks use it."""
+"""The queue for workers that deliver results to webhooks."""
 
 from collections.abc import Collection
 

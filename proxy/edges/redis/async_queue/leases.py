@@ -7,7 +7,7 @@ from typing import TypeVar
 from proxy.async_requests.requests import AttemptRef, Delivery
 
 RENEW_MOST = 100
-"""About 2 ms of Redis' time."""
+"""The most leases of one command: about 2 ms of Redis' time."""
 Held = TypeVar("Held", AttemptRef, Delivery)
 
 

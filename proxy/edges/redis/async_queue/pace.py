@@ -16,7 +16,7 @@ class Pace:
         self._free_at = float("-inf")
 
     async def turn(self, size_bytes: int) -> None:
-        """Wait until so many bytes may move: first come, first served. Who gives up while it waits takes nothing."""
+        """Wait until so many bytes may move, in the order of the calls. A call that is cancelled takes nothing."""
         async with self._order:
             wait_s = self._free_at - time.monotonic()
             if wait_s > 0:

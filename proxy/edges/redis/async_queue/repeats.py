@@ -38,7 +38,7 @@ _AGAIN_S = 0.2
 _AT_ONCE = 16
 """Requests whose writes are repeated at the same time."""
 _CHANNEL = "tga:watch"
-"""Nobody publishes on it."""
+"""The channel whose subscription shows losses. Nobody publishes on it."""
 _LATER = (None, UNKNOWN, INCOMPLETE)
 log = logging.getLogger(__name__)
 

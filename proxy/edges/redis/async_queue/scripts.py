@@ -14,7 +14,7 @@ from proxy.async_requests.states import OUTCOMES, TRANSITIONS
 UNSUBMITTED_S = 60.0
 """The time for which pieces of an input stay while their request is not queued."""
 GAP_S = 10.0
-"""Time between two looks at a workspace with open requests that is unusual: it is swept each second."""
+"""An unusual time between two sweeps of a workspace with open requests: it is swept each second."""
 _CLOCK = "redis.call('TIME')"
 _SKEW = "base - ahead"
 _NAMES = (

@@ -36,7 +36,7 @@ class RedisClock:
         self.learnt_at_s = math.nan
 
     def learn(self, redis_ms: int, sent_at_s: float) -> Change | None:
-        """`redis_ms`: the truncated time in the reply to a request sent at `sent_at_s` of the monotonic clock.
+        """Learn from a reply. `redis_ms`: its truncated time. `sent_at_s`: the request's, of the monotonic clock.
 
         Returns a change that may be a step; `ClockSteps` tells.
         """

@@ -48,7 +48,7 @@ class _Member(Node):
 
 
 class ClusterNodes:
-    """See `Nodes`."""
+    """The `Nodes` of a Redis Cluster."""
 
     def __init__(self, url: RedisUrl, options: RedisClientOptions) -> None:
         self._login = url.login

@@ -11,7 +11,7 @@ from runtime.redis.slots import slot_of
 
 
 class Node:
-    """`clock`: the server's. `answered_through`: the highest number of a take that it has answered.
+    """A server. `clock`: an estimate of its clock. `answered_through`: the highest number of a take that it answered.
 
     `has_settle`: it has loaded settle.lua, as far as is known.
     """

@@ -80,7 +80,7 @@ class RedisClient:
 
     @property
     def name(self) -> str:
-        """The server's, as in log lines."""
+        """The server's name, as in log lines."""
         return self._server.name
 
     @property

@@ -30,7 +30,7 @@ class SentinelPrimary:
         self._place: Place | None = None
 
     async def open(self, on_idle: Callable[[], None]) -> RedisConnection:
-        """Raises ConnectionError if the server says that it is not the primary: the fail-over is still under way."""
+        """Connect. Raises ConnectionError if the server is not the primary yet: the fail-over is still under way."""
         self._place = place = await self.find()
         connection = await self._dialer.open(self._url.login.at(*place), on_idle)
         try:

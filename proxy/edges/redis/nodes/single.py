@@ -25,7 +25,7 @@ class FixedServer:
 
 
 class SingleNode:
-    """See `Nodes`."""
+    """`Nodes` that are one server."""
 
     def __init__(self, url: RedisUrl, options: RedisClientOptions) -> None:
         self._primary = SentinelPrimary(url) if url.topology is Topology.SENTINEL else None

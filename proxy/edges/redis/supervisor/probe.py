@@ -16,7 +16,7 @@ def _plan(group: str) -> Plan:
 
 
 PLANS = (_plan("readiness"), _plan("readiness-1"), _plan("readiness-2"), _plan("readiness-4"))
-"""Several, so that a short overload of this machine does not take it out of service. Their keys lie in the four
+"""Several plans: a short overload of this machine must not take it out of service. Their keys lie in the four
 quarters of a cluster's slots: while one of its nodes is away, this machine still serves the calls of the others."""
 
 

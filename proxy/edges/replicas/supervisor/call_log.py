@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class CallLog:
-    """`ended` may be called at any time; lines leave while `run` runs."""
+    """Lines of ended calls. `ended` may be called at any time; lines leave while `run` runs."""
 
     def __init__(self, reports: ControlReports) -> None:
         self._reports = reports
@@ -35,7 +35,7 @@ class CallLog:
         self._sending = asyncio.Lock()
 
     def ended(self, deployment_id: str, replica: str | None, call: CallEnded) -> None:
-        """A call of this deployment ended at `replica`, or without one."""
+        """Add a call of this deployment that ended at `replica`, or without one."""
         if len(self._kept) >= MAX_KEPT:
             self._kept.popleft()
             self._dropped += 1

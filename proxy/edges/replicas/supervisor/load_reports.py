@@ -36,7 +36,7 @@ class Loads(Protocol):
 
 
 class LoadReports:
-    """`changed` may be called at any time; reports leave while `run` runs. `machine` identifies this one to control."""
+    """Reports of loads. Call `changed` at any time; reports leave while `run` runs. `machine`: its name to control."""
 
     def __init__(self, reports: ControlReports, loads: Loads, machine: str) -> None:
         self._reports = reports

@@ -83,7 +83,7 @@ class _Probed:
 
 
 class Prober:
-    """Give it the changes of models; read `outcomes` for metrics. `on_health` is called on the event loop."""
+    """Probes replicas. Give it changes of models; read `outcomes` for metrics. Calls `on_health` on the event loop."""
 
     def __init__(self, client: UpstreamClient, on_health: OnHealth, lanes: ProbeLanes | None = None) -> None:
         self._client = client

@@ -22,7 +22,7 @@ from proxy.edges.telemetry.async_counts import ATTEMPT_BOUNDS_S, QUEUED_BOUNDS_S
 from proxy.edges.telemetry.supervisor.bounded_labels import OTHER, BoundedLabels
 
 READ_TIMEOUT_S = 0.8
-"""A scrape does not wait longer for the queue."""
+"""The longest wait of a scrape for the queue."""
 QUIET_S = 300.0
 """The time for which a deployment without requests keeps its series: longer than any scrape interval."""
 _LABELS = ("workspace", "model_id", "deployment_id")
@@ -49,11 +49,11 @@ class _Sums:
 
 
 class AsyncMetrics(Collector):
-    """`add` and `read` run on the event loop; `collect` renders, in a thread."""
+    """Metrics of asynchronous requests. `add` and `read` run on the event loop; `collect` renders, in a thread."""
 
     def __init__(self, max_deployments: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.queue: QueueOverview | None = None
-        """None: this machine serves no asynchronous requests."""
+        """The shared queue; None if this machine serves no asynchronous requests."""
         self.exists: Callable[[str], bool] = lambda deployment_id: True
         """Returns whether policy still has the deployment."""
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Steps of Redis' clock, as this machine's processes notice them: counted once each, and told for an hour.
+"""Steps of Redis' clock, as this machine's processes notice them: counted once each, and reported for an hour.
 
 See docs/reference/limits.md#time.
 """
@@ -28,7 +28,7 @@ class _Step:
 
 
 class RedisClockSteps(Collector):
-    """`clock`: monotonic seconds."""
+    """The steps of all servers. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class RedisClockSteps(Collector):
         self._total += 1
 
     async def finding(self) -> Finding:
-        """Degraded for an hour by the latest step, whose age is the note."""
+        """Return a degraded finding for an hour after the latest step, whose age is the note."""
         age_s = self._clock() - self._steps[-1].at_s if self._steps else TOLD_S
         return OK if age_s >= TOLD_S else Finding(degraded=_text(self._steps[-1]), note=f"{age_s // 60:.0f} min ago")
 

@@ -35,7 +35,7 @@ class Carried(Protocol):
 
 
 class DeploymentMetrics(Collector):
-    """`read` takes the figures on the event loop; `collect` renders the last ones, in a thread."""
+    """Metrics of deployments. `read` takes the figures on the event loop; `collect` renders the last, in a thread."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class MetricTotals(Collector):
         self._gauges: dict[int, dict[str, float]] = {}
         self._traces = TraceTotals()
         self.async_requests = AsyncMetrics(max_slugs, clock)
-        """Rendered with these."""
+        """The metrics of asynchronous requests, rendered with these."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._registry.register(self.async_requests)

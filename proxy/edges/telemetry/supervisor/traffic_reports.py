@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class TrafficReports:
-    """`add` may be called at any time; figures leave while `run` runs."""
+    """Reports of traffic. `add` may be called at any time; figures leave while `run` runs."""
 
     def __init__(self, reports: ControlReports, clock: Callable[[], float] = time.time) -> None:
         self.sender = secrets.token_hex(8)
