@@ -60,7 +60,7 @@ class SealKeys:
     def key(self, key_id: str, workspace_id: str) -> bytes | None:
         """The workspace's own key; None for an unknown key id."""
         key = self._keys.get(key_id)
-        return None if key is None else _workspace_key(key, workspace_id)
+        return None if key is None else _workspace_seal_key(key, workspace_id)
 
 
 class Seals:
@@ -132,7 +132,7 @@ class Seals:
 
 
 @lru_cache(_MAX_DERIVED)
-def _workspace_key(key: bytes, workspace_id: str) -> bytes:
+def _workspace_seal_key(key: bytes, workspace_id: str) -> bytes:
     return digest(key, _PURPOSE + workspace_id.encode(), "sha256")
 
 
