@@ -36,13 +36,13 @@ class HeldAnswer:
 
     async def read(self) -> bytes:
         if self._body or self.whole is not None:
-            return self._take()
+            return self._pop_body()
         data = await self._upstream.read()
         self.ended = self._upstream.ended
         return data
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        if self._body and not take(self._take()):
+        if self._body and not take(self._pop_body()):
             return False
         if self.whole is not None:
             return True
@@ -61,7 +61,7 @@ class HeldAnswer:
     def close(self) -> None:
         self._upstream.close()
 
-    def _take(self) -> bytes:
+    def _pop_body(self) -> bytes:
         body = self._body
         self._body = b""
         self.ended = self.whole is not None

@@ -21,14 +21,14 @@ async def in_daemon_thread(
     """The result of `work`, or what it raised. If the caller is cancelled, the thread goes on until `work` returns."""
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()
-    start_daemon_thread(partial(_settle, future, partial(work, *args, **kwargs)))
+    start_daemon_thread(partial(_resolve, future, partial(work, *args, **kwargs)))
     try:
         return await asyncio.wrap_future(future)
     finally:
-        del future  # see `_settle`
+        del future  # see `_resolve`
 
 
-def _settle(future: Future[Result], work: Callable[[], Result]) -> None:
+def _resolve(future: Future[Result], work: Callable[[], Result]) -> None:
     try:
         future.set_result(work())
     except BaseException as error:

@@ -93,7 +93,7 @@ async def _take_directory(directory: TrainerDirectory, stop: asyncio.Event) -> s
     has_told = False
     while not stop.is_set():
         try:
-            return directory.take()
+            return directory.lock()
         except DirectoryInUseError as error:
             if not has_told:
                 log.warning("Waiting: %s. Stop it, or set another TOLLGATE_TRAINING_DIR", error)

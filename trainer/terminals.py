@@ -40,7 +40,7 @@ class Terminals:
         for one in terminals:
             if one.terminal_id not in self._taken:
                 with suppress(NoPlaceError):  # control repeats it, or its browser gives up
-                    self._places.take(one.workspace_id)
+                    self._places.acquire(one.workspace_id)
                     self._begin(one)
 
     async def close(self) -> None:

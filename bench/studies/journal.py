@@ -165,7 +165,7 @@ async def bench_ingest(name: str, url: str, events: int, server: PostgresServer 
 
             async def send(batches: Iterator[list[BillingEvent]] = batches, ingest: Ingest = ingest) -> None:
                 for batch in batches:
-                    await ingest.take(batch)
+                    await ingest.commit(batch)
 
             wall_s = time.perf_counter()
             cpu_s = time.process_time()

@@ -162,7 +162,7 @@ async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: 
     page = None
     while page is None or page.after is not None:
         began = time.perf_counter()
-        room = PageRoom(limit, ReportItems(query.by, lines).take)
+        room = PageRoom(limit, ReportItems(query.by, lines).add)
         if page is None:
             page = await reports.first_page(query, room)
         else:

@@ -29,7 +29,7 @@ async def _post_loads(request: web.Request) -> web.Response:
     machine = body.get("machine")
     if not isinstance(machine, str) or not _MACHINE.fullmatch(machine):
         raise InvalidFieldError("machine", "machine must be 16 hexadecimal digits")
-    await dependencies.load_reports.take(machine, await items(body, "loads", _load))
+    await dependencies.load_reports.accept(machine, await items(body, "loads", _load))
     return web.json_response({})
 
 

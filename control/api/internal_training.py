@@ -46,7 +46,7 @@ async def _post_environment(request: web.Request) -> web.Response:
 
 async def _post_output(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    result = await dependencies.training_output.take(request.match_info["job_id"], await output_batch(body))
+    result = await dependencies.training_output.accept(request.match_info["job_id"], await output_batch(body))
     dependencies.metrics.training_output_dropped("line", result.dropped_lines)
     dependencies.metrics.training_output_dropped("metric", result.dropped_points)
     return _answer({"offset": result.offset})

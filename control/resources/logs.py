@@ -102,7 +102,7 @@ class Logs:
         await room.look_at(dict.fromkeys(own))
         spread = list[tuple[str, LogLine]]()
         for (id, line), (_, ms) in zip(ordered, own, strict=True):
-            free_ms = await room.take(id, ms)
+            free_ms = await room.assign(id, ms)
             spread.append((id, line if free_ms == ms else replace(line, timestamp_ns=free_ms * NS_PER_MS)))
         return spread
 

@@ -26,7 +26,7 @@ class MillisecondRoom:
         """Count what these hold, in one look. Others are counted once they are needed."""
         self._counts.update(await self._count(milliseconds))
 
-    async def take(self, id: str, ms: int) -> int:
+    async def assign(self, id: str, ms: int) -> int:
         """The first millisecond from `ms` on that has room and is not before the owner's last one."""
         ms = max(ms, self._latest.get(id, ms))
         while await self._held(id, ms) >= self._most:

@@ -66,7 +66,7 @@ def decide(hosts: Sequence[Host], placed: Iterable[Placed], candidates: Iterable
     preempted: tuple[str, ...] = ()
     has_reserved = False
     for job in sorted(candidates, key=lambda job: job.order):
-        host_names = room.take(job.node_count, job.resources)
+        host_names = room.allot(job.node_count, job.resources)
         if host_names is not None:
             starts[job.job_id] = host_names
         elif not has_reserved:
@@ -84,12 +84,12 @@ def _preempted(room: "_Room", placements: Sequence[Placed], job: Candidate) -> t
         if one.is_ending:
             after.give(one, 1)
     for one in sorted((one for one in placements if not one.is_ending), key=lambda one: one.job.order, reverse=True):
-        if after.copy().take(job.node_count, job.resources) is not None:
+        if after.copy().allot(job.node_count, job.resources) is not None:
             return tuple(ending)
         if one.job.is_spot:
             after.give(one, 1)
             ending.append(one.job.job_id)
-    return tuple(ending) if after.take(job.node_count, job.resources) is not None else ()
+    return tuple(ending) if after.allot(job.node_count, job.resources) is not None else ()
 
 
 def _reserve(room: "_Room", hosts: Sequence[Host], job: Candidate) -> None:
@@ -100,7 +100,7 @@ def _reserve(room: "_Room", hosts: Sequence[Host], job: Candidate) -> None:
     for host in hosts:
         alone = _Room([host])
         nodes = 0
-        while nodes < job.node_count and alone.take(1, job.resources) is not None:
+        while nodes < job.node_count and alone.allot(1, job.resources) is not None:
             nodes += 1
         room.give(Placed(job, (host.name,) * nodes), -1)
 
@@ -116,7 +116,7 @@ class _Room:
         room._left = {name: dict(amounts) for name, amounts in self._left.items()}
         return room
 
-    def take(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
+    def allot(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
         """Take room for every node, or none at all: the hosts by rank, or None. Spreads nodes over the emptiest."""
         needs = _needs(resources)
         host_names = list[str]()

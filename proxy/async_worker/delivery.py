@@ -119,9 +119,9 @@ class Deliveries:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._take()
+            await self._claim()
 
-    async def _take(self) -> None:
+    async def _claim(self) -> None:
         """Take deliveries while there is room, one of each workspace in turn."""
         try:
             while await self._take_round():

@@ -35,7 +35,7 @@ class Places:
     def holds_too_much(self) -> bool:
         return self.unsent_bytes >= MAX_UNSENT_BYTES
 
-    def take(self, deployment: DeploymentRef) -> Load | None:
+    def acquire(self, deployment: DeploymentRef) -> Load | None:
         """A place for an attempt, to be left at its end. None if the deployment may have no further one now."""
         if self.is_full:
             return None

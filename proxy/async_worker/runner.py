@@ -158,7 +158,7 @@ class Runner:
         while self._short and refused < len(self._short) and not self._parts.places.is_full:
             deployment = next(iter(self._short))
             self._short.move_to_end(deployment)
-            place = self._parts.places.take(deployment)
+            place = self._parts.places.acquire(deployment)
             if place is None:
                 refused += 1
                 continue
@@ -219,7 +219,7 @@ class Runner:
             return None
         ask.granted = True
         self.standings.tell(ask.deployment, ready=True)
-        ask.place = ask.place or self._parts.places.take(ask.deployment)
+        ask.place = ask.place or self._parts.places.acquire(ask.deployment)
         return None if ask.place is None else await self._start(ask.deployment)
 
     async def _start(self, deployment: DeploymentRef) -> _Begun | None:

@@ -79,14 +79,14 @@ class FormReader:
             raise MalformedRequestError("the form ends before its last delimiter")
         self._pass(len(self._data))
 
-    def take(self) -> list[bytes]:
+    def drain(self) -> list[bytes]:
         """The bytes for the upstream since the last call, in order, once `rename` was called."""
         out = self._out
         self._out = []
         return out
 
     def rename(self, model: str) -> int:
-        """Give the upstream this model. Returns by how many bytes that makes the form longer. Call it before `take`."""
+        """Give the upstream this model. Returns by how many bytes that makes the form longer. Call before `drain`."""
         part = b'Content-Disposition: form-data; name="model"\r\n\r\n' + model.encode()
         if self._boundary in part:
             raise _ambiguous()

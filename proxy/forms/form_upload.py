@@ -66,12 +66,12 @@ class FormUpload:
         Raises `MalformedRequestError`, `BodyTooLargeError`, `ShedError` and what `Incoming.read` raises.
         """
         while not self._pieces:
-            self._pieces += self._reader.take()
+            self._pieces += self._reader.drain()
             if self._pieces:
                 break
             self._load.drop()  # all that was held is on its way
             if not await self._read_more():
-                self._pieces += self._reader.take()
+                self._pieces += self._reader.drain()
                 return self._pieces.popleft() if self._pieces else b""
         return self._pieces.popleft()
 

@@ -224,7 +224,7 @@ class _Passage:
         self.rest = b""
         """Bytes that wait until other requests had the event loop."""
 
-    def take(self, data: bytes) -> bool:
+    def relay_chunk(self, data: bytes) -> bool:
         """Pass a piece on. False: the caller has no room for more, or `rest` is to be taken first.
 
         For a stream that flows this is the quick way: the other takes 11 Python calls and 390 bytecodes more a chunk.
@@ -245,10 +245,10 @@ class _Passage:
         return has_room
 
     def take_rest(self) -> bool:
-        """Pass on what `take` left."""
+        """Pass on what `relay_chunk` left."""
         rest = self.rest
         self.rest = b""
-        return self.take(rest)
+        return self.relay_chunk(rest)
 
     def _take_first_or_large(self, data: bytes) -> bool:
         context = self._context
@@ -368,7 +368,7 @@ async def _poured(context: RequestContext, upstream: UpstreamAnswer, passage: _P
     """Pass on what arrives, until the end or until `passage` takes no more. Measures the wait for the upstream."""
     began = perf_counter() - upstream.taking_s
     try:
-        return await upstream.pour(passage.take)
+        return await upstream.pour(passage.relay_chunk)
     finally:  # `take` ran meanwhile: that was no wait for the upstream
         context.upstream_s += perf_counter() - upstream.taking_s - began
 

@@ -43,7 +43,7 @@ class WorkerTracing:
         """The pipeline with spans. `meters` sends exemplars and what became of spans."""
         counts = self._tracing.counts
         exemplars = self._exemplars
-        meters.traces = lambda: {"exemplars": exemplars.take(), "spans": counts.take()}
+        meters.traces = lambda: {"exemplars": exemplars.drain(), "spans": counts.drain()}
         return traced_pipeline(self._tracing.tracer, parts, exemplars, seal_keys)
 
     async def close(self, link: SupervisorLink) -> None:

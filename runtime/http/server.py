@@ -271,7 +271,7 @@ class _Connection(web.RequestHandler):
         self._front.known.note(self._in_flight.headers, workspace)
         if workspace is not None:
             self._is_refused = True
-            self._front.workspaces.take(workspace)
+            self._front.workspaces.acquire(workspace)
             self._is_refused = False
         self._is_kept = self.was_known = True
         self._workspace = workspace

@@ -49,7 +49,7 @@ class Places:
         """The workspaces that wait; the next one first."""
         self._log = PacedLog(log)
 
-    def take(self, workspace: str) -> None:
+    def acquire(self, workspace: str) -> None:
         """Take a place without waiting. Whoever has one must `leave` it. Raises `NoPlaceError`."""
         if not self._may_take(workspace):
             self._log.warning(
@@ -97,7 +97,7 @@ class Places:
     @contextmanager
     def taken(self, workspace: str) -> Iterator[None]:
         """Hold a place for as long as the block lasts. Raises `NoPlaceError` at once if none is free for it."""
-        self.take(workspace)
+        self.acquire(workspace)
         try:
             yield
         finally:

@@ -61,7 +61,7 @@ class SpanCounts:
         with self._lock:
             return dict(self._counts)
 
-    def take(self) -> dict[str, int]:
+    def drain(self) -> dict[str, int]:
         """Return the counts by outcome, since this was last called."""
         before = self._taken
         self._taken = self.totals()

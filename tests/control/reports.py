@@ -48,7 +48,7 @@ async def take(
         event(number, at_ms, workspace_id=plane.workspace_id, **dict(zip(names, rest, strict=True)), **fields)
         for number, ((at_ms, *rest), fields) in enumerate(zip(calls, more or repeat({}), strict=False))
     ]
-    await ingest.take(events)
+    await ingest.commit(events)
 
 
 async def report(plane: ControlPlane, start_ms: int, by: str, **more: Any) -> list[Json]:

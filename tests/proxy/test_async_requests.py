@@ -385,7 +385,7 @@ async def test_cancel_says_whether_it_was_canceled(rig: AsyncRig) -> None:
         message = f"The request {words} and can no longer be canceled"
         assert (outgoing.status, outgoing.json) == (200, {"request_id": id, "canceled": False, "message": message})
     assert (await rig.serve(about(canceled))).json["errors"] == []
-    counts = rig.counts.take()
+    counts = rig.counts.drain()
     assert counts["requests"] == [("w1", MODEL, "dep_1", "CANCELED", 1)], "who cancels a request, counts its end"
     assert sum(counts["histograms"]["queued"][0]) == 1
 
@@ -498,7 +498,7 @@ async def test_request_in_doubt_is_canceled(rig: AsyncRig) -> None:
     assert outgoing.status == 503
     id = re.findall("areq_[0-9A-Z]{26}", outgoing.json["error"])[0]
     assert (await rig.serve(about(id))).json["status"] == "CANCELED"
-    assert [row[3] for row in rig.counts.take()["requests"]] == ["CANCELED"]
+    assert [row[3] for row in rig.counts.drain()["requests"]] == ["CANCELED"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -533,7 +533,7 @@ async def test_cancel_whose_answer_is_lost_tells_that_it_was_canceled(rig: Async
     rig.queue.takes_effect = takes_effect
     rig.queue.will(QueueUnavailableError())
     assert (await rig.serve(about(id, "DELETE"))).json["canceled"] is True
-    assert [row[3] for row in rig.counts.take()["requests"]] == ["CANCELED"]
+    assert [row[3] for row in rig.counts.drain()["requests"]] == ["CANCELED"]
     assert (await rig.serve(about(id, "DELETE"))).json["canceled"] is False
 
 

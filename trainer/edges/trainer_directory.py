@@ -22,13 +22,13 @@ class DirectoryUnusableError(Exception):
 
 
 class TrainerDirectory:
-    """A directory that is locked from `take` until `release` or the process's end. Children do not inherit the lock."""
+    """A directory that is locked from `lock` until `release` or the process's end. Children do not inherit the lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
 
-    def take(self) -> str:
+    def lock(self) -> str:
         """Lock the directory and return this trainer's name."""
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -204,13 +204,13 @@ class _Relay:
             return
         try:
             received = self._connection.recv(_CHUNK_BYTES)
-            self._is_open = bool(received) and all(self._take(*frame) for frame in self._frames.feed(received))
+            self._is_open = bool(received) and all(self._handle_frame(*frame) for frame in self._frames.feed(received))
         except BlockingIOError:
             return
         except (OSError, FrameError, struct.error):
             self._is_open = False
 
-    def _take(self, kind: bytes, payload: bytes) -> bool:
+    def _handle_frame(self, kind: bytes, payload: bytes) -> bool:
         """Take input; return whether the terminal goes on."""
         if kind == RESIZE:
             columns, rows = _SIZE.unpack(payload)

@@ -93,13 +93,13 @@ async def _get(request: ApiRequest) -> Encoded:
         report_query = _asked_before(request.workspace_id, pinned)
         limit = pinned["limit"]
         items = ReportItems(report_query.by, pinned["lines"])
-        room = PageRoom(limit, items.take)
+        room = PageRoom(limit, items.add)
         page = await parts.usage_reports.next_page(report_query, tuple(pinned["after"]), room, pinned["prices"])
     else:
         report_query = _asked(request.workspace_id, query)
         limit = query.limit
         items = ReportItems(report_query.by, query.lines == "true")
-        page = await parts.usage_reports.first_page(report_query, PageRoom(limit, items.take))
+        page = await parts.usage_reports.first_page(report_query, PageRoom(limit, items.add))
     window = page.query.window
     answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))
     pagination = _pagination(request, page, {"limit": limit, "lines": items.shows_lines})
@@ -116,7 +116,7 @@ class ReportItems:
         self._bytes = 0
         self._prices: dict[tuple[str, int], orjson.Fragment] = {}
 
-    def take(self, group: ReportGroup) -> bool:
+    def add(self, group: ReportGroup) -> bool:
         """Encode the group, unless the page has items and would be too long with it."""
         members = _item(group, self._by).model_dump()
         if self.shows_lines:

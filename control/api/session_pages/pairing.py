@@ -67,7 +67,7 @@ class Terminals:
     @contextmanager
     def _place(self, workspace_id: str) -> Iterator[None]:
         try:
-            self._places.take(workspace_id)
+            self._places.acquire(workspace_id)
         except NoPlaceError:
             raise TooManyTerminalsError(
                 "Too many shells of this workspace are open. Close one of them, or try again later."

@@ -47,7 +47,7 @@ class LoadReports:
         self._last_requests: dict[str, int] = {}
         """The times of last requests that are to be written: epoch milliseconds by deployment."""
 
-    async def take(self, machine: str, reported: Sequence[DeploymentLoad]) -> None:
+    async def accept(self, machine: str, reported: Sequence[DeploymentLoad]) -> None:
         """Take a machine's report. Deployments that do not exist are ignored."""
         await self._book.report(machine, reported)
         await self._considered.of(tuple((load.deployment_id, load.model_id) for load in reported))

@@ -98,7 +98,7 @@ async def _spread(tx: WriteTx, job_id: str, points: Sequence[MetricPoint]) -> li
     ordered = sorted(points, key=lambda point: point.timestamp_ms)
     room = MillisecondRoom(POINTS_PER_MS, partial(rows.count_points, tx.conn))
     await room.look_at({(job_id, point.timestamp_ms) for point in ordered})
-    return [replace(point, timestamp_ms=await room.take(job_id, point.timestamp_ms)) for point in ordered]
+    return [replace(point, timestamp_ms=await room.assign(job_id, point.timestamp_ms)) for point in ordered]
 
 
 def _is_held(point: MetricPoint) -> bool:

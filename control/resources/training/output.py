@@ -41,7 +41,7 @@ class JobOutput:
         self.logs = logs
         self.metrics = metrics
 
-    async def take(self, job_id: str, batch: OutputBatch) -> Taken:
+    async def accept(self, job_id: str, batch: OutputBatch) -> Taken:
         """Take a batch if it begins where the last one ended.
 
         The output of a job that is gone, and of an earlier attempt, is dropped: nobody would ask for it again.
@@ -50,7 +50,7 @@ class JobOutput:
         lines, points = await beside(OPERATOR, items, partial(_printable, job_id, batch))
 
         async def work(tx: WriteTx) -> Taken:
-            return await self._take(tx, job_id, batch, lines, points)
+            return await self._append(tx, job_id, batch, lines, points)
 
         result = await self._store.transact(work)
         if result.lines:
@@ -63,7 +63,7 @@ class JobOutput:
         """Cut back all logs and metrics. Returns the number of deleted rows."""
         return await self.logs.prune() + await self.metrics.prune()
 
-    async def _take(
+    async def _append(
         self, tx: WriteTx, job_id: str, batch: OutputBatch, lines: _Lines, points: Sequence[MetricPoint]
     ) -> Taken:
         job = await job_rows.lock_job(tx, job_id)

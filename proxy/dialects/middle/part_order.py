@@ -32,10 +32,10 @@ class PartOrder:
             return events
         going: list[Event] = []
         for event in events:
-            self._take(event, going)
+            self._handle(event, going)
         return going
 
-    def _take(self, event: Event, going: list[Event]) -> None:
+    def _handle(self, event: Event, going: list[Event]) -> None:
         if self._open is None or (isinstance(event, ToolCallDelta) and event.number == self._open.number):
             self._pass(event, going)
         elif isinstance(event, Stopped):

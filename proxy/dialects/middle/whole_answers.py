@@ -95,7 +95,7 @@ class GatheredAnswer:
         """Take the events of a stream, up to a failure."""
         for event in events:
             if not self.failed:
-                self._take(event)
+                self._add_event(event)
         return b""
 
     def finish(self) -> bytes:
@@ -124,7 +124,7 @@ class GatheredAnswer:
         )
         return orjson.dumps(self._caller.write_answer(answer, self._context, tokens))
 
-    def _take(self, event: Event) -> None:
+    def _add_event(self, event: Event) -> None:
         match event:
             case Started():
                 self._started = event

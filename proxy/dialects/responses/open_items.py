@@ -42,7 +42,7 @@ class Frames:
         self._written.append(b'%b%d,"delta":%b%b' % (opening, self._number, orjson.dumps(text), ending))
         self._number += 1
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         """Return the frames since the last call."""
         frames = self._written[0] if len(self._written) == 1 else b"".join(self._written)
         self._written.clear()

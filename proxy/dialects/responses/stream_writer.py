@@ -86,7 +86,7 @@ class ResponsesStreamWriter:
     def write(self, events: list[Event]) -> bytes:
         for event in self._order.feed(events):
             _WRITERS[type(event)](self, event)
-        return self._frames.take()
+        return self._frames.drain()
 
     def finish(self) -> bytes:
         return b""  # only the last event tells it, which holds the usage
@@ -96,7 +96,7 @@ class ResponsesStreamWriter:
         ended = ended_members(reason, self._output, usage(tokens, self._details))
         kind = "response.incomplete" if reason else "response.completed"
         self._frames.add(kind, {"response": self._response | ended})
-        return self._frames.take()
+        return self._frames.drain()
 
     def _started(self, event: Started) -> None:
         if self._response:

@@ -98,7 +98,7 @@ class _OpenCalls:
     def add(self, call: ToolCall, turn: int) -> None:
         self._by_id.setdefault(call.id, {}).setdefault(turn, deque()).append(call)
 
-    def take(self, id: str) -> ToolCall | None:
+    def pop(self, id: str) -> ToolCall | None:
         """The call that a result with this id belongs to."""
         turns = self._by_id.get(id)
         if not turns:
@@ -118,12 +118,12 @@ def _results_of_calls(turns: list[Turn]) -> dict[int, ToolResult]:
     for number, part in _calls_and_results(turns):
         if isinstance(part, ToolCall):
             open_calls.add(part, number)
-        elif (call := open_calls.take(part.call_id)) is not None:
+        elif (call := open_calls.pop(part.call_id)) is not None:
             results[id(call)] = part
         else:
             early.append(part)
     for result in early:
-        if (call := open_calls.take(result.call_id)) is not None:
+        if (call := open_calls.pop(result.call_id)) is not None:
             results[id(call)] = result
     return results
 

@@ -48,7 +48,7 @@ class AsyncCounts:
     def delivery(self, outcome: str) -> None:
         self._deliveries[outcome] += 1
 
-    def take(self) -> dict[str, Any]:
+    def drain(self) -> dict[str, Any]:
         """Return the counts, as they go over the channel, and begin again. Empty when nothing happened."""
         if not self:
             return {}
@@ -56,7 +56,7 @@ class AsyncCounts:
             "requests": [_row(deployment, status, count) for (deployment, status), count in self._requests.items()],
             "attempts": dict(self._attempts),
             "deliveries": dict(self._deliveries),
-            "histograms": {name: histogram.take() for name, histogram in self._histograms.items()},
+            "histograms": {name: histogram.drain() for name, histogram in self._histograms.items()},
         }
         self._requests.clear()
         self._attempts.clear()

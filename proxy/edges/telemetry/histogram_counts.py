@@ -15,7 +15,7 @@ class HistogramCounts:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def take(self) -> list[Any]:
+    def drain(self) -> list[Any]:
         """Return the counts and their sum, and begin again with the same list: one made now would stay (0052)."""
         state = [self.counts.copy(), self.sum]
         self.counts[:] = [0] * len(self.counts)

@@ -207,10 +207,10 @@ class WorkerMetrics:
             "decided_alone": alone,
             "overrun_tokens": overrun,
             "clock_steps": clock_steps,
-            "histograms": {name: one.take() for name, one in self._histograms.items() if any(one.counts)},
+            "histograms": {name: one.drain() for name, one in self._histograms.items() if any(one.counts)},
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,
-            "async": self.async_requests.take(),
+            "async": self.async_requests.drain(),
         }
         if self.traces is not None:
             counts["traces"] = self.traces()

@@ -83,7 +83,7 @@ class HttpUpstream:
         if sent_once_only:
             connection = await pool.take_new(call.deadline)
         else:
-            connection = pool.take() or await pool.take_or_wait(call.deadline)
+            connection = pool.pop() or await pool.take_or_wait(call.deadline)
         while True:
             answer = HttpAnswer(call, connection)
             record = call.record
@@ -247,7 +247,7 @@ class _Pool:
     def oldest_free(self) -> UpstreamConnection | None:
         return self._free[0] if self._free else None
 
-    def take(self) -> UpstreamConnection | None:
+    def pop(self) -> UpstreamConnection | None:
         """A free connection that is still usable; None if there is none."""
         while self._free:
             connection = self._free.pop()

@@ -95,7 +95,7 @@ class Switchboard:
         else:
             call.asked_before = True
             if (before := self._withdraw(call)) is not None:
-                self._settle(before)
+                self._assign_free(before)
         try:
             match = self.find(request)
         except PolicyUnavailableError:
@@ -109,7 +109,7 @@ class Switchboard:
         call.avoid = avoid
         call.avoid_until = self._clocks.now() + PARKED_RETRY_S
         self._join(deployment, call)
-        self._settle(deployment, (call,))
+        self._assign_free(deployment, (call,))
 
     def answered(self, id: CallId) -> None:
         """The head of an answer arrived."""
@@ -132,7 +132,7 @@ class Switchboard:
         replica = call.replica.url if call.replica is not None else None
         deployment = self._withdraw(call)
         if deployment is not None:
-            self._settle(deployment)
+            self._assign_free(deployment)
         if ended is not None:
             self.on_ended(call.deployment_id, replica, ended)
 
@@ -146,7 +146,7 @@ class Switchboard:
             touched.append(self._withdraw(call))
         for deployment in dict.fromkeys(touched):
             if deployment is not None:
-                self._settle(deployment)
+                self._assign_free(deployment)
 
     # What policy, probes and the clock say.
 
@@ -178,7 +178,7 @@ class Switchboard:
             self._left = SLICE
             replica.probed_good = healthy
             deployment.health_changed()
-            self._settle(deployment)
+            self._assign_free(deployment)
 
     def woke_up(self) -> None:
         """The time that `wake_at` named has come: breakers allow a trial, parked calls try their replica again."""
@@ -216,8 +216,8 @@ class Switchboard:
 
     def _catch_up(self, deployment: DeploymentCalls) -> None:
         for following, newcomers in self._follow_environments(deployment).items():
-            self._settle(following, newcomers)
-        self._settle(deployment)
+            self._assign_free(following, newcomers)
+        self._assign_free(deployment)
 
     def _follow_environments(self, deployment: DeploymentCalls) -> Mapping[DeploymentCalls, list[PlatformCall]]:
         """Move waiting calls to the deployment that they name now; return them by the deployment that they joined."""
@@ -282,7 +282,7 @@ class Switchboard:
         if gives_back:
             self._release(deployment, call, call.replica)
         if gives_back or changed:
-            self._settle(deployment)
+            self._assign_free(deployment)
 
     def _record(self, deployment: DeploymentCalls, replica: ReplicaState, event: Event) -> bool:
         """Record how a call went. Returns whether the breaker's state has changed."""
@@ -293,13 +293,13 @@ class Switchboard:
         deployment.health_changed()
         return True
 
-    def _settle(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
+    def _assign_free(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
         untold = [*newcomers, *deployment.take_forgiving(now, max(0, self._left))]
         while deployment.waiting and self._left > 0 and (room := deployment.with_room(deployment.usable(now))):
             self._left -= 1
-            call = deployment.waiting.take(partial(suits, replicas=room))
+            call = deployment.waiting.pop(partial(suits, replicas=room))
             if call is None:
                 break
             deployment.no_longer_waits(call)

@@ -13,7 +13,7 @@ _Line = OrderedDict[CallId, PlatformCall]
 
 
 class WaitingCalls:
-    """A fair queue. `join`, `leave` and `take` cost the same however many calls wait."""
+    """A fair queue. `join`, `leave` and `pop` cost the same however many calls wait."""
 
     def __init__(self) -> None:
         self._background: _Line = OrderedDict()
@@ -59,7 +59,7 @@ class WaitingCalls:
             call.was_parked = True
             self._count(call, -1)
 
-    def take(self, suits: Callable[[PlatformCall], bool]) -> PlatformCall | None:
+    def pop(self, suits: Callable[[PlatformCall], bool]) -> PlatformCall | None:
         """Remove and return the next call that suits. Its turn comes again after all others."""
         for turn, line in self._lines.items():
             for call in line.values():

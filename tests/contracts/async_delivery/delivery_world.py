@@ -186,4 +186,4 @@ class Requests:
 
 
 def tries(counts: AsyncCounts) -> Counter[str]:
-    return Counter(counts.take().get("deliveries", {}))
+    return Counter(counts.drain().get("deliveries", {}))

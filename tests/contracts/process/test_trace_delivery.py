@@ -42,8 +42,8 @@ async def test_spans_reach_the_collector_with_resource_and_credential(tracing: T
     assert {span.resource["service.instance.id"] for span in collecting.spans} == {"one"}
     assert collecting.requests[0]["authorization"] == "Bearer sesame"
     await eventually(lambda: tracing.counts.waiting == 0, "nothing waits")
-    assert tracing.counts.take() == {"exported": 3, "failed": 0, "dropped": 0}
-    assert tracing.counts.take() == {"exported": 0, "failed": 0, "dropped": 0}
+    assert tracing.counts.drain() == {"exported": 3, "failed": 0, "dropped": 0}
+    assert tracing.counts.drain() == {"exported": 0, "failed": 0, "dropped": 0}
 
 
 async def test_the_environments_service_name_wins(collecting: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

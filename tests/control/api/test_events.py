@@ -40,7 +40,7 @@ async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) ->
         )
         for n in numbers
     ]
-    await ingest.take(events)
+    await ingest.commit(events)
 
 
 async def read_all_pages(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
@@ -183,7 +183,7 @@ async def test_the_window_ends_a_holdback_before_now_and_the_answer_says_so(plan
 async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane) -> None:
     now_ms = await clock_ms(plane.store)
     ingest = Ingest(plane.store, 60.0, ingest_and_reader(plane.store)[0].clock)
-    await ingest.take([event(1, now_ms, workspace_id=plane.workspace_id)])
+    await ingest.commit([event(1, now_ms, workspace_id=plane.workspace_id)])
     assert (await plane.get(PATH, params={"start_time": time_text(now_ms - HOUR_MS)})).ok()["items"] == []
 
 
@@ -331,7 +331,7 @@ async def test_a_key_without_scope_is_403_for_events(sqlite_plane: ControlPlane)
 async def test_without_a_holdback_events_are_shown_at_once(tmp_path: Any) -> None:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", event_holdback_s=0.0) as plane:
         now_ms = await clock_ms(plane.store)
-        await ingest_and_reader(plane.store, 0.0)[0].take([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
+        await ingest_and_reader(plane.store, 0.0)[0].commit([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
         for _ in range(200):
             answer = (await plane.get(PATH, params={"start_time": time_text(now_ms - 1000)})).ok()
             if answer["items"]:

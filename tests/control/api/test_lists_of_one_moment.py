@@ -45,7 +45,7 @@ async def audit_trail(plane: ControlPlane) -> str:
 async def billing_events(plane: ControlPlane) -> str:
     ended_ms = await clock_ms(plane.store) - 3_600_000
     ingest, _ = ingest_and_reader(plane.store, 1e6)
-    await ingest.take([event(n, ended_ms, workspace_id=plane.workspace_id) for n in range(ITEMS)])
+    await ingest.commit([event(n, ended_ms, workspace_id=plane.workspace_id) for n in range(ITEMS)])
     return "/v1/gateway/events?start_time=2020-01-01T00:00:00Z"
 
 

@@ -36,7 +36,7 @@ async def store_as_before(plane: ControlPlane, workspace_id: str, numbers: Seque
     """Store events with metadata, as versions did that stored it for everybody."""
     ended_ms = await clock_ms(plane.store) - days_ago * DAY_MS
     ingest, _ = ingest_and_reader(plane.store, EARLIER_S, outbox=outbox)
-    await ingest.take([event(n, ended_ms + n, workspace_id=workspace_id) for n in numbers])
+    await ingest.commit([event(n, ended_ms + n, workspace_id=workspace_id) for n in numbers])
     async with plane.store.write() as tx:
         theirs = events.c.request_id.in_([f"req-{n}" for n in numbers])
         await tx.conn.execute(update(events).where(theirs).values(request_metadata=METADATA))

@@ -104,7 +104,7 @@ async def create_webhook(plane: ControlPlane, url: str = URL) -> Any:
 async def ingest_events(plane: ControlPlane, *numbers: int, **more: Any) -> None:
     ingest, _ = ingest_and_reader(plane.store, outbox=outbox)
     now_ms = await clock_ms(plane.store)
-    await ingest.take([event(n, now_ms, workspace_id=plane.workspace_id, **more) for n in numbers])
+    await ingest.commit([event(n, now_ms, workspace_id=plane.workspace_id, **more) for n in numbers])
 
 
 async def make_due(store: Store) -> None:
@@ -554,7 +554,7 @@ async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: C
     async with plane.store.read() as conn:
         now_ms = await database_ms(conn)
     old = ingest_and_reader(plane.store, 1e9)[0]
-    await old.take([event(n, now_ms - 93 * DAY_MS, workspace_id=plane.workspace_id) for n in range(10, 5000)])
+    await old.commit([event(n, now_ms - 93 * DAY_MS, workspace_id=plane.workspace_id) for n in range(10, 5000)])
     async with plane.store.write() as tx:
         ended = {"status": "DELIVERED", "ended_at_ms": now_ms - 8 * DAY_MS}
         await tx.conn.execute(update(webhook_deliveries).values(**ended))

@@ -203,7 +203,7 @@ async def test_lost_attempt_closes_its_connection_and_changes_nothing(rig: Rig) 
     await rig.eventually(lambda: reply.closed)
     await rig.eventually(lambda: rig.figures()[0] == 0)
     assert rig.phase(id) is Phase.PAUSED
-    assert rig.counts.take()["attempts"] == {"lost": 1}
+    assert rig.counts.drain()["attempts"] == {"lost": 1}
 
 
 async def test_end_of_an_attempt_is_recorded_when_the_queue_is_back(rig: Rig) -> None:
@@ -272,7 +272,7 @@ async def test_attempts_and_ends_are_counted_once(rig: Rig) -> None:
     await rig.eventually(lambda: rig.phase(hooked) is Phase.DELIVERING)
     await rig.until(Status.FAILED, await rig.submit())
     await turns(5)
-    counts = rig.counts.take()
+    counts = rig.counts.drain()
     assert counts["attempts"] == {"again": 1, "succeeded": 2, "failed": 1}
     assert sum(counts["histograms"]["queued"][0]) == 3, "at the first attempt of each"
     assert sorted(row[-2:] for row in counts["requests"]) == [("FAILED", 1), ("SUCCEEDED", 1)]

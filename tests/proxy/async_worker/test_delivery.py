@@ -105,7 +105,7 @@ class World:
 
     def counted(self) -> tuple[dict[str, int], Counter[str]]:
         """Tries by outcome, and ended requests by status, since the last look."""
-        counts = self.counts.take()
+        counts = self.counts.drain()
         ended: Counter[str] = Counter()
         for *_, status, count in counts.get("requests", ()):
             ended[status] += count

@@ -163,7 +163,7 @@ async def test_requests_that_end_without_an_attempt_are_counted_once(rig: Rig) -
     await rig.until(Status.FAILED, await rig.submit())
     await rig.sweep()
     where = ("w1", "m1", "d1")
-    assert sorted(map(tuple, rig.counts.take()["requests"])) == [(*where, "EXPIRED", 3), (*where, "FAILED", 1)]
+    assert sorted(map(tuple, rig.counts.drain()["requests"])) == [(*where, "EXPIRED", 3), (*where, "FAILED", 1)]
 
 
 async def test_deployment_that_control_cannot_confirm_as_deleted_is_not_given_up(rig: Rig) -> None:

@@ -40,7 +40,7 @@ def read(body: bytes, boundary: bytes = b"b", cut: int | None = None) -> tuple[F
     if reader.model is None:
         raise MalformedRequestError("no model")
     reader.rename(MODEL)
-    return reader, b"".join(reader.take())
+    return reader, b"".join(reader.drain())
 
 
 @pytest.mark.parametrize("cut", [None, 1, 2, 3, 7, 64, 1000])
@@ -58,17 +58,17 @@ def test_rename_tells_the_growth() -> None:
     reader.feed(body)
     reader.end()
     grown = reader.rename(MODEL)
-    assert len(b"".join(reader.take())) == len(body) + grown
+    assert len(b"".join(reader.drain())) == len(body) + grown
 
 
 def test_bytes_pass_while_a_part_arrives() -> None:
     reader = FormReader(b"b")
     reader.feed(form(text("model"), end=b"") + b"--b\r\n" + FILE)
     reader.rename(MODEL)
-    passed = len(b"".join(reader.take()))
+    passed = len(b"".join(reader.drain()))
     for _ in range(100):
         reader.feed(AUDIO)
-        passed += len(b"".join(reader.take()))
+        passed += len(b"".join(reader.drain()))
     assert passed >= 100 * len(AUDIO), "nothing but a possible delimiter is held"
 
 

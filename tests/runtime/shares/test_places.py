@@ -114,7 +114,7 @@ def test_place_is_left_when_its_block_fails() -> None:
     places = Places(1, "places")
     with pytest.raises(ValueError, match="amiss"), places.taken(HOSTILE):
         raise ValueError("amiss")
-    places.take(OTHER)
+    places.acquire(OTHER)
 
 
 async def test_workspace_at_its_share_waits_while_places_are_free_for_others() -> None:
@@ -166,7 +166,7 @@ def taken_by(places: Places, workspace: str) -> int:
     count = 0
     while True:
         try:
-            places.take(workspace)
+            places.acquire(workspace)
         except NoPlaceError:
             return count
         count += 1

@@ -11,17 +11,17 @@ from trainer.edges.trainer_directory import DirectoryInUseError, DirectoryUnusab
 def test_a_second_trainer_is_refused_until_the_first_has_ended_and_has_its_name_then(tmp_path: Path) -> None:
     first = TrainerDirectory(tmp_path / "t")
     second = TrainerDirectory(tmp_path / "t")
-    name = first.take()
+    name = first.lock()
     with pytest.raises(DirectoryInUseError, match=str(tmp_path)):
-        second.take()
+        second.lock()
     first.release()
-    assert second.take() == name
+    assert second.lock() == name
     second.release()
 
 
 def test_two_directories_have_two_names(tmp_path: Path) -> None:
     trainers = [TrainerDirectory(tmp_path / name) for name in "ab"]
-    assert len({trainer.take() for trainer in trainers}) == 2
+    assert len({trainer.lock() for trainer in trainers}) == 2
     for trainer in trainers:
         trainer.release()
 
@@ -30,7 +30,7 @@ def test_two_directories_have_two_names(tmp_path: Path) -> None:
 def test_a_damaged_name_is_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "trainer.id").write_text(content)
     trainer = TrainerDirectory(tmp_path)
-    name = trainer.take()
+    name = trainer.lock()
     trainer.release()
     assert len(name) == 16
     assert (tmp_path / "trainer.id").read_text() == name
@@ -38,7 +38,7 @@ def test_a_damaged_name_is_replaced(tmp_path: Path, content: str) -> None:
 
 def test_only_the_owner_may_read_a_new_directory(tmp_path: Path) -> None:
     trainer = TrainerDirectory(tmp_path / "t")
-    trainer.take()
+    trainer.lock()
     trainer.release()
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o700
 
@@ -46,4 +46,4 @@ def test_only_the_owner_may_read_a_new_directory(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_a_directory_is_refused_by_the_name_of_the_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DirectoryUnusableError, match="TOLLGATE_TRAINING_DIR"):
-        TrainerDirectory(tmp_path / "file" / "t").take()
+        TrainerDirectory(tmp_path / "file" / "t").lock()

@@ -68,7 +68,7 @@ class LocalBackend:
             self._users = users
         for directory, record in latest:
             if record.job.job_id not in self._attempts:
-                attempt = self._take(record, directory)
+                attempt = self._register(record, directory)
                 self._run(attempt, attempt.adopt())
 
     async def hosts(self) -> Sequence[Host]:
@@ -81,7 +81,7 @@ class LocalBackend:
         if present is not None:
             raise ValueError(f"the earlier attempt at job {job.job_id} was not forgotten")
         record = self._record(job, hosts)
-        attempt = self._take(record, self._directories.attempt(job.job_id, job.attempt))
+        attempt = self._register(record, self._directories.attempt(job.job_id, job.attempt))
         self._run(attempt, attempt.run())
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:
@@ -165,7 +165,7 @@ class LocalBackend:
     def _running(self) -> Sequence[LocalAttempt]:
         return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]
 
-    def _take(self, record: AttemptRecord, directory: AttemptDirectory) -> LocalAttempt:
+    def _register(self, record: AttemptRecord, directory: AttemptDirectory) -> LocalAttempt:
         job = record.job
         checkpoints = None
         if job.spec.checkpoint_path is not None:

@@ -62,7 +62,7 @@ class Follower:
         """Read the log from its start to its end. False if that failed."""
         try:
             async for chunk in self._cluster.log(self._submission_id):
-                self.spool.take(chunk)
+                self.spool.feed(chunk)
         except BackendAwayError as error:
             log.info("Ray's log of %s cannot be read now: %s It is read again.", self._submission_id, error)
             return False

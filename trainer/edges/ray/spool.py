@@ -31,7 +31,7 @@ class Spool:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._splitter = LineSplitter()
 
-    def take(self, chunk: str) -> None:
+    def feed(self, chunk: str) -> None:
         """Take a piece of the log. Raises KeyError, TypeError or ValueError if a record is damaged."""
         for line in self._splitter.lines(chunk):
             record = decode(line)

@@ -71,7 +71,7 @@ class Ingest:
     clock: EventClock
     outbox: Outbox | None = None
 
-    async def take(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
+    async def commit(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
         """Commit a batch; returns how many events were new.
 
         `after`: the key of an event that was committed before. Raises `EventsLostError` if it is missing, and

@@ -69,10 +69,10 @@ class ModelRows:
                 error,
             )
             return False
-        await self.take(self.changes(rows, reset=True))
+        await self.apply_in_slices(self.changes(rows, reset=True))
         return True
 
-    async def take(self, changes: Sequence[ModelChange]) -> None:
+    async def apply_in_slices(self, changes: Sequence[ModelChange]) -> None:
         """Apply changes in slices of some milliseconds: thousands of them must not hold up the calls of the machine."""
         self._loaded = True
         for start in range(0, len(changes), SLICE):
@@ -128,7 +128,7 @@ class WatchedReplica:
 
     def tell(self, changes: list[ModelChange]) -> None:
         """Return when listeners know. Called in the refresher's thread, one refresh at a time: no change overtakes."""
-        asyncio.run_coroutine_threadsafe(self._models.take(changes), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._models.apply_in_slices(changes), self._loop).result()
 
 
 class WatchedUpdate:

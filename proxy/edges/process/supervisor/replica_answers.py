@@ -56,12 +56,12 @@ class ReplicaAnswers:
     def received(self, slot: int, message: Message) -> None:
         """Take a worker's message about replicas. A bug of ours fails one call, not the whole channel."""
         try:
-            self._take(slot, message)
+            self._handle(slot, message)
         except Exception:
             log.exception("A message of worker %d about replicas failed. Please report this bug.", slot)
             self._send(slot, {"is": "refused", "number": message["number"], "why": "bug"})
 
-    def _take(self, slot: int, message: Message) -> None:
+    def _handle(self, slot: int, message: Message) -> None:
         id = (slot, message["number"])
         board = self.switchboard
         match message["is"]:

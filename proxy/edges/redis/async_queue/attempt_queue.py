@@ -49,7 +49,7 @@ class RedisAttemptQueue:
         if not await self._client.repeats.may_decide():
             return Work({}, 0, 0)
         reply = await self._client.commands.run("sweep", key, SWEEP_MOST, self._max_answer_bytes)
-        await self._client.holdings.settle(workspace_id, key)
+        await self._client.holdings.give_back_doubtful(workspace_id, key)
         if reply[1]:
             await self._client.index.add(workspace_id)  # in case the index was deleted
         else:
@@ -119,7 +119,7 @@ class RedisAttemptQueue:
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
         if number:  # small answers wait for nobody
-            await self._client.pace.turn(len(chunk))
+            await self._client.pace.wait(len(chunk))
         arguments = *records.attempt_arguments(attempt), number, chunk
         once = (*arguments, self._max_answer_bytes)
         again = (*arguments, "")

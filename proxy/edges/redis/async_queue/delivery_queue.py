@@ -43,7 +43,7 @@ class RedisDeliveryQueue:
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:
         if number:  # small answers wait for nobody
-            await self._client.pace.turn(_CHUNK_BYTES)
+            await self._client.pace.wait(_CHUNK_BYTES)
         key = f"{keys_of(delivery.deployment.workspace_id)}a:{delivery.request_id}"
         content: bytes | None = await self._client.commands.call(key, lambda redis: redis.hget(key, str(number)))
         return content

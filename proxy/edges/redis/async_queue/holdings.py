@@ -50,7 +50,7 @@ class Holdings:
         if not request_ids_held:
             del self._known[workspace_id]
 
-    async def settle(self, workspace_id: str, prefix: str) -> None:
+    async def give_back_doubtful(self, workspace_id: str, prefix: str) -> None:
         """Give back what is not known to be held, once Redis answers and no question is under way.
 
         `prefix`: of the workspace's keys.

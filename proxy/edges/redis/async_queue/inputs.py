@@ -29,19 +29,19 @@ class Inputs:
         """Store the input, unless its request is known. It expires after a minute without a submission."""
         for number in range(self.pieces_of(model_input)):
             piece = model_input[number * self._piece_bytes : (number + 1) * self._piece_bytes]
-            async with self._turn(len(piece)):
+            async with self._paced(len(piece)):
                 if not await self._commands.run("put", key, request_id, number, piece):
                     return
 
     async def piece(self, key: str, request_id: str, number: int) -> bytes | None:
         """Read a piece. None if it was lost with a crash of Redis."""
-        async with self._turn(self._piece_bytes):
+        async with self._paced(self._piece_bytes):
             pieces = f"{key}b:{request_id}"
             content: bytes | None = await self._commands.call(pieces, lambda redis: redis.hget(pieces, str(number)))
         return content
 
     @asynccontextmanager
-    async def _turn(self, size_bytes: int) -> AsyncIterator[None]:
+    async def _paced(self, size_bytes: int) -> AsyncIterator[None]:
         async with self._one:
-            await self._pace.turn(size_bytes)
+            await self._pace.wait(size_bytes)
             yield

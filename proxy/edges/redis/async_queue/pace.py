@@ -15,7 +15,7 @@ class Pace:
         self._order = asyncio.Lock()
         self._free_at = float("-inf")
 
-    async def turn(self, size_bytes: int) -> None:
+    async def wait(self, size_bytes: int) -> None:
         """Wait until so many bytes may move, in the order of the calls. A call that is cancelled takes nothing."""
         async with self._order:
             wait_s = self._free_at - time.monotonic()

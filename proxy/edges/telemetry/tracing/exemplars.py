@@ -22,7 +22,7 @@ class Exemplars:
         if (first_byte_s := call.first_byte_s) is not None:
             exemplars["first_byte", bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] = (trace_id, first_byte_s, at_s)
 
-    def take(self) -> list[list[Any]]:
+    def drain(self) -> list[list[Any]]:
         """Return and drop them, as they go over the channel: histogram, bucket, trace id, value, Unix seconds."""
         exemplars = self._found
         self._found = {}

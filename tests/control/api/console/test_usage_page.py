@@ -38,7 +38,7 @@ async def take(plane: ControlPlane, group: Json, key: str, *calls: tuple[int, st
     whose["external_entity_id"] = group["metadata"]["external_entity_id"]
     tokens = Tokens(input=100, output=20, cached_input=30)
     events = [event(at_ms, at_ms, model_slug=slug, tokens=tokens, **whose) for at_ms, slug in calls]
-    await ingest.take(events)
+    await ingest.commit(events)
 
 
 def sums(calls: int) -> Json:

@@ -242,10 +242,10 @@ async def test_oldest_points_go_while_a_job_prints(plane: ControlPlane) -> None:
     await running(plane)
     await add_job(plane, id="tj_2", status=RUNNING, attempt=1)
     output = output_of(plane, max_points=100)
-    await output.take("tj_2", batch(0, 1, metrics=[point(n) for n in range(90)]))
+    await output.accept("tj_2", batch(0, 1, metrics=[point(n) for n in range(90)]))
     for n in range(8):
         new_points = [point(n * 40 + k, timestamp_ms=n) for k in range(40)]
-        await output.take("tj_1", batch(n, n + 1, metrics=new_points))
+        await output.accept("tj_1", batch(n, n + 1, metrics=new_points))
         assert await count(plane, training_metrics) <= 90 + 100
     values = (await points(plane))["loss"]
     assert values == list(range(220, 320))
@@ -264,7 +264,7 @@ async def test_oldest_lines_go_while_a_job_prints(sqlite_plane: ControlPlane) ->
     output = output_of(plane, max_lines=50)
     for n in range(5):
         lines = [OutputLine(now_ns(), "INFO", f"{n}-{k}") for k in range(20)]
-        await output.take("tj_1", replace(batch(n, n + 1), lines=lines))
+        await output.accept("tj_1", replace(batch(n, n + 1), lines=lines))
         assert await count(plane, training_logs) <= 50
     assert (await messages(plane))[-1] == "4-19"
 
@@ -273,7 +273,7 @@ async def test_pruning_deletes_what_is_too_old_and_what_is_of_jobs_that_are_gone
     await running(plane)
     output = output_of(plane)
     lines = [OutputLine(1, "INFO", "old"), OutputLine(now_ns(), "INFO", "new")]
-    await output.take("tj_1", OutputBatch(1, 0, 0, 9, lines, [point(1)]))
+    await output.accept("tj_1", OutputBatch(1, 0, 0, 9, lines, [point(1)]))
     async with plane.store.write() as tx:
         rows = [{"job_id": "tj_gone", "name": "x", "timestamp_ms": n, "step": None, "value": 1.0} for n in range(30)]
         await tx.conn.execute(insert(training_metrics), rows)

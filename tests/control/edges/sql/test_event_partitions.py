@@ -129,10 +129,10 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
         by_key[one.idempotency_key] = one
     for _ in range(12):
         batch = chance.sample(sorted(by_key), 100)
-        await ingest.take([by_key[key] for key in batch])
+        await ingest.commit([by_key[key] for key in batch])
         other = [event(0, now_ms, idempotency_key=key) for key in batch]
-        assert await ingest.take(other) == 0
-    await ingest.take(list(by_key.values()))
+        assert await ingest.commit(other) == 0
+    await ingest.commit(list(by_key.values()))
     homes = await where(server_store)
     assert homes.keys() == by_key.keys()
     assert len(set(homes.values())) > DAYS_AHEAD
@@ -174,7 +174,7 @@ async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> N
     now_ms = await clock_ms(server_store)
     today_ms = now_ms // DAY_MS * DAY_MS
     ingest, _ = ingest_and_reader(server_store, LONG_S)
-    await ingest.take([event_at(today_ms + day * DAY_MS + n, n) for day in range(-1, 5) for n in range(30)])
+    await ingest.commit([event_at(today_ms + day * DAY_MS + n, n) for day in range(-1, 5) for n in range(30)])
     async with server_store.read() as conn:
         part = next(parts_of(await partitions_of(conn), today_ms + DAY_MS + 10, FAR_MS))
         (query,) = await rows.queries_of(conn, Window("ws_1", today_ms, FAR_MS), part, None, 10)
@@ -188,14 +188,14 @@ async def test_several_controls_add_the_same_days_once_and_take_in_what_came_bef
     now_ms = await clock_ms(server_store)
     ingest, _ = ingest_and_reader(server_store, LONG_S)
     batch = [event_at(now_ms + day * DAY_MS, n) for day in (-1, 0, DAYS_AHEAD) for n in range(5)]
-    await ingest.take(batch)
+    await ingest.commit(batch)
     assert set((await where(server_store)).values()) == {REST}
     while sum(await asyncio.gather(add_days(server_store), add_days(other))):
         pass
     homes = await where(server_store)
     for one in batch:
         assert homes[one.idempotency_key] == partition_of((one.ended_at_ms - 1000) // DAY_MS * DAY_MS).name
-    assert await ingest.take(batch) == 0
+    assert await ingest.commit(batch) == 0
     by_name = await partitions(server_store)
     assert len(by_name) == DAYS_AHEAD + 3  # yesterday, today, the days ahead, and the rest
     assert by_name[REST].earliest_ms > by_name[REST].until_ms
@@ -209,7 +209,7 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
     ingest, _ = ingest_and_reader(server_store, LONG_S)
     late = event_at(today_ms, 1, 8 * DAY_MS)
     late_events = [late, event_at(today_ms + 5 * DAY_MS, 2)]
-    await ingest.take([event_at(today_ms - 1000 + n, n) for n in range(2000)] + late_events)
+    await ingest.commit([event_at(today_ms - 1000 + n, n) for n in range(2000)] + late_events)
     before_ms = today_ms + 5 * DAY_MS
     assert await drop_days(server_store, before_ms) == DAYS_AHEAD - 3  # yesterday, days 1 to 3; day 0 has a late event
     assert await drop_days(server_store, before_ms) == 0
@@ -219,7 +219,7 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
         (one.ended_at_ms, one.idempotency_key) for one in late_events
     )
     again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
-    assert await ingest.take([again]) == 1
+    assert await ingest.commit([again]) == 1
     assert (await where(server_store))[again.idempotency_key] == REST
 
 
@@ -227,7 +227,7 @@ async def test_a_day_is_dropped_only_after_its_events_are_added_to_the_hourly_su
     await add_days(server_store, 5)
     today_ms = await clock_ms(server_store) // DAY_MS * DAY_MS
     ingest, _ = ingest_and_reader(server_store, LONG_S)
-    await ingest.take([event_at(today_ms - day * DAY_MS, day) for day in (5, 3, 2)])
+    await ingest.commit([event_at(today_ms - day * DAY_MS, day) for day in (5, 3, 2)])
     async with server_store.write() as tx:
         await begin_sums(tx, "ws_1", today_ms - 5 * DAY_MS)
         await add_events(tx, Window("ws_1", today_ms - 5 * DAY_MS, today_ms - 3 * DAY_MS))
@@ -248,7 +248,7 @@ async def test_a_day_that_gets_an_event_while_it_is_to_be_dropped_stays(server_s
     late = event_at(today_ms - 1, 1, 100 * DAY_MS)
     day = partition_of(today_ms - DAY_MS)
     ingest, _ = ingest_and_reader(server_store, LONG_S, outbox=partial(_wait_for_a_waiter, server_store))
-    taking = asyncio.create_task(ingest.take([late]))
+    taking = asyncio.create_task(ingest.commit([late]))
     while not await _is_locked(server_store, granted=True):
         await asyncio.sleep(0.01)
     assert await drop_days(server_store, day.until_ms) == 0
@@ -308,7 +308,7 @@ async def test_a_table_of_the_version_before_becomes_the_first_partition(server_
 
 async def _downgraded_take(store: Store, batch: list[BillingEvent]) -> None:
     ingest, _ = ingest_and_reader(store, LONG_S)
-    assert await ingest.take(batch) == len(batch)
+    assert await ingest.commit(batch) == len(batch)
 
 
 async def listed_plainly(store: Store) -> list[EventPosition]:

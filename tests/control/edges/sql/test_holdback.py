@@ -59,7 +59,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
             batch = [event(next(numbers), now_ms - late_ms - chance.randrange(300)) for _ in range(chance.randrange(9))]
             while True:
                 try:
-                    await ingest.take(batch)
+                    await ingest.commit(batch)
                 except (IngestTooSlowError, DatabaseUnavailableError):
                     continue
                 if chance.random() < 0.8:
@@ -71,14 +71,14 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
         """Dies in the middle of a transaction; its successor sends the same events much later."""
         while going():
             batch = [event(next(numbers), await clock_ms(store)) for _ in range(3)]
-            sending = asyncio.create_task(ingest.take(batch))
+            sending = asyncio.create_task(ingest.commit(batch))
             await asyncio.sleep(chance.uniform(0, 0.1))
             sending.cancel()
             await asyncio.wait([sending])
             await asyncio.sleep(HOLDBACK_S)
             while True:
                 try:
-                    await ingest.take(batch)
+                    await ingest.commit(batch)
                     break
                 except (IngestTooSlowError, DatabaseUnavailableError):
                     continue
@@ -143,7 +143,7 @@ async def names_of_parts(conn: Connection, index: str) -> Sequence[str]:
 async def test_each_page_is_a_range_of_an_index(store: Store, name: str, after: tuple[int, str] | None) -> None:
     """The database sorts only the first rows of the merged ranges, and reads no row outside them."""
     window, index = ASKED[name]
-    await ingest_and_reader(store)[0].take([event(n) for n in range(3)])
+    await ingest_and_reader(store)[0].commit([event(n) for n in range(3)])
     async with store.read() as conn:
         dialect = conn.dialect.name
         if dialect == "postgresql":  # with three rows a planner would rightly read them all

@@ -42,7 +42,7 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
         tokens=Tokens(input=2**53, output=7, cached_input=5),
         request_metadata={"trace": "é\"'\\", "n": [1, None, {"x": "\0"}]},
     )
-    assert await ingest.take([original]) == 1
+    assert await ingest.commit([original]) == 1
     (row,) = (await rows_of(store)).values()
     assert (row.workspace_id, row.group_id, row.external_entity_id) == ("ws_1", "grp_1", "customer-1")
     assert (row.input_tokens, row.output_tokens, row.cached_input_tokens, row.status) == (2**53, 7, 5, 200)
@@ -55,7 +55,7 @@ async def test_metadata_that_no_webhook_is_sent_is_not_stored(store: Store) -> N
     await add_webhook(store, "ws_off", enabled=False)
     ingest, _ = ingest_and_reader(store)
     of = {"ws_on": 1, "ws_off": 2, "ws_none": 3}
-    await ingest.take([event(n, workspace_id=id, request_metadata={"n": n}) for id, n in of.items()])
+    await ingest.commit([event(n, workspace_id=id, request_metadata={"n": n}) for id, n in of.items()])
     rows = await rows_of(store)
     assert {row.workspace_id: row.request_metadata for row in rows.values()} == {
         "ws_on": '{"n":1}',
@@ -66,9 +66,9 @@ async def test_metadata_that_no_webhook_is_sent_is_not_stored(store: Store) -> N
 
 async def test_the_same_events_again_change_nothing_and_new_ones_among_them_count(store: Store) -> None:
     ingest, _ = ingest_and_reader(store)
-    assert await ingest.take([event(n) for n in range(5)]) == 5
+    assert await ingest.commit([event(n) for n in range(5)]) == 5
     before = await rows_of(store)
-    assert await ingest.take([event(n, tokens=Tokens(input=1, output=1, cached_input=1)) for n in (3, 9, 4, 9)]) == 1
+    assert await ingest.commit([event(n, tokens=Tokens(input=1, output=1, cached_input=1)) for n in (3, 9, 4, 9)]) == 1
     after = await rows_of(store)
     assert after.keys() == before.keys() | {event_key(9)}
     assert all(after[key] == row for key, row in before.items())
@@ -77,19 +77,19 @@ async def test_the_same_events_again_change_nothing_and_new_ones_among_them_coun
 async def test_many_at_once_from_several_sides_are_each_taken_once(store: Store) -> None:
     ingest, _ = ingest_and_reader(store)
     batches = [[event(n) for n in range(start, start + 400)] for start in (0, 200, 100, 0, 300)]
-    counts = await asyncio.gather(*(ingest.take(batch) for batch in batches))
+    counts = await asyncio.gather(*(ingest.commit(batch) for batch in batches))
     assert sum(counts) == 700
     assert len(await rows_of(store)) == 700
 
 
 async def test_an_empty_batch_is_no_fault(store: Store) -> None:
-    assert await ingest_and_reader(store)[0].take([]) == 0
+    assert await ingest_and_reader(store)[0].commit([]) == 0
 
 
 async def test_a_late_event_is_stamped_no_earlier_than_half_the_holdback_ago(store: Store) -> None:
     ingest, _ = ingest_and_reader(store)
     before_ms = await clock_ms(store)
-    await ingest.take([event(1, ended_at_ms=5), event(2, before_ms - 1000)])
+    await ingest.commit([event(1, ended_at_ms=5), event(2, before_ms - 1000)])
     rows = await rows_of(store)
     after_ms = await clock_ms(store)
     half_ms = int(HOLDBACK_S * 500)
@@ -106,7 +106,7 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
             await asyncio.sleep(1.1)
 
     ingest, _ = ingest_and_reader(store, 4.0, outbox=slow_at_first)
-    assert await ingest.take([event(1)]) == 1
+    assert await ingest.commit([event(1)]) == 1
     assert stamps[1] >= stamps[0] + 1000
     assert (await rows_of(store))[event_key(1)].timestamp_ms == stamps[1]
 
@@ -117,7 +117,7 @@ async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) ->
 
     ingest, _ = ingest_and_reader(store, 0.4, outbox=slow)
     with pytest.raises(IngestTooSlowError):
-        await ingest.take([event(1)])
+        await ingest.commit([event(1)])
     assert await rows_of(store) == {}
 
 
@@ -130,11 +130,11 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
             raise ZeroDivisionError
 
     ingest, _ = ingest_and_reader(store, outbox=outbox)
-    await ingest.take([event(1), event(2)])
+    await ingest.commit([event(1), event(2)])
     with pytest.raises(ZeroDivisionError):
-        await ingest.take([event(2), event(3)])
-    await ingest.take([event(1), event(2)])
-    await ingest.take([event(2), event(3)])
+        await ingest.commit([event(2), event(3)])
+    await ingest.commit([event(1), event(2)])
+    await ingest.commit([event(2), event(3)])
     assert batches == [[event_key(1), event_key(2)], [event_key(3)], [event_key(3)]]
 
 
@@ -143,7 +143,7 @@ async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: 
     ingest, statements = ingest_and_reader(store, clock=clock)
     page = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
     clock.offset_ms = -3_600_000
-    await ingest.take([event(1, page.window.end_ms - 1)])
+    await ingest.commit([event(1, page.window.end_ms - 1)])
     assert (await rows_of(store))[event_key(1)].timestamp_ms >= page.window.end_ms
     again = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
     assert again.window.end_ms >= page.window.end_ms - HOLDBACK_S * 1000 / 8
@@ -155,7 +155,7 @@ async def test_last_used_at_follows_the_events(plane: ControlPlane) -> None:
     listed = (await plane.get(f"/v1/gateway/groups/{group['id']}/api_keys")).ok()["items"]
     assert listed[0]["last_used_at"] is None
     now_ms = await clock_ms(plane.store)
-    await ingest_and_reader(plane.store)[0].take([event(1, now_ms, api_key_prefix=key["prefix"])])
+    await ingest_and_reader(plane.store)[0].commit([event(1, now_ms, api_key_prefix=key["prefix"])])
     async with plane.store.read() as conn:
         query = select(api_keys.c.last_used_at_ms).where(api_keys.c.prefix == key["prefix"])
         assert (await conn.execute(query)).scalar_one() == now_ms

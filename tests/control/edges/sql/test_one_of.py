@@ -51,7 +51,7 @@ def many(count: int, first: int = 0) -> list[BillingEvent]:
 
 async def take(store: Store, count: int) -> None:
     ingest, _ = ingest_and_reader(store, outbox=outbox)
-    await ingest.take(many(count, first=count * 1000))
+    await ingest.commit(many(count, first=count * 1000))
 
 
 async def page_by_entity(store: Store, count: int) -> None:
@@ -90,7 +90,7 @@ WORK = {
 @pytest.mark.parametrize("name", WORK)
 async def test_another_number_is_not_another_statement(store: Store, name: str) -> None:
     new_events = [event(n, external_entity_id=f"customer-{n}", api_key_prefix=f"tg_key{n:08}") for n in range(100)]
-    await ingest_and_reader(store)[0].take(new_events)
+    await ingest_and_reader(store)[0].commit(new_events)
     with statements_of(store) as first:
         for count in COUNTS:
             await WORK[name](store, count)
@@ -103,7 +103,7 @@ async def test_another_number_is_not_another_statement(store: Store, name: str) 
 
 async def test_one_of_finds_those_and_no_others(store: Store) -> None:
     odd = ["plain", "quote'\"", "back\\slash", "é😀", "", "[1]", "comma,comma"]
-    await ingest_and_reader(store)[0].take([event(n, request_id=text) for n, text in enumerate(odd)])
+    await ingest_and_reader(store)[0].commit([event(n, request_id=text) for n, text in enumerate(odd)])
     column = events.c.request_id
     async with store.read() as conn:
 

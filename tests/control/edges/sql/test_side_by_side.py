@@ -36,7 +36,7 @@ async def test_controls_ingest_overlapping_batches_side_by_side(migrated_postgre
         ingest, _ = ingest_and_reader(store, HOLDBACK_S)
         batches = [order.sample(events, 150) for _ in range(12)]
         for batch in [*batches, *(events[start : start + 150] for start in range(0, len(events), 150))]:
-            counts.append(await ingest.take(batch))
+            counts.append(await ingest.commit(batch))
 
     async def upkeep() -> None:
         for store in stores[:CONTROLS]:
@@ -83,8 +83,8 @@ async def test_ingest_goes_on_while_the_table_becomes_a_partition(migrated_postg
         while not finish.is_set() or len(counts) < 20:
             mine = [next(numbers) for _ in range(20)]
             batch = [event(n, now_ms, idempotency_key=f"{first_key_of(now_ms)}{n:016d}") for n in mine]
-            counts.append(await ingest.take(batch))
-            assert await ingest.take(batch) == 0
+            counts.append(await ingest.commit(batch))
+            assert await ingest.commit(batch) == 0
 
     async def migrating() -> None:
         await asyncio.sleep(0.2)

@@ -221,7 +221,7 @@ async def test_an_unsampled_call_has_no_spans_but_passes_its_trace_on() -> None:
     rig.upstream.will(answer(completion()))
     await rig.serve(incoming)
     assert not rig.spans
-    assert rig.exemplars.take() == []
+    assert rig.exemplars.drain() == []
     _, call = rig.upstream.calls
     _, trace_id, span_id, flags = call.headers["traceparent"].split("-")
     assert (trace_id, flags) == (TRACE_ID, "00")
@@ -366,13 +366,13 @@ async def test_access_log_line_and_exemplars_name_the_span(rig: TracedRig) -> No
     logged: Any = rig.meters.calls[0]
     line = json.loads(lines_of([logged]))
     assert (line["trace_id"], line["span_id"], line["status"]) == (trace_id, span_id, 200)
-    noted = {name: (noted_id, seconds) for name, _, noted_id, seconds, _ in rig.exemplars.take()}
+    noted = {name: (noted_id, seconds) for name, _, noted_id, seconds, _ in rig.exemplars.drain()}
     assert noted == {
         "duration": (trace_id, logged.duration_s),
         "overhead": (trace_id, logged.ours_s),
         "first_byte": (trace_id, logged.first_byte_s),
     }
-    assert rig.exemplars.take() == []
+    assert rig.exemplars.drain() == []
 
 
 async def test_log_lines_of_a_call_name_its_span_and_those_of_others_do_not(

@@ -56,7 +56,7 @@ def test_log_that_is_read_again_changes_nothing(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "job-1")
     for _ in range(2):
         spool.begin()
-        spool.take(log)
+        spool.feed(log)
 
     chunk = spool.chunk(0, 0, is_done=False)
 
@@ -68,7 +68,7 @@ def test_log_that_is_read_again_changes_nothing(tmp_path: Path) -> None:
 def test_output_has_no_end_while_the_driver_may_tell_more(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "job-1")
     spool.begin()
-    spool.take(encode(Output(0, 0, b"1 1 a\n")))
+    spool.feed(encode(Output(0, 0, b"1 1 a\n")))
 
     assert not spool.chunk(0, 0, is_done=False).is_end
     assert spool.chunk(0, 0, is_done=True).is_end

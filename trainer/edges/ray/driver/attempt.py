@@ -63,7 +63,7 @@ class Attempt:
             await unless_stopped(self._stop, self._checkpoints.restore(job.restore))
         if self._checkpoints is not None:
             synced = await unless_stopped(self._stop, self._checkpoints.look())  # fails if it cannot be synced at all
-            self._take(synced)
+            self._note_synced(synced)
         environment = await unless_stopped(self._stop, self._environment(job.environment_token))
         await asyncio.gather(*(node.start(NodeStart(environment, addresses[0])) for node in self._nodes))
 
@@ -97,16 +97,16 @@ class Attempt:
         checkpoints = self._checkpoints
         try:
             while checkpoints is not None and not ended.is_set():
-                self._take(await checkpoints.look())
+                self._note_synced(await checkpoints.look())
                 await _within(_SYNC_EVERY_S, ended)
             while checkpoints is not None:
-                self._take(await checkpoints.finish())
+                self._note_synced(await checkpoints.finish())
                 if not self._synced.is_syncing:
                     return
         except LostError as error:
             self._sync_loss = f"checkpoints may be missing: {error}"
 
-    def _take(self, synced: Synced) -> None:
+    def _note_synced(self, synced: Synced) -> None:
         if synced.reports != self._synced.reports:
             self._tell(synced.reports)
         self._synced = synced
