@@ -24,9 +24,8 @@ from control.api import (
 from control.api.billing import prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
+from control.api.console import console_sessions, relay, usage_links, usage_page
 from control.api.console import pages as console_pages
-from control.api.console import relay, usage_links, usage_page
-from control.api.console import sessions as console_sessions
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies

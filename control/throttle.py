@@ -38,7 +38,7 @@ def allowance_for(method: str, path: str) -> Allowance:
     return OTHER
 
 
-class Windows(Protocol):
+class RequestCounts(Protocol):
     """Counts requests: in Redis, so that several control processes share the counts, or in this process."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
@@ -49,7 +49,7 @@ class Windows(Protocol):
 class Throttle:
     """Raises `RateLimitedError` for a request over its limit."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: RequestCounts) -> None:
         self._windows = windows
 
     async def check(self, key_prefix: str, method: str, path: str) -> None:

@@ -70,7 +70,7 @@ class Launcher:
         self.hook = WakeHook(self._wake)
         path = f"/v1/models/{quote(options.model_id, safe='')}/deployments/{quote(options.deployment_id, safe='')}"
         self._control = ControlClient(options.url, options.api_key, path)
-        self._log = LogSender(self._control, say, (options.api_key, self.hook.secret))
+        self._log = LogSender(self._control, say, (options.api_key, self.hook.path_secret))
 
     async def listen(self) -> None:
         """Start the guard and the hook. LauncherError if the hook's port is taken."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from launcher.attempts import MAX_FAILED_STARTS, Attempts
 from launcher.demand import Demand, Load
 from launcher.options import Options
+from launcher.start_attempts import MAX_FAILED_STARTS, StartAttempts
 from launcher.statuses import FAILED, LOADING_MODEL, WAKING_UP
 
 SETTLE_S = 2.0
@@ -78,7 +78,7 @@ class Fleet:
 
     options: Options
     replicas: dict[int, Replica] = field(default_factory=dict)
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: StartAttempts = field(default_factory=StartAttempts)
     error: str = ""
     """The reason why no replica could be started, once it was given up."""
     has_told_failure: bool = False

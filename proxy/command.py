@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from proxy.edges.journal.supervisor.journal_dump import NoJournalError, dumped_calls
-from proxy.edges.policy.supervisor.replica import ReplicaInUseError, ReplicaUnusableError
+from proxy.edges.policy.supervisor.policy_replica import ReplicaInUseError, ReplicaUnusableError
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError

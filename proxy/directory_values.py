@@ -8,7 +8,7 @@ from policy.limits.effective import Plan
 from policy.limits.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.request_report import CallLabels
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 
 
@@ -60,7 +60,7 @@ class KeyHolder:
 class Forwarding:
     """The form in which a call goes upstream. Most calls of a slug with the same fields share it, whoever calls."""
 
-    attempt: Attempt
+    attempt: DialectAttempt
     doubtful: Container[int]
     """The statuses of answers that may call for another attempt."""
     credential: str | None

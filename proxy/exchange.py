@@ -14,7 +14,7 @@ from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
 from proxy.json_text.large_json import Outline
 from proxy.records.head_facts import HeadFacts
@@ -78,7 +78,7 @@ class RequestContext:
     upload: Form | None = None
     """Set if the body is sent while it arrives."""
     route: SlugRoute | None = None
-    attempt: Attempt = field(init=False)
+    attempt: DialectAttempt = field(init=False)
     """Dialect and form for the target. Dispatch replaces them where the target does not speak that dialect."""
     shape: Shape | None = None
     """None unless a call with this head and slug was sent before."""
@@ -121,7 +121,7 @@ class RequestContext:
         assert self.identified is not None  # nothing is asked for it before
         return self.identified.key.workspace_id
 
-    def use_attempt(self, attempt: Attempt) -> None:
+    def use_attempt(self, attempt: DialectAttempt) -> None:
         """Put the call to its target by this attempt from now on."""
         self.attempt = attempt
         self.notice = attempt.notice

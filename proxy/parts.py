@@ -25,7 +25,7 @@ from proxy.async_requests.requests import DeploymentRef
 from proxy.async_requests.states import Status
 from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.http_rules.cors import CorsRules
@@ -209,26 +209,26 @@ class Dialects(Protocol):
 
     # dispatch
 
-    def first_attempt(self, request: Received, target: Target) -> Attempt:
+    def first_attempt(self, request: Received, target: Target) -> DialectAttempt:
         """Return the form in which to send the call to its target. Raises `UntranslatableError`."""
 
     def translated_containers(self, request: Received, target: Target) -> int:
         """Return the most objects that the first attempt translates; 0 if the call passes unchanged."""
 
     def build_request(
-        self, request: Received, target: Target, credential: str | None, attempt: Attempt
+        self, request: Received, target: Target, credential: str | None, attempt: DialectAttempt
     ) -> UpstreamRequest:
         """Path and fields of the request, for this and each later call that is put the same way."""
 
-    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
         """The body of the request. Raises `UntranslatableError`."""
 
-    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
+    def may_ask_again(self, request: Received, attempt: DialectAttempt, status: int) -> bool:
         """Return whether an answer with this status may call for another attempt: `following` decides."""
 
     def following(
-        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
-    ) -> Callable[[], Attempt] | None:
+        self, request: Received, target: Target, attempt: DialectAttempt, status: int, refusal: bytes
+    ) -> Callable[[], DialectAttempt] | None:
         """Return what makes the next attempt after this answer; None if the answer stands.
 
         `refusal`: the answer's body, if it may be an error. What is returned raises `UntranslatableError`.
@@ -237,12 +237,12 @@ class Dialects(Protocol):
     # relay
 
     def whole_answer(
-        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int
+        self, request: Received, attempt: DialectAttempt, content_type: str, body: bytes, most: int
     ) -> tuple[bytes, Tokens] | None:
         """Return what the caller gets of a whole success, and the reported tokens. None: it needs a reader."""
 
     def unread_answer(
-        self, request: Received, attempt: Attempt, content_type: str, headers: Headers, most: int
+        self, request: Received, attempt: DialectAttempt, content_type: str, headers: Headers, most: int
     ) -> UnreadAnswer:
         """A success, whose first bytes choose its reader. `most`: the largest plausible figure of a usage report."""
 

@@ -141,7 +141,7 @@ class Pipeline:
         if purpose is _INVOKE:
             return await self._direct_steps(context, identified)
         if purpose is _LIST and context.incoming.method in ("GET", "HEAD"):
-            return self._route.models(context, identified)  # 404
+            return self._route.list_slugs(context, identified)  # 404
         if (reading := self._receive.body(context)) is not None:  # 400 404 405 415 529
             await reading  # 400 408 413 529
         self._route(context, identified)  # 403 404

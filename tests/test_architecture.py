@@ -171,7 +171,7 @@ WORLD: dict[str, tuple[str, ...]] = {
 
 # Pure modules: no event loop, clock, randomness, logging or I/O.
 PURE = (
-    "launcher.attempts",
+    "launcher.start_attempts",
     "launcher.demand",
     "launcher.exits",
     "launcher.fleet",

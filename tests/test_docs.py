@@ -61,7 +61,7 @@ def test_documented_receiver_of_results_verifies_and_deduplicates() -> None:
     secret = new_secret()
     results = dict[str, Any]()
     body = ResultBody(RESULT)
-    told = b"".join((body.begin(), *body.parts(b'{"score": 0.9}'), body.end()))
+    told = b"".join((body.begin(), *body.chunk_parts(b'{"score": 0.9}'), body.end()))
     signed = SignedHeaders(RESULT.request_id, int(time.time()), [new_secret(), secret])
     signed.add(told)
     for _ in range(2):
@@ -75,5 +75,5 @@ def test_documented_result_has_the_members_of_a_real_one() -> None:
     text = (ROOT / "docs/reference/events-and-webhooks.md").read_text().partition("## Results of")[2]
     shown = text.partition("\n\n{")[2].partition("}\n```")[0].replace("{…}", "0")
     body = ResultBody(RESULT)
-    told = json.loads(b"".join((body.begin(), *body.parts(b"0"), body.end())))
+    told = json.loads(b"".join((body.begin(), *body.chunk_parts(b"0"), body.end())))
     assert list(json.loads("{" + shown + "}")) == list(told)

@@ -46,7 +46,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.redis_server import private_redis

@@ -24,7 +24,7 @@ from control.edges.sql.events.partitions import partitions_of, parts_of
 from control.edges.sql.events.rows import page_of_events, queries_of
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Connection, Store
-from control.records.events import EventPosition, Window
+from control.records.events import EventPosition, EventWindow
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
 
 DAYS = 92
@@ -82,7 +82,7 @@ def fill_sqlite(path: Path, first_ms: int, count: int) -> None:
 async def measure(store: Store, name: str, first_ms: int) -> None:
     """Print what each page reads: medians of twelve positions, in a window from there to a week from now."""
     for what, (keys, entities) in PAGES.items():
-        window = Window(WORKSPACE_ID, first_ms, first_ms + (DAYS + 8) * DAY_MS, keys, entities)
+        window = EventWindow(WORKSPACE_ID, first_ms, first_ms + (DAYS + 8) * DAY_MS, keys, entities)
         took = []
         blocks = []
         fetched = []
@@ -99,14 +99,14 @@ async def measure(store: Store, name: str, first_ms: int) -> None:
         print(f"{name}, page of {what}: {statistics.median(took) * 1e3:.1f} ms{read}", flush=True)
 
 
-async def page_s(store: Store, window: Window, after: EventPosition) -> float:
+async def page_s(store: Store, window: EventWindow, after: EventPosition) -> float:
     began = time.perf_counter()
     async with store.read() as conn:
         await page_of_events(conn, window, after, LIMIT)
     return time.perf_counter() - began
 
 
-async def explained(store: Store, window: Window, after: EventPosition) -> tuple[int, int]:
+async def explained(store: Store, window: EventWindow, after: EventPosition) -> tuple[int, int]:
     """The blocks that `EXPLAIN (ANALYZE, BUFFERS)` counts for the statements of a page, and its rows."""
     blocks = 0
     rows = 0
@@ -124,7 +124,7 @@ async def explained(store: Store, window: Window, after: EventPosition) -> tuple
     return blocks, rows
 
 
-async def fetched_blocks(store: Store, window: Window, after: EventPosition) -> int:
+async def fetched_blocks(store: Store, window: EventWindow, after: EventPosition) -> int:
     """The blocks of events and their indexes that a page fetches in all, with the look-up of a key's entities."""
     count = "sum(pg_stat_get_xact_blocks_fetched(oid))"  # also of transactions before, as far as not yet flushed
     query = text(f"SELECT {count} FROM pg_class WHERE relname ~ '^(events|ix_events|event_partitions)'")

@@ -22,7 +22,7 @@ from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Estimate, Reservation
@@ -41,9 +41,9 @@ RESERVATION = Reservation(
     reserved_tokens=600,
 )
 PAGES = {
-    "all": Window(WORKSPACE_ID, 0, 1 << 60),
-    "one entity": Window(WORKSPACE_ID, 0, 1 << 60, (), ("customer-7",)),
-    "two keys": Window(WORKSPACE_ID, 0, 1 << 60, ("tg_key00000007", "tg_key00000008")),
+    "all": EventWindow(WORKSPACE_ID, 0, 1 << 60),
+    "one entity": EventWindow(WORKSPACE_ID, 0, 1 << 60, (), ("customer-7",)),
+    "two keys": EventWindow(WORKSPACE_ID, 0, 1 << 60, ("tg_key00000007", "tg_key00000008")),
 }
 
 
@@ -206,7 +206,7 @@ async def bench_pages(name: str, url: str, page_events: int) -> None:
                 print(f"{name}, page of 100 of {count:,} events, {what}: {statistics.median(took) * 1e3:.2f} ms")
 
 
-async def _page_s(store: Store, window: Window, after: tuple[int, str]) -> float:
+async def _page_s(store: Store, window: EventWindow, after: tuple[int, str]) -> float:
     began = time.perf_counter()
     async with store.read() as conn:
         assert await page_of_events(conn, window, after, 101)

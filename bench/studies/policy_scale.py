@@ -34,7 +34,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import EndpointRow, KeyRow, Row, SnapshotPage, WorkspaceRow, group_to_wire
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.policy.supervisor.replica_listing import FixedGeneration, NoConfirmer
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor.refresher import Refresher

@@ -29,7 +29,7 @@ from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Store
 from control.full_collections import defer_full_collections
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
@@ -137,7 +137,7 @@ async def set_prices(store: Store, workspace_id: str, shape: Shape, first_ms: in
                 await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", *amounts))
 
 
-async def measure(store: Store, name: str, shape: Shape, window: Window) -> bool:
+async def measure(store: Store, name: str, shape: Shape, window: EventWindow) -> bool:
     """Print how long pages take, as the API answers them: the median and the slowest. Whether the goal held."""
     events = EventReader(store, HOLDBACK_S, EventClock())
     reports = UsageReports(store, events, DAYS + 1, 400)
@@ -173,11 +173,11 @@ async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: 
     return took, calls
 
 
-async def add_workspace(store: Store, shape: Shape, first_ms: int, count: int) -> Window:
+async def add_workspace(store: Store, shape: Shape, first_ms: int, count: int) -> EventWindow:
     workspace_id = (await create_workspace(store, shape.name, [shape.name]))["workspace_id"]
     await set_prices(store, workspace_id, shape, first_ms)
     await fill(store, workspace_id, shape, first_ms, count)
-    return Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
+    return EventWindow(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
 
 
 async def study(url: str, name: str, count: int, without: bool) -> bool:

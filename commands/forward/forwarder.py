@@ -122,7 +122,7 @@ class Forwarder:
         self._state.save(progress, [event.key for event in fresh])
 
     async def _deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int | None]:
-        async def attempt() -> tuple[list[RefusedEvent], int]:
+        async def delivery_attempt() -> tuple[list[RefusedEvent], int]:
             doubt_s = self._doubt(events)
             try:
                 return await self._receiver.deliver(events)
@@ -131,7 +131,7 @@ class Forwarder:
                     self._state.note_doubt(None)
                 raise
 
-        return await self._options.retries.until_done(attempt)
+        return await self._options.retries.until_done(delivery_attempt)
 
     def _doubt(self, events: Sequence[Event]) -> float | None:
         """Return since when it is unknown whether the receiver has some of these events; from now on it is unknown."""

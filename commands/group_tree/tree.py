@@ -15,14 +15,14 @@ Group = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GroupNode:
     """A group and the groups below it, by external id."""
 
     group: Group
-    children: tuple["Node", ...]
+    children: tuple["GroupNode", ...]
 
 
-def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
+def roots_of(groups: Sequence[Group]) -> tuple[GroupNode, ...]:
     """The trees. A group whose parent is not among `groups` is a root."""
     ids = {group["id"] for group in groups}
     below: dict[str | None, list[Group]] = defaultdict(list)
@@ -30,10 +30,10 @@ def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
         parent = group["hierarchy"]["parent_group_id"]
         below[parent if parent in ids else None].append(group)
 
-    def node(group: Group) -> Node:
-        return Node(group, tuple(map(node, below[group["id"]])))
+    def group_node(group: Group) -> GroupNode:
+        return GroupNode(group, tuple(map(group_node, below[group["id"]])))
 
-    return tuple(map(node, below[None]))
+    return tuple(map(group_node, below[None]))
 
 
 def has_usage_limit(group: Group) -> bool:
@@ -41,12 +41,12 @@ def has_usage_limit(group: Group) -> bool:
     return any(model["usage_limits"] for model in group["effective_models"])
 
 
-def tree_text(roots: Sequence[Node]) -> str:
+def tree_text(roots: Sequence[GroupNode]) -> str:
     """A line per group, below it a line per slug, and a line per usage limit with a bar of what is used."""
     return "\n".join(line for root in roots for line in _lines(root, "", ""))
 
 
-def tree_json(roots: Sequence[Node]) -> list[dict[str, Any]]:
+def tree_json(roots: Sequence[GroupNode]) -> list[dict[str, Any]]:
     """The groups as the API shows them, with `usage` and `children`."""
     return [{**node.group, "children": tree_json(node.children)} for node in roots]
 
@@ -59,11 +59,11 @@ def bar(usage: int, threshold: int) -> str:
     return "█" * full + "░" * (BAR_CELLS - full)
 
 
-def _lines(node: Node, first: str, rest: str) -> Iterator[str]:
+def _lines(node: GroupNode, first: str, rest: str) -> Iterator[str]:
     group = node.group
     yield first + _head(group)
     inner = rest + ("│ " if node.children else "  ")
-    for line in _models(group):
+    for line in _model_lines(group):
         yield f"{inner}  {line}"
     for place, child in enumerate(node.children):
         is_last = place == len(node.children) - 1
@@ -76,7 +76,7 @@ def _head(group: Group) -> str:
     return "  ".join(words) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
 
 
-def _models(group: Group) -> Iterator[str]:
+def _model_lines(group: Group) -> Iterator[str]:
     entries = defaultdict[str, list[Mapping[str, Any]]](list)
     for entry in group["usage"] or ():
         entries[entry["slug"]].append(entry)

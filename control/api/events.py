@@ -18,7 +18,7 @@ from control.api.protocol.schemas import CURSOR, PageQueryV1, PaginationResponse
 from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
 from control.long_work import beside
-from control.records.events import ShownEvent, Window
+from control.records.events import EventWindow, ShownEvent
 from control.records.times import time_text
 from control.resources.billing_events import EventPage
 from policy.billing import EVENT_TYPE, public_event
@@ -94,7 +94,7 @@ async def _list(request: ApiRequest) -> Encoded:
     if query.cursor is not None:
         pinned = parts.cursors.open(workspace_id, _CURSOR_KIND, query.cursor)
         start_ms, end_ms, keys, entities = pinned["window"]
-        window = Window(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities))
+        window = EventWindow(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities))
         page = await parts.events.next_page(window, tuple(pinned["after"]), pinned["limit"])
     else:
         page = await parts.events.first_page(_window_of(workspace_id, query), query.limit)
@@ -107,7 +107,7 @@ def _encoded(rows: Sequence[ShownEvent]) -> list[Pieces]:
     return [(orjson.dumps(public_event(row, time_text(row.timestamp_ms))),) for row in rows]
 
 
-def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
+def _window_of(workspace_id: str, query: EventsQueryV1) -> EventWindow:
     if query.start_time is None:
         raise InvalidFieldError("start_time", "required unless cursor is given")
     if query.end_time is not None and query.end_time <= query.start_time:
@@ -115,7 +115,7 @@ def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
     if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
         raise InvalidFieldError("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
     end_ms = _NO_END_MS if query.end_time is None else next_ms(query.end_time)
-    return Window(
+    return EventWindow(
         workspace_id, next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
     )
 

@@ -197,7 +197,7 @@ async def _post(request: ApiRequest) -> Encoded:
     new = NewGroup(
         body.metadata.external_entity_id,
         body.metadata.name,
-        await _models(request.workspace_id, body.models),
+        await _group_models(request.workspace_id, body.models),
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
         body.owner_change(),
@@ -207,7 +207,7 @@ async def _post(request: ApiRequest) -> Encoded:
 
 async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayGroupRequestV1)
-    models = None if body.models is None else await _models(request.workspace_id, body.models)
+    models = None if body.models is None else await _group_models(request.workspace_id, body.models)
     name = body.metadata.name if body.metadata else None
     change = GroupChange(models, body.metadata is not None, name, body.owner_change())
     return await _answer(
@@ -219,7 +219,7 @@ async def _get(request: ApiRequest) -> Encoded:
     return await _answer(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
 
 
-async def _models(workspace_id: str, entries: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
+async def _group_models(workspace_id: str, entries: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
     return await beside(workspace_id, len(entries), lambda: tuple(map(_slug_limits, entries)))
 
 

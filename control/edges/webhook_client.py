@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from control.edges.egress import Egress, EgressClient, Resolve, resolve_host
-from control.records.webhooks import Attempt
+from control.records.webhooks import DeliveryAttempt
 from policy.hosts import EgressRules, Reach, check_base_url
 
 MAX_RETRY_AFTER_S = 86_400
@@ -22,14 +22,14 @@ class WebhookClient:
         egress = Egress(rules, Reach.CUSTOMER, ca_file, resolve)
         self._client = EgressClient(egress, "Tollgate-Webhooks/1", check_base_url, timeout_s)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryAttempt:
         """Make one attempt. Never raises; takes at most `timeout_s`."""
         started_s = time.monotonic()
         at_ms = time.time_ns() // 1_000_000
         posted = await self._client.post(url, headers, body)
         duration_ms = int((time.monotonic() - started_s) * 1000)
         retry_after_ms = _retry_after_s(posted.headers) * 1000
-        return Attempt(at_ms, duration_ms, posted.status, posted.error or None, retry_after_ms)
+        return DeliveryAttempt(at_ms, duration_ms, posted.status, posted.error or None, retry_after_ms)
 
     async def close(self) -> None:
         await self._client.close()

@@ -17,7 +17,7 @@ from control.edges.sql.database_url import embedded_file
 from control.edges.sql.migrations.migrate import SchemaTooNewError, migrate
 from control.edges.sql.store import Store
 from control.errors import DomainError
-from control.operator.parts import StackError
+from control.operator.stack_parts import StackError
 
 T = TypeVar("T")
 OPERATOR_ERRORS = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)

@@ -18,7 +18,15 @@ from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.http_probe import answers_ok
 from control.edges.process.redis_binary import choose, set_stray_file_aside
 from control.edges.process.up_record import UpRecord
-from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, PartRunner, Say, StackError, terminate
+from control.operator.stack_parts import (
+    PYTHON_MODULE,
+    TERMINAL_SIGNALS,
+    PartRunner,
+    Say,
+    StackError,
+    StackPart,
+    terminate,
+)
 from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
 from runtime.child_process import Launch, accepts, can_bind, free_ports
@@ -102,7 +110,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     options = replace(options, ports=await _choose_ports(options))
     part_runners: list[PartRunner] = []
     try:
-        parts = _parts(options, directory, lock, say)
+        parts = _stack_parts(options, directory, lock, say)
         if not await done_unless(stop_requested, _start(parts, part_runners, say)):
             return
         _write_record(directory, options, say)
@@ -119,7 +127,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         say("all parts stopped")
 
 
-async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say) -> None:
+async def _start(parts: Sequence[StackPart], part_runners: list[PartRunner], say: Say) -> None:
     """Start all parts and wait until they are ready. `part_runners` gets each as it begins."""
     runners: list[PartRunner] = []
     for part in parts:
@@ -151,7 +159,7 @@ def _write_record(directory: DataDirectory, options: Options, say: Say) -> None:
         )
 
 
-def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:
+def _stack_parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[StackPart]:
     """The parts in start order; they stop in reverse."""
     environment = {name: value for name, value in options.environment.items() if not is_unknown(name)}
     redis = None if options.redis_url else _embedded_redis(directory, environment, say)
@@ -186,15 +194,15 @@ def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], sa
     return EmbeddedRedis(directory, server)
 
 
-def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> Part:
-    return Part("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0, is_needed_first=True)
+def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> StackPart:
+    return StackPart("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0, is_needed_first=True)
 
 
-def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+def _control_part(options: Options, environment: dict[str, str], lock: int) -> StackPart:
     port = options.ports.control
     argv = [*PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
     ready_url = options.control_url + "/readyz"
-    return Part(
+    return StackPart(
         "control",
         Launch(argv, environment, (lock,), TERMINAL_SIGNALS),
         lambda: answers_ok(ready_url),
@@ -203,7 +211,7 @@ def _control_part(options: Options, environment: dict[str, str], lock: int) -> P
     )
 
 
-def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> StackPart:
     ports = options.ports
     flags = {
         "host": options.host,
@@ -222,7 +230,7 @@ def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Par
     async def is_ready() -> bool:
         return await answers_ok(ready_url) and await accepts(_reachable(options.host), ports.proxy)
 
-    return Part(
+    return StackPart(
         "proxy",
         Launch(argv, environment, (lock,), TERMINAL_SIGNALS),
         is_ready,

@@ -6,7 +6,7 @@ See docs/reference/training.md#backends.
 from collections.abc import Mapping
 from pathlib import Path
 
-from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, terminate
+from control.operator.stack_parts import PYTHON_MODULE, TERMINAL_SIGNALS, StackPart, terminate
 from runtime.child_process import Launch
 from runtime.environment import Environment, SettingsError
 
@@ -26,7 +26,7 @@ def training_settings(data: Path, environment: Mapping[str, str]) -> dict[str, s
     return {"TOLLGATE_TRAINING_DIR": str(directory), "TOLLGATE_CHECKPOINT_STORE": store}
 
 
-def trainer_parts(data: Path, environment: Mapping[str, str], lock: int) -> list[Part]:
+def trainer_parts(data: Path, environment: Mapping[str, str], lock: int) -> list[StackPart]:
     """The part, unless training is off."""
     if Environment(environment).text("TOLLGATE_TRAINING_BACKEND", "local") == "off":
         return []
@@ -39,7 +39,7 @@ def trainer_parts(data: Path, environment: Mapping[str, str], lock: int) -> list
         return ready_file.exists()
 
     launch = Launch(argv, own, (lock,), TERMINAL_SIGNALS)
-    return [Part("trainer", launch, is_ready, terminate, _grace_s(environment))]
+    return [StackPart("trainer", launch, is_ready, terminate, _grace_s(environment))]
 
 
 def _grace_s(environment: Mapping[str, str]) -> float:

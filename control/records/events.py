@@ -22,7 +22,7 @@ class ShownEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class EventWindow:
     """The selection of events for a list: those of `[start_ms, end_ms)`, and filters, empty for no filter."""
 
     workspace_id: str

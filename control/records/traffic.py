@@ -31,7 +31,7 @@ KEPT = (MINUTES, QUARTERS, HOURS, QUARTER_DAYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StepRange:
     """The `count` steps from `first_ms` on."""
 
     steps: Steps

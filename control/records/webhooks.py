@@ -46,7 +46,7 @@ class DeliveryRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """The result of one attempt. `retry_after_ms`: what the receiver asked for."""
 
     at_ms: int

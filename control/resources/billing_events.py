@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Store
-from control.records.events import EventPosition, ShownEvent, Window
+from control.records.events import EventPosition, EventWindow, ShownEvent
 
 NOTE_SHARE_OF_HOLDBACK = 8
 """The noted clock may lag by holdback / 8: stamps are up to holdback / 2 behind it, windows end a holdback behind."""
@@ -21,7 +21,7 @@ NOTE_SHARE_OF_HOLDBACK = 8
 class EventPage:
     """Some rows of a window, in order. `next`: the position of the last one, when more follow."""
 
-    window: Window
+    window: EventWindow
     limit: int
     rows: Sequence[ShownEvent]
     next: EventPosition | None
@@ -35,11 +35,11 @@ class EventReader:
     holdback_s: float
     clock: EventClock
 
-    async def first_page(self, window: Window, limit: int) -> EventPage:
+    async def first_page(self, window: EventWindow, limit: int) -> EventPage:
         """The window cut to what may be served now, and its first page."""
         return await self._page(await self.fixed(window), None, limit)
 
-    async def fixed(self, window: Window) -> Window:
+    async def fixed(self, window: EventWindow) -> EventWindow:
         """The window cut to what may be served now: it never changes again. An empty one ends where it starts."""
         holdback_ms = int(self.holdback_s * 1000)
         async with self.store.read() as conn:
@@ -53,11 +53,11 @@ class EventReader:
         async with self.store.read() as conn:
             await self.clock.read(conn)
 
-    async def next_page(self, window: Window, after: EventPosition, limit: int) -> EventPage:
+    async def next_page(self, window: EventWindow, after: EventPosition, limit: int) -> EventPage:
         """The page that follows `after` in a window that was served before."""
         return await self._page(window, after, limit)
 
-    async def _page(self, window: Window, after: EventPosition | None, limit: int) -> EventPage:
+    async def _page(self, window: EventWindow, after: EventPosition | None, limit: int) -> EventPage:
         if window.end_ms <= window.start_ms:
             return EventPage(window, limit, (), None)
         async with self.store.read() as conn:

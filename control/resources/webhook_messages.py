@@ -21,7 +21,7 @@ from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.records.ids import new_id
 from control.records.times import time_text
-from control.records.webhooks import DEAD, DELIVERED, PENDING, Attempt, DeliveryRecord, WebhookRecord
+from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from policy.billing import EVENT_TYPE, public_event
 from policy.sealing import unseal
 
@@ -122,7 +122,7 @@ def valid_secrets(record: WebhookRecord, keys: Sequence[bytes], now_ms: int) -> 
 
 
 def after_attempt(
-    delivery: DeliveryRecord, attempt: Attempt, chance: float, retry_for_ms: int = RETRY_FOR_MS
+    delivery: DeliveryRecord, attempt: DeliveryAttempt, chance: float, retry_for_ms: int = RETRY_FOR_MS
 ) -> dict[str, Any]:
     """The columns to write: delivered, due again later, or dead when its time is up. `chance` is from [0, 1)."""
     ended_ms = attempt.at_ms + attempt.duration_ms

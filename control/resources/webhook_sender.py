@@ -17,7 +17,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, UncancelledWork, WriteTx
 from control.edges.sql.webhook_rows import Claim
 from control.errors import DatabaseUnavailableError
-from control.records.webhooks import DEAD, DELIVERED, Attempt, DeliveryRecord, WebhookRecord
+from control.records.webhooks import DEAD, DELIVERED, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from control.resources.webhook_messages import (
     RETRY_FOR_MS,
     after_attempt,
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class ReceiverClient(Protocol):
     """Posts one message; never raises."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt: ...
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryAttempt: ...
 
 
 @dataclass(frozen=True, slots=True)

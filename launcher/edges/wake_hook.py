@@ -44,7 +44,7 @@ class WakeHook:
         return f"{self._base_url}/wake/{self._secret}"
 
     @property
-    def secret(self) -> str:
+    def path_secret(self) -> str:
         return self._secret
 
     async def _answer(self, request: web.Request) -> web.Response:

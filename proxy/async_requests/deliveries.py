@@ -66,7 +66,7 @@ class ResultBody:
     def begin(self) -> bytes:
         return self._head
 
-    def parts(self, chunk: bytes) -> Iterator[bytes]:
+    def chunk_parts(self, chunk: bytes) -> Iterator[bytes]:
         """The body's bytes for the answer's next chunk. Each takes at most a millisecond to make."""
         decoder = self._decoder
         if decoder is None:

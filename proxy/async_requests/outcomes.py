@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from policy.endpoints import PLATFORM, Target
 from proxy.answers import Headers
 from proxy.async_requests.endings import DEPLOYMENT_GONE, OUT_OF_TIME
-from proxy.async_requests.requests import Again, Attempt, Failed, RequestError, RetryRules
+from proxy.async_requests.requests import Again, Failed, RequestAttempt, RequestError, RetryRules
 from proxy.async_requests.states import ErrorCode
 from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.http_rules.headers import is_encoded
@@ -68,7 +68,7 @@ def fault_of_answer(status: int, headers: Headers, body: bytes, url: str) -> Fau
     return Fault(RequestError(code, message), status in _PASSING_STATUSES)
 
 
-def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
+def fault_of_error(error: Exception, attempt: RequestAttempt, now_ms: int) -> Fault:
     """The fault of an attempt that got no complete answer. `now_ms`: by the workspace's time."""
     match error:
         case UpstreamTimeoutError():
@@ -85,7 +85,7 @@ def fault_of_error(error: Exception, attempt: Attempt, now_ms: int) -> Fault:
             return BUG
 
 
-def outcome_of(fault: Fault, attempt: Attempt, now_ms: int) -> Failed | Again:
+def outcome_of(fault: Fault, attempt: RequestAttempt, now_ms: int) -> Failed | Again:
     """Decide what follows from an attempt that failed. `now_ms`: by the workspace's time."""
     number = attempt.ref.attempt
     rules = attempt.retries
@@ -103,7 +103,7 @@ def delay_ms(rules: RetryRules, failed_attempts: int) -> int:
     return min(rules.initial_delay_ms << (failed_attempts - 1), rules.max_delay_ms)
 
 
-def _is_over(attempt: Attempt, at_ms: int) -> bool:
+def _is_over(attempt: RequestAttempt, at_ms: int) -> bool:
     return at_ms + SHORTEST_ATTEMPT_MS > attempt.run_until_ms
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
 from proxy.async_requests.requests import (
-    Attempt,
     AttemptRef,
     Cancellation,
     Delivery,
@@ -17,6 +16,7 @@ from proxy.async_requests.requests import (
     NewRequest,
     Outcome,
     QueueFigures,
+    RequestAttempt,
     RequestState,
     Work,
 )
@@ -74,7 +74,7 @@ class RequestQueue(Protocol):
 class AttemptQueue(Protocol):
     """The queue as those who run requests use it. `holder`: the worker's incarnation, never used by another one."""
 
-    def hints(self) -> AsyncIterator[str]:
+    def queue_hints(self) -> AsyncIterator[str]:
         """Ids of workspaces in which something became startable or due; "" after each (re)subscription.
 
         Does not end, and does not raise: reconnects after any outage. Hints may be lost.
@@ -92,7 +92,7 @@ class AttemptQueue(Protocol):
         """
         ...
 
-    async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
+    async def start(self, deployment: DeploymentRef, holder: str) -> RequestAttempt | None:
         """Begin the next attempt: paused requests first, then by priority, then the oldest. None if there is none."""
         ...
 

@@ -98,7 +98,7 @@ class AttemptRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RequestAttempt:
     """An attempt that has begun."""
 
     ref: AttemptRef

@@ -23,7 +23,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Event(Enum):
+class RequestEvent(Enum):
     """An event in a request's life."""
 
     START = "start"
@@ -76,27 +76,27 @@ class ErrorCode(StrEnum):
     INTERNAL_SERVER_ERROR = "INTERNAL_SERVER_ERROR"
 
 
-TRANSITIONS: Mapping[tuple[Phase, Event], Phase] = {
-    (Phase.QUEUED, Event.START): Phase.RUNNING,
-    (Phase.QUEUED, Event.EXPIRE): Phase.DELIVERING,
-    (Phase.QUEUED, Event.FAIL): Phase.DELIVERING,  # its deployment was deleted
-    (Phase.QUEUED, Event.CANCEL): Phase.ENDED,
-    (Phase.RUNNING, Event.PAUSE): Phase.PAUSED,
-    (Phase.RUNNING, Event.SUCCEED): Phase.DELIVERING,
-    (Phase.RUNNING, Event.FAIL): Phase.DELIVERING,
-    (Phase.PAUSED, Event.START): Phase.RUNNING,
-    (Phase.PAUSED, Event.FAIL): Phase.DELIVERING,  # out of time, or its deployment was deleted
-    (Phase.DELIVERING, Event.DELIVER): Phase.ENDED,
-    (Phase.DELIVERING, Event.GIVE_UP): Phase.ENDED,
+TRANSITIONS: Mapping[tuple[Phase, RequestEvent], Phase] = {
+    (Phase.QUEUED, RequestEvent.START): Phase.RUNNING,
+    (Phase.QUEUED, RequestEvent.EXPIRE): Phase.DELIVERING,
+    (Phase.QUEUED, RequestEvent.FAIL): Phase.DELIVERING,  # its deployment was deleted
+    (Phase.QUEUED, RequestEvent.CANCEL): Phase.ENDED,
+    (Phase.RUNNING, RequestEvent.PAUSE): Phase.PAUSED,
+    (Phase.RUNNING, RequestEvent.SUCCEED): Phase.DELIVERING,
+    (Phase.RUNNING, RequestEvent.FAIL): Phase.DELIVERING,
+    (Phase.PAUSED, RequestEvent.START): Phase.RUNNING,
+    (Phase.PAUSED, RequestEvent.FAIL): Phase.DELIVERING,  # out of time, or its deployment was deleted
+    (Phase.DELIVERING, RequestEvent.DELIVER): Phase.ENDED,
+    (Phase.DELIVERING, RequestEvent.GIVE_UP): Phase.ENDED,
 }
 """Every legal move. A request without a webhook skips DELIVERING: it moves to ENDED where the table says DELIVERING."""
 
-OUTCOMES: Mapping[Event, Status] = {
-    Event.SUCCEED: Status.SUCCEEDED,
-    Event.FAIL: Status.FAILED,
-    Event.EXPIRE: Status.EXPIRED,
-    Event.CANCEL: Status.CANCELED,
-    Event.GIVE_UP: Status.WEBHOOK_FAILED,
+OUTCOMES: Mapping[RequestEvent, Status] = {
+    RequestEvent.SUCCEED: Status.SUCCEEDED,
+    RequestEvent.FAIL: Status.FAILED,
+    RequestEvent.EXPIRE: Status.EXPIRED,
+    RequestEvent.CANCEL: Status.CANCELED,
+    RequestEvent.GIVE_UP: Status.WEBHOOK_FAILED,
 }
 """The final status after each event that decides it. After DELIVER it is the one that was decided before."""
 
@@ -105,7 +105,7 @@ class IllegalMoveError(Exception):
     """The event cannot happen to a request in this phase."""
 
 
-def after(phase: Phase, event: Event, has_webhook: bool) -> Phase:
+def after(phase: Phase, event: RequestEvent, has_webhook: bool) -> Phase:
     """The phase after the event. Raises `IllegalMoveError`."""
     following = TRANSITIONS.get((phase, event))
     if following is None or (phase is Phase.DELIVERING and not has_webhook):

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from proxy.async_requests.deliveries import again_in_ms
 from proxy.async_requests.requests import AttemptRef, Work
-from proxy.async_worker.attempts import AttemptParts, Attempts
 from proxy.async_worker.delivery import Deliveries, DeliveryParts
 from proxy.async_worker.deployments import Deployments
 from proxy.async_worker.leases import Leases
 from proxy.async_worker.places import Places
-from proxy.async_worker.runner import Runner, RunnerParts
+from proxy.async_worker.request_attempts import AttemptParts, RequestAttempts
+from proxy.async_worker.request_runner import RequestRunner, RunnerParts
 from proxy.async_worker.scanner import Scanner
 from proxy.async_worker.webhook_teller import TellerParts, WebhookTeller
 from proxy.edges.policy.directory import SnapshotDirectory
@@ -50,7 +50,7 @@ async def serve(settings: Settings, incarnation: str, channel: socket.socket) ->
         link.flush = edges.meters.flush
         exhaustion = Exhaustion("attempts or deliveries of asynchronous requests failed; they are repeated")
         link.health = lambda: {"trouble": _trouble(edges.client), "exhausted": exhaustion.trouble}
-        leases, runner = _runner(settings, edges, incarnation, exhaustion)
+        leases, runner = _request_runner(settings, edges, incarnation, exhaustion)
         deliveries = _deliveries(settings, edges, incarnation, exhaustion)
 
         def found(workspace_id: str, work: Work) -> None:
@@ -92,12 +92,12 @@ def _edges(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExit
     return _Edges(link, client, queue, upstream, directory, meters)
 
 
-def _runner(
+def _request_runner(
     settings: Settings, edges: _Edges, incarnation: str, exhaustion: Exhaustion
-) -> tuple[Leases[AttemptRef], Runner]:
+) -> tuple[Leases[AttemptRef], RequestRunner]:
     leases = Leases(edges.queue.renew)
     meters = edges.meters.async_requests
-    attempts = Attempts(
+    attempts = RequestAttempts(
         AttemptParts(
             queue=edges.queue,
             upstream=edges.upstream,
@@ -116,7 +116,7 @@ def _runner(
         meters=meters,
         holder=incarnation,
     )
-    return leases, Runner(parts)
+    return leases, RequestRunner(parts)
 
 
 def _deliveries(settings: Settings, edges: _Edges, incarnation: str, exhaustion: Exhaustion) -> Deliveries:

@@ -40,7 +40,7 @@ class Scanner:
             group.create_task(self._scan())
 
     async def _listen(self) -> None:
-        async for workspace_id in self._queue.hints():
+        async for workspace_id in self._queue.queue_hints():
             if workspace_id:
                 self._wanted[workspace_id] = None
             else:  # some may have been missed

@@ -86,7 +86,7 @@ class WebhookTeller:
         """Send a delivery. Returns why the webhook has not accepted it; empty if it has. Raises `AnswerLostError`."""
         try:
             check_base_url(delivery.webhook_endpoint, self._parts.egress)
-            return await self._post(delivery, await self._secrets(delivery.deployment.workspace_id))
+            return await self._post(delivery, await self._signing_secrets(delivery.deployment.workspace_id))
         except HostRuleError:
             return "the URL may not be called"
         except SealedWithUnknownKeyError:
@@ -150,14 +150,14 @@ class WebhookTeller:
                 if chunk is None:
                     raise AnswerLostError
                 left_bytes -= len(chunk)
-                for part in body.parts(chunk):
+                for part in body.chunk_parts(chunk):
                     yield part
                     await asyncio.sleep(0)
             if left_bytes:
                 raise AnswerLostError
         yield body.end()
 
-    async def _secrets(self, workspace_id: str) -> list[str]:
+    async def _signing_secrets(self, workspace_id: str) -> list[str]:
         """The secrets that sign now. Raises `PolicyUnavailableError` or `SealedWithUnknownKeyError`.
 
         A workspace's first one may be younger than this machine's policy.

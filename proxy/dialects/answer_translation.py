@@ -26,7 +26,7 @@ from proxy.dialects.failures import (
 from proxy.dialects.finish import FinishingReader, NothingHeld, Role, tells_usage
 from proxy.dialects.middle.answer import (
     Answer,
-    Event,
+    AnswerEvent,
     Failed,
     ReasoningDelta,
     RefusalDelta,
@@ -181,7 +181,7 @@ class TranslatingStreamReader(FinishingReader):
             return self._leave(self._written(self._reader.done_received()), Role.LAST)
         if not is_surely_within_bounds(data) or data.count(b"{") > MAX_EVENT_OBJECTS:
             return self._oversized(data, sse.TAIL)
-        event = _event(data)
+        event = _payload_object(data)
         if event is None:
             return b""
         self._meter.observe(event)
@@ -203,7 +203,7 @@ class TranslatingStreamReader(FinishingReader):
             raise UpstreamCutError("an event is nested too deeply to translate") from None
         return self._leave(output, self._roles.of_event(event), tells_usage(event, self._meter))
 
-    def _written(self, events: list[Event]) -> bytes:
+    def _written(self, events: list[AnswerEvent]) -> bytes:
         output = self._answer.write(events)
         self.failed = self._answer.failed
         return output
@@ -237,7 +237,7 @@ class TranslatingStreamReader(FinishingReader):
             raise UpstreamCutError(_TOO_MUCH)
         return self._read(members, may_fail="error" in event)
 
-    def _with_failure(self, events: list[Event], event: Json) -> list[Event]:
+    def _with_failure(self, events: list[AnswerEvent], event: Json) -> list[AnswerEvent]:
         """Return what `event` says, its error last. Readers report only the failures of their own dialect."""
         part = failed_part(event, self._holder)
         if part is None or any(isinstance(each, Failed) for each in events):
@@ -252,14 +252,14 @@ class TranslatingStreamReader(FinishingReader):
         if not is_surely_within_bounds(data):
             return
         try:
-            event = _event(data)
+            event = _payload_object(data)
         except UpstreamCutError:
             return
         if event is not None:
             self._meter.observe(event)
 
 
-def _event(data: bytes) -> Json | None:
+def _payload_object(data: bytes) -> Json | None:
     """The event of a frame with this payload; None if it is no object. Raises `UpstreamCutError` if it is no JSON."""
     try:
         event = orjson.loads(data) if data else None

@@ -13,7 +13,7 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
 from proxy.accounting.answer_form import Form, form_of, form_of_values, is_media, labelled_form
 from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Reported
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure, reports_failure
 from proxy.dialects.finish import NothingHeld
 from proxy.dialects.usage import UsageMeter, usual_tokens
@@ -286,7 +286,12 @@ class WholeAnswers:
         self._usual_paths = usual_paths
 
     def read(
-        self, request: Received, attempt: Attempt, content_type: str, body: bytes, most: int = MAX_REPORTED_TOKENS
+        self,
+        request: Received,
+        attempt: DialectAttempt,
+        content_type: str,
+        body: bytes,
+        most: int = MAX_REPORTED_TOKENS,
     ) -> tuple[bytes, Tokens] | None:
         """Return what the caller gets of a success, and the reported tokens. `most`: the largest plausible figure.
 

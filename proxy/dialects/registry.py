@@ -19,7 +19,6 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.answers import Headers
 from proxy.dialects import passed_paths
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
-from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader, JsonLinesReader, PassThroughReader, UnreadAnswer, WholeAnswers
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
@@ -28,6 +27,7 @@ from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.counting.delivered_media import with_media
 from proxy.dialects.counting.delivered_text import NoTextCounter, StreamCounter, UnbilledCounter, text_counter
 from proxy.dialects.counting.request_text import RequestTokens
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.middle.dialect import AnswerContext, Dialect, Json
@@ -86,28 +86,28 @@ class Dialects:
         self.whole_answer = WholeAnswers(_BODY_METERS, chat_completions.PATHS).read
         self._spoken = SpokenDialects(clock)
         self._seal_keys = seal_keys
-        self._passing: dict[tuple[str, str, tuple[str, ...] | None], Attempt] = {}
+        self._passing: dict[tuple[str, str, tuple[str, ...] | None], DialectAttempt] = {}
         """The attempts of calls that pass unchanged, by path, provider and stated dialects."""
 
-    def first_attempt(self, request: Received, target: Target) -> Attempt:
+    def first_attempt(self, request: Received, target: Target) -> DialectAttempt:
         """Return the form in which to send the call to `target`.
 
         Raises `UntranslatableError` if the target cannot be asked this.
         """
         path = request.facts.path
         if path == token_count.PATH:
-            return _attempt(request, target, MESSAGES, (MESSAGES,), self._seals(request, target))
+            return _dialect_attempt(request, target, MESSAGES, (MESSAGES,), self._seals(request, target))
         caller_dialect = _PATH_DIALECTS[path]
         dialect = self._spoken.known(target, caller_dialect)
         if dialect is not None and path == _DIALECTS[caller_dialect].path:
-            return _attempt(request, target, caller_dialect, (dialect,), self._seals(request, target))
+            return _dialect_attempt(request, target, caller_dialect, (dialect,), self._seals(request, target))
         attempt = self._passing.get((path, target.provider, target.dialects))
         if attempt is not None and not self.has_sealed(request):
             if request.streaming and caller_dialect == CHAT_COMPLETIONS:
                 chat_completions.adds_include_usage(path, request.json)
             return attempt
         dialects = dialects_of(target, caller_dialect)
-        attempt = _attempt(request, target, caller_dialect, dialects, self._seals(request, target))
+        attempt = _dialect_attempt(request, target, caller_dialect, dialects, self._seals(request, target))
         if attempt.json is None:
             self._passing[path, target.provider, target.dialects] = attempt
         return attempt
@@ -127,7 +127,7 @@ class Dialects:
         is_other = dialect != caller_dialect or self.has_sealed(request)
         return request.body.count(b"{") + request.body.count(b"[") if is_other else 0
 
-    def may_ask_again(self, request: Received, attempt: Attempt, status: int) -> bool:
+    def may_ask_again(self, request: Received, attempt: DialectAttempt, status: int) -> bool:
         """Return whether an answer with this status may call for another attempt, or teaches something of it."""
         if status in REFUSING:
             return adds_stream_options(request, attempt)
@@ -137,8 +137,8 @@ class Dialects:
         return not is_known and (status in LACKING or is_success(status))
 
     def following(
-        self, request: Received, target: Target, attempt: Attempt, status: int, refusal: bytes
-    ) -> Callable[[], Attempt] | None:
+        self, request: Received, target: Target, attempt: DialectAttempt, status: int, refusal: bytes
+    ) -> Callable[[], DialectAttempt] | None:
         """Return what makes the next attempt after this answer; None if the answer stands.
 
         `refusal`: the answer's body, if it may be an error. Remembers for an hour what the target turned out to need.
@@ -160,7 +160,7 @@ class Dialects:
         """Return the seals for the caller's workspace and the server that `target` is asked at."""
         return Seals(self._seal_keys, request.workspace_id, self._seal_keys.place(target), _READERS_OF_BLOCKS)
 
-    def _learn(self, target: Target, attempt: Attempt) -> None:
+    def _learn(self, target: Target, attempt: DialectAttempt) -> None:
         """Remember how this attempt, which `target` answered, differs from the first."""
         if attempt.is_fallback:
             self._spoken.remember(target, attempt.caller_dialect, attempt.dialect)
@@ -168,12 +168,12 @@ class Dialects:
             self._spoken.remember(target, chat_completions.STREAM_OPTIONS, REFUSED)
 
     def build_request(
-        self, request: Received, target: Target, credential: str | None, attempt: Attempt
+        self, request: Received, target: Target, credential: str | None, attempt: DialectAttempt
     ) -> UpstreamRequest:
         """Path and fields of the request for `target`."""
         return target_request(request, target, credential, attempt, _DIALECTS[attempt.dialect])
 
-    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
         """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it."""
         model = target.target_model
         outline = request.outline
@@ -193,7 +193,7 @@ class Dialects:
         except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
             raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
-    def _as_known(self, target: Target, attempt: Attempt) -> Attempt:
+    def _as_known(self, target: Target, attempt: DialectAttempt) -> DialectAttempt:
         """The attempt without what `target` is known to refuse."""
         refusing = self._spoken.known(target, chat_completions.STREAM_OPTIONS)
         return attempt if refusing is None else replace(attempt, asks_usage=False)
@@ -218,7 +218,7 @@ class Dialects:
     def unread_answer(
         self,
         request: Received,
-        attempt: Attempt,
+        attempt: DialectAttempt,
         content_type: str,
         headers: Headers,
         most: int = MAX_REPORTED_TOKENS,
@@ -250,7 +250,7 @@ class Dialects:
 class _Readers:
     """Makes the reader of an answer whose form is known."""
 
-    def __init__(self, request: Received, attempt: Attempt, headers: Headers, most: int) -> None:
+    def __init__(self, request: Received, attempt: DialectAttempt, headers: Headers, most: int) -> None:
         self._request = request
         self._attempt = attempt
         self._created_s = created_s(headers) if attempt.request is not None else 0
@@ -298,9 +298,9 @@ class _Readers:
         return TranslatingStreamReader(target, caller, context, meter, is_lines=form is Form.JSON_LINES)
 
 
-def _attempt(
+def _dialect_attempt(
     request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...], seals: Seals
-) -> Attempt:
+) -> DialectAttempt:
     """The attempt in the first of `dialects`."""
     dialect, *untried = dialects
     path = request.facts.path
@@ -312,7 +312,7 @@ def _attempt(
         stopped = own is not None and "thinking" in request.json and "thinking" not in own
         off = FOREIGN_REASONING if stopped else ""
         others = tuple(untried) if is_translatable and target.dialects is None else ()
-        return Attempt(dialect, caller_dialect, others, json=own, reasoning_off=off, left_out=seals.left_out)
+        return DialectAttempt(dialect, caller_dialect, others, json=own, reasoning_off=off, left_out=seals.left_out)
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
     call = _DIALECTS[caller_dialect].read_request(request.json | readable_members(request))
@@ -329,7 +329,7 @@ def _attempt(
     body = _written(call, target, dialect, request.slug)
     if request.outline is not None and request.outline.appears_in(call.echo):
         call.echo = {}  # its long strings are gone when the answer comes
-    return Attempt(dialect, caller_dialect, tuple(untried), call, body, seals=seals)
+    return DialectAttempt(dialect, caller_dialect, tuple(untried), call, body, seals=seals)
 
 
 def _written(call: Request, target: Target, dialect: str, slug: str) -> Json:
@@ -352,9 +352,9 @@ def _prefers_responses(call: Request, target: Target) -> bool:
     return target.provider == VENDOR_B and wants_reasoning and can_say
 
 
-def _fallback(request: Received, target: Target, attempt: Attempt, seals: Seals) -> Attempt:
+def _fallback(request: Received, target: Target, attempt: DialectAttempt, seals: Seals) -> DialectAttempt:
     """The attempt in the next dialect."""
-    following = _attempt(request, target, attempt.caller_dialect, attempt.untried, seals)
+    following = _dialect_attempt(request, target, attempt.caller_dialect, attempt.untried, seals)
     following.is_fallback = True
     return following
 

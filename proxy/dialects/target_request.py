@@ -6,8 +6,8 @@ Pure. A body that passes is edited in its bytes; one that is translated, or had 
 import orjson
 
 from policy.endpoints import CHAT_COMPLETIONS, Target
-from proxy.dialects.attempt import Attempt
 from proxy.dialects.chat_completions import passing as chat_completions
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.middle.dialect import Dialect
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.dialects.vendor_rules import vendor_c
@@ -17,7 +17,7 @@ from proxy.records.messages import Received
 
 
 def target_request(
-    request: Received, target: Target, credential: str | None, attempt: Attempt, dialect: Dialect
+    request: Received, target: Target, credential: str | None, attempt: DialectAttempt, dialect: Dialect
 ) -> UpstreamRequest:
     """The request in `dialect`, which is the attempt's."""
     config = target.vendor_c_config
@@ -32,7 +32,7 @@ def target_request(
     return UpstreamRequest(vendor_c.api_path(config, path), headers, config.location)
 
 
-def target_body(request: Received, target: Target, attempt: Attempt) -> RequestBody:
+def target_body(request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
     """The body of the same; empty if an upload is it."""
     if request.upload is not None:
         return b""
@@ -46,14 +46,14 @@ def target_body(request: Received, target: Target, attempt: Attempt) -> RequestB
     return _written(attempt.json | {name: orjson.Fragment(text) for name, text in changes.items()}, request)
 
 
-def adds_usage(request: Received, attempt: Attempt) -> bool:
+def adds_usage(request: Received, attempt: DialectAttempt) -> bool:
     """Return whether a call that passes is changed so that its stream reports the usage."""
     if not attempt.asks_usage or attempt.dialect != CHAT_COMPLETIONS:
         return False
     return chat_completions.adds_include_usage(request.facts.path, request.json)
 
 
-def adds_stream_options(request: Received, attempt: Attempt) -> bool:
+def adds_stream_options(request: Received, attempt: DialectAttempt) -> bool:
     """Return whether this attempt, and not the caller, sends `stream_options`: then a refusal of it is our fault."""
     if attempt.is_translated:
         return attempt.asks_usage and chat_completions.STREAM_OPTIONS in (attempt.json or {})

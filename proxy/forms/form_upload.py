@@ -29,7 +29,7 @@ class FormUpload:
         self._reader = FormReader(boundary)
         self._pieces: deque[bytes] = deque()
 
-    async def model(self) -> str:
+    async def read_model(self) -> str:
         """Read until `model` is known, and return it. Raises what `read` raises."""
         while self._reader.model is None:
             if not await self._read_more():

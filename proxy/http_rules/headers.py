@@ -93,7 +93,7 @@ def forwarded_values(incoming: Incoming) -> tuple[object, ...]:
     if any(map(header, _FIELDS_OF_ONE_CALL)):
         return ()
     joined = [tuple(values(name)) for name in _JOINED_FIELDS]
-    return (incoming.target, *map(header, FORWARDED_FIELDS), *joined)
+    return (incoming.request_target, *map(header, FORWARDED_FIELDS), *joined)
 
 
 def field_lines(headers: Mapping[str, str]) -> bytes:

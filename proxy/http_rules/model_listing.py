@@ -31,19 +31,19 @@ def list_models_answer(incoming: Incoming, slugs: Iterable[str]) -> Answered:
     """
     ordered = sorted(slugs)
     if not _wants_messages(incoming):
-        return _answered({"object": "list", "data": [_model(slug) for slug in ordered]})
-    page, has_more = _page(ordered, dict(parse_qsl(incoming.target.partition("?")[2], keep_blank_values=True)))
+        return _answered({"object": "list", "data": [_listed_model(slug) for slug in ordered]})
+    page, has_more = _page(ordered, dict(parse_qsl(incoming.request_target.partition("?")[2], keep_blank_values=True)))
     ends = {"first_id": page[0], "last_id": page[-1]} if page else {"first_id": None, "last_id": None}
     return _answered({"data": [_messages_model(slug) for slug in page], "has_more": has_more, **ends})
 
 
 def one_model_answer(incoming: Incoming, slug: str) -> Answered:
-    return _answered(_messages_model(slug) if _wants_messages(incoming) else _model(slug))
+    return _answered(_messages_model(slug) if _wants_messages(incoming) else _listed_model(slug))
 
 
 def _page(ordered: list[str], query: dict[str, str]) -> tuple[list[str], bool]:
     """The page, and whether more follows in its direction. A slug that is gone still marks its place in the order."""
-    limit = _limit(query.get("limit") or str(MAX_PAGE))
+    limit = _page_limit(query.get("limit") or str(MAX_PAGE))
     after = query.get("after_id")
     before = query.get("before_id")
     if after and before:
@@ -55,7 +55,7 @@ def _page(ordered: list[str], query: dict[str, str]) -> tuple[list[str], bool]:
     return slugs[:limit], len(slugs) > limit
 
 
-def _limit(text: str) -> int:
+def _page_limit(text: str) -> int:
     if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= MAX_PAGE:
         raise MalformedRequestError(f"limit must be a number from 1 to {MAX_PAGE}")
     return int(text)
@@ -65,7 +65,7 @@ def _wants_messages(incoming: Incoming) -> bool:
     return incoming.header("anthropic-version") is not None
 
 
-def _model(slug: str) -> dict[str, Any]:
+def _listed_model(slug: str) -> dict[str, Any]:
     return {"id": slug, "object": "model", "created": 0, "owned_by": slug.partition("/")[0]}
 
 

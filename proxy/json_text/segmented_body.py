@@ -34,11 +34,11 @@ class SegmentedBody:
         yield from ()
 
     @property
-    def segments(self) -> Iterable[Segment]:
+    def text_segments(self) -> Iterable[Segment]:
         return self._segments
 
     def __bytes__(self) -> bytes:
-        return b"".join(self.segments)
+        return b"".join(self.text_segments)
 
     def join_in_slices(self) -> Generator[None, None, bytes]:
         """Return `bytes()` of the text, built in slices."""
@@ -53,7 +53,7 @@ class SegmentedBody:
         """Yield the text in pieces of `size` bytes; the last one may be shorter."""
         short: list[Segment] = []
         short_bytes = 0
-        for segment in self.segments:
+        for segment in self.text_segments:
             if short_bytes + len(segment) < size:
                 short.append(segment)
                 short_bytes += len(segment)
@@ -115,7 +115,7 @@ class RestoredBody(SegmentedBody):
         self._length = length
 
     @property
-    def segments(self) -> Iterator[Segment]:
+    def text_segments(self) -> Iterator[Segment]:
         text = self._text
         view = memoryview(self._spans.text)
         starts = self._spans.starts

@@ -41,7 +41,7 @@ class Incoming(Protocol):
         ...
 
     @property
-    def target(self) -> str:
+    def request_target(self) -> str:
         """Path and query as sent, percent-encoded."""
         ...
 

@@ -110,7 +110,7 @@ class AsyncRequests:
         request = NewRequest(ID_PREFIX + self._ulids(), _ref(call), context.facts.path, submission)
         take = await self._take(context, self._submissions[request.deployment.workspace_id])
         try:
-            await self._queued(request, parks=call.deployment.status in PARKING)
+            await self._submit(request, parks=call.deployment.status in PARKING)
         except ParkedRequestError:
             self._counters.give_back(take)
             raise CapacityExceededError from None
@@ -199,7 +199,7 @@ class AsyncRequests:
         meters.limit_decision(ADMITTED)
         return answer
 
-    async def _queued(self, request: NewRequest, parks: bool) -> None:
+    async def _submit(self, request: NewRequest, parks: bool) -> None:
         """Queue it. A second try with the same id changes nothing if the first one was successful after all.
 
         Without an answer nobody knows whether it was. Then try to prevent that it runs, and tell the caller its id.

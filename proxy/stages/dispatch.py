@@ -14,7 +14,7 @@ from policy.deployments import Where
 from policy.endpoints import PLATFORM, VENDOR_C, Target
 from policy.hosts import Reach
 from proxy.accounting.recovery import open_record
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.middle.bounds import check_bounds
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Shape
@@ -118,7 +118,7 @@ class Dispatch:
                 directory.keep_forwarding(facts.forwarded, endpoint, forwarding)
         return forwarding
 
-    async def _first_attempt(self, context: RequestContext, target: Target, workspace: str) -> Attempt:
+    async def _first_attempt(self, context: RequestContext, target: Target, workspace: str) -> DialectAttempt:
         """The first attempt. A long translation runs beside the event loop, and so does a close look at a long body."""
         dialects = self._dialects
         if target_rules.concerns(context, target) or context.upload is not None:
@@ -133,7 +133,7 @@ class Dispatch:
         check_bounds(context)
         return await self._slices.beside(workspace, attempt)
 
-    async def _following(self, context: RequestContext, answering: Answering) -> Attempt | None:
+    async def _following(self, context: RequestContext, answering: Answering) -> DialectAttempt | None:
         """The next attempt; None if this answer stands."""
         dialects = self._dialects
         attempt = context.attempt
@@ -153,7 +153,7 @@ class Dispatch:
         target = admitted.route.endpoint.target
         request = dialects.build_request(context, target, credential, attempt)
         if not attempt.is_translated:  # only the caller's own dialect has such parameters
-            request.query = forwarded_query(context.incoming.target)
+            request.query = forwarded_query(context.incoming.request_target)
         headers = forwarded_headers(context.incoming, context.request_id, request.headers)
         del headers["x-request-id"]
         base_url, reach = self._base_url(target)

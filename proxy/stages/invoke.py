@@ -53,7 +53,7 @@ class Invoke:
     def path(self, context: RequestContext) -> ModelPath:
         """Return what the request asks for, by path, host and method."""
         incoming = context.incoming
-        path = model_paths.model_path(incoming.target, context.facts.host_model)
+        path = model_paths.model_path(incoming.request_target, context.facts.host_model)
         if "websocket" in (incoming.header("upgrade") or "").lower():
             raise UpgradeError
         methods = METHODS[path.action]

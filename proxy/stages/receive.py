@@ -86,7 +86,7 @@ class Receive:
         header = incoming.header("x-request-id")
         suffix = self._model_host_suffix
         host_model = model_of_host(incoming.header("host"), suffix) if suffix else None
-        path = incoming.target
+        path = incoming.request_target
         purpose = _PURPOSES.get(path)
         if purpose is None or host_model is not None:
             path = path.partition("?")[0]
@@ -143,7 +143,7 @@ class Receive:
         if declared is not None and declared > self._max_body_bytes:
             raise BodyTooLargeError(declared, self._max_body_bytes)
         upload = context.upload = FormUpload(context.incoming, context.load, self._max_body_bytes)
-        slug = await upload.model()
+        slug = await upload.read_model()
         context.body = b""
         context.json = {"model": slug}
         context.outline = None

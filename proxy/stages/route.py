@@ -49,7 +49,7 @@ class Route:
             facts.forwarded = forwarded_values(context.incoming)
         return self._directory.forwarding(facts.forwarded, context.slug) if facts.forwarded else None
 
-    def models(self, context: RequestContext, identified: Identified) -> Answered:
+    def list_slugs(self, context: RequestContext, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""
         key = identified.key
         path = context.facts.path

@@ -23,7 +23,7 @@ from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.group_probe import GroupProbe
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.process.channel import Message
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers

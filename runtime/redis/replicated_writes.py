@@ -49,7 +49,7 @@ class ReplicatedWrites:
 
     async def check_rights(self) -> None:
         """Raises redis-py's NoPermissionError if the user of Redis may not do what writes need."""
-        for node in await self._redis.nodes():
+        for node in await self._redis.data_servers():
             await node.redis.info("replication")
             await node.redis.wait(0, 0)
 

@@ -132,9 +132,9 @@ class RoutedRedis:
             return await command((await self.any_node()).redis)
 
     async def any_node(self) -> RedisNode:
-        return random.choice(await self.nodes())  # noqa: S311 (spreads load, keeps no secret)
+        return random.choice(await self.data_servers())  # noqa: S311 (spreads load, keeps no secret)
 
-    async def nodes(self) -> list[RedisNode]:
+    async def data_servers(self) -> list[RedisNode]:
         """The servers that hold data, in the order of their slots."""
         return [RedisNode(host, self._clients.at(host)) for host in (await self._map.get()).primaries]
 

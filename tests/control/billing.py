@@ -8,7 +8,7 @@ from sqlalchemy import text
 from control.edges.sql.events.clock import ClockReading, EventClock
 from control.edges.sql.events.ingest import Ingest, Outbox
 from control.edges.sql.store import Connection, Store
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing_events import EventReader
 from policy.billing import BillingEvent, Tokens
 
@@ -86,7 +86,7 @@ async def clock_ms(store: Store) -> int:
         return (await EventClock().read(conn)).clock_ms
 
 
-async def all_pages(reader: EventReader, window: Window, limit: int) -> tuple[Window, list[str]]:
+async def all_pages(reader: EventReader, window: EventWindow, limit: int) -> tuple[EventWindow, list[str]]:
     """The window of the answer, and the keys of the events on all its pages."""
     page = await reader.first_page(window, limit)
     window = page.window

@@ -15,7 +15,7 @@ from control.edges.redis import throttle_windows
 from control.edges.redis.client import connect
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.errors import RateLimitedError
-from control.throttle import OTHER, Allowance, Throttle, Windows, allowance_for
+from control.throttle import OTHER, Allowance, RequestCounts, Throttle, allowance_for
 from runtime.redis.routed import RoutedRedis
 from tests.control.plane import ControlPlane, running_plane
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
@@ -69,7 +69,7 @@ def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Admin] | None
 
 
 @pytest.fixture
-async def windows(running: tuple[str, Admin] | None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Windows]:
+async def windows(running: tuple[str, Admin] | None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RequestCounts]:
     if running is None:
         yield LocalWindows()
         return
@@ -80,7 +80,7 @@ async def windows(running: tuple[str, Admin] | None, monkeypatch: pytest.MonkeyP
         yield RedisWindows(client)
 
 
-async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
+async def test_no_window_admits_more_than_its_limit(windows: RequestCounts) -> None:
     admitted: list[tuple[float, float]] = []
     async with asyncio.timeout(30):
         while len(admitted) < 3 * FEW.requests:  # capacity comes back
@@ -93,7 +93,7 @@ async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
         assert (later_answered - first_asked) * 1000 > FEW.window_ms - 20
 
 
-async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> None:
+async def test_a_request_is_admitted_after_the_stated_wait(windows: RequestCounts) -> None:
     a_second = Allowance("some", 2, 1000)  # few: the window must not pass while they are asked for
     for _ in range(a_second.requests):
         assert await windows.admit("k", a_second) == 0
@@ -104,7 +104,7 @@ async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> 
     assert await windows.admit("k", a_second) == 0
 
 
-async def test_a_refused_request_does_not_count(windows: Windows) -> None:
+async def test_a_refused_request_does_not_count(windows: RequestCounts) -> None:
     one = Allowance("one", 1, 1000)
     waits = [await windows.admit("k", one) for _ in range(4)]
     assert waits[0] == 0

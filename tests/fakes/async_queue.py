@@ -31,7 +31,6 @@ from proxy.async_requests.queues import (
 from proxy.async_requests.requests import (
     PRIORITIES,
     Again,
-    Attempt,
     AttemptRef,
     Cancellation,
     Delivery,
@@ -41,12 +40,13 @@ from proxy.async_requests.requests import (
     NewRequest,
     Outcome,
     QueueFigures,
+    RequestAttempt,
     RequestError,
     RequestState,
     Succeeded,
     Work,
 )
-from proxy.async_requests.states import OUTCOMES, Event, Phase, Status, after
+from proxy.async_requests.states import OUTCOMES, Phase, RequestEvent, Status, after
 
 LEASE_MS = int(LEASE_S * 1000)
 STANDING_MS = int(STANDING_S * 1000)
@@ -101,7 +101,7 @@ class Entry:
     def queued_ms(self, now_ms: int) -> int:
         return (now_ms if self.begun_ms is None else self.begun_ms) - self.created_ms
 
-    def move(self, event: Event, now_ms: int) -> None:
+    def move(self, event: RequestEvent, now_ms: int) -> None:
         """Raises `IllegalMoveError`."""
         before = visible_status(self.phase, self.outcome)
         self.phase = after(self.phase, event, self.has_webhook)
@@ -179,7 +179,7 @@ class FakeAsyncQueue:
             return None
         if entry.phase is not Phase.QUEUED:
             return Cancellation(False, visible_status(entry.phase, entry.outcome))
-        entry.move(Event.CANCEL, self.now_ms())
+        entry.move(RequestEvent.CANCEL, self.now_ms())
         return Cancellation(True, Status.CANCELED)
 
     async def figures(self, deployment: DeploymentRef) -> QueueFigures:
@@ -191,7 +191,7 @@ class FakeAsyncQueue:
 
     # --- attempts ---
 
-    async def hints(self) -> AsyncIterator[str]:
+    async def queue_hints(self) -> AsyncIterator[str]:
         listener: asyncio.Queue[str] = asyncio.Queue()
         self._listeners.append(listener)
         try:
@@ -225,7 +225,7 @@ class FakeAsyncQueue:
             uncounted=self._take_uncounted(workspace_id),
         )
 
-    async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
+    async def start(self, deployment: DeploymentRef, holder: str) -> RequestAttempt | None:
         self._check_available()
         now_ms = self.now_ms()
         if sum(one.stored_bytes for one in self._of(deployment.workspace_id)) > self._max_answer_bytes:
@@ -282,13 +282,13 @@ class FakeAsyncQueue:
         match outcome:
             case Succeeded():
                 entry.answer = outcome
-                self._decide(entry, Event.SUCCEED, None, place)
+                self._decide(entry, RequestEvent.SUCCEED, None, place)
             case Failed(error):
-                self._decide(entry, Event.FAIL, error, place)
+                self._decide(entry, RequestEvent.FAIL, error, place)
             case Again(delay_ms, error):
                 rules = entry.request.submission.retries
                 if entry.attempt >= rules.max_attempts or now_ms + delay_ms >= entry.deadline_ms:
-                    self._decide(entry, Event.FAIL, error, place)
+                    self._decide(entry, RequestEvent.FAIL, error, place)
                     self._count_end(entry)
                 else:
                     self._pause(entry, delay_ms, place)
@@ -303,7 +303,7 @@ class FakeAsyncQueue:
         ]
         place = self._next_place()
         for entry in gone:
-            self._decide(entry, Event.FAIL, DEPLOYMENT_GONE, place)
+            self._decide(entry, RequestEvent.FAIL, DEPLOYMENT_GONE, place)
             self._count_end(entry)
         return len(gone)
 
@@ -367,7 +367,7 @@ class FakeAsyncQueue:
         self._check_available()
         if (entry := self._held_delivery(delivery)) is None:
             return False
-        self._end_delivery(entry, Event.DELIVER)
+        self._end_delivery(entry, RequestEvent.DELIVER)
         return True
 
     async def undelivered(self, delivery: Delivery, again_in_ms: int | None) -> bool:
@@ -375,7 +375,7 @@ class FakeAsyncQueue:
         if (entry := self._held_delivery(delivery)) is None:
             return False
         if again_in_ms is None:
-            self._end_delivery(entry, Event.GIVE_UP)
+            self._end_delivery(entry, RequestEvent.GIVE_UP)
         else:
             entry.holder = ""
             entry.due_ms = self.now_ms() + again_in_ms
@@ -479,11 +479,11 @@ class FakeAsyncQueue:
         if entry.phase is Phase.QUEUED and now_ms >= entry.expires_ms:
             ready_ms = self._ready_ms.get(entry.deployment)
             never_ready = ready_ms is None or ready_ms < entry.created_ms
-            self._decide(entry, Event.EXPIRE, NEVER_READY if never_ready else NEVER_FREE, place)
+            self._decide(entry, RequestEvent.EXPIRE, NEVER_READY if never_ready else NEVER_FREE, place)
             self._count_end(entry)
             return True
         if entry.phase is Phase.PAUSED and now_ms >= entry.deadline_ms:
-            self._decide(entry, Event.FAIL, OUT_OF_TIME, place)
+            self._decide(entry, RequestEvent.FAIL, OUT_OF_TIME, place)
             self._count_end(entry)
             return True
         return False
@@ -492,15 +492,15 @@ class FakeAsyncQueue:
         """Whether it has decided the request's outcome."""
         if entry.phase is Phase.DELIVERING:
             if entry.tries >= DELIVERY_TRIES:
-                self._end_delivery(entry, Event.GIVE_UP)
+                self._end_delivery(entry, RequestEvent.GIVE_UP)
                 self._count_end(entry)
             entry.holder = ""
             entry.place = place
             return False
         if entry.attempt >= entry.request.submission.retries.max_attempts:
-            self._decide(entry, Event.FAIL, WORKER_LOST, place)
+            self._decide(entry, RequestEvent.FAIL, WORKER_LOST, place)
         elif now_ms >= entry.deadline_ms:
-            self._decide(entry, Event.FAIL, OUT_OF_TIME, place)
+            self._decide(entry, RequestEvent.FAIL, OUT_OF_TIME, place)
         else:
             self._pause(entry, 0, place)
             return False
@@ -515,8 +515,8 @@ class FakeAsyncQueue:
         ours = [end for end in self._uncounted if end[0].workspace_id == workspace_id]
         return {end: self._uncounted.pop(end) for end in ours}
 
-    def _begin(self, entry: Entry, holder: str, now_ms: int) -> Attempt:
-        entry.move(Event.START, now_ms)
+    def _begin(self, entry: Entry, holder: str, now_ms: int) -> RequestAttempt:
+        entry.move(RequestEvent.START, now_ms)
         entry.attempt += 1
         entry.holder = holder
         entry.held_until_ms = now_ms + LEASE_MS
@@ -524,7 +524,7 @@ class FakeAsyncQueue:
             entry.begun_ms = now_ms
             entry.deadline_ms = now_ms + self._timeout_ms
         submission = entry.request.submission
-        return Attempt(
+        return RequestAttempt(
             AttemptRef(entry.deployment, entry.request.id, entry.attempt, holder),
             submission.model_input,
             submission.retries,
@@ -537,23 +537,23 @@ class FakeAsyncQueue:
 
     def _pause(self, entry: Entry, delay_ms: int, place: int) -> None:
         now_ms = self.now_ms()
-        entry.move(Event.PAUSE, now_ms)
+        entry.move(RequestEvent.PAUSE, now_ms)
         self._forget_chunks(entry)
         entry.due_ms = now_ms + delay_ms if delay_ms else None
         entry.place = place
         self._hint(entry.deployment.workspace_id)
 
-    def _decide(self, entry: Entry, event: Event, error: RequestError | None, place: int) -> None:
+    def _decide(self, entry: Entry, event: RequestEvent, error: RequestError | None, place: int) -> None:
         """`entry.answer` is set before a SUCCEED."""
         entry.move(event, self.now_ms())
         entry.error = error
         entry.decided_ms = self.now_ms()
         entry.place = place
-        if event is not Event.SUCCEED or entry.phase is Phase.ENDED:
+        if event is not RequestEvent.SUCCEED or entry.phase is Phase.ENDED:
             self._forget_chunks(entry)
         self._hint(entry.deployment.workspace_id)
 
-    def _end_delivery(self, entry: Entry, event: Event) -> None:
+    def _end_delivery(self, entry: Entry, event: RequestEvent) -> None:
         entry.move(event, self.now_ms())
         self._forget_chunks(entry)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.server import HttpServer
 from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
@@ -28,7 +28,7 @@ async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
         outgoing.finish(answered.final)
         return
     outgoing.start(200, [("content-type", "text/plain"), ("x-length", str(len(body)))])
-    outgoing.finish(f"{incoming.method} {incoming.target} ".encode() + body[:100])
+    outgoing.finish(f"{incoming.method} {incoming.request_target} ".encode() + body[:100])
 
 
 @dataclass

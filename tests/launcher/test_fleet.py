@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from launcher.attempts import FIRST_DELAY_S, MAX_FAILED_STARTS
 from launcher.demand import Load
 from launcher.fleet import LONGEST_CALL_S, SETTLE_S, STOP_GRACE_S, Fleet, Kill, Phase, Start, Terminate
 from launcher.options import Options
+from launcher.start_attempts import FIRST_DELAY_S, MAX_FAILED_STARTS
 
 IDLE_S = 10.0
 

@@ -130,7 +130,7 @@ async def test_request_is_queued_for_the_deployment_that_the_path_names(
 ) -> None:
     for target, host in ((f"/models/{MODEL}/{where}/async_predict", "us"), (f"/{where}/async_predict", HOST)):
         incoming = asking(body=b'{"model_input": {"a" :1.50} }', host=host)
-        incoming.target = target
+        incoming.request_target = target
         outgoing = await rig.serve(incoming)
         assert outgoing.status == 201
         request = rig.queue.accepted[outgoing.json["request_id"]]
@@ -299,7 +299,7 @@ UNKNOWN = ("/models/mdl_none/production", f"/models/{MODEL}/environments/none", 
 async def test_unknown_model_environment_and_deployment_are_answered_alike(rig: AsyncRig, place: str) -> None:
     for path, method in (("async_predict", "POST"), ("async_queue_status", "GET")):
         incoming = asking(method=method)
-        incoming.target = f"{place}/{path}"
+        incoming.request_target = f"{place}/{path}"
         assert (await refused(rig, incoming, 404)).json == NO_MODEL
         assert incoming.reads == 0
 
@@ -346,7 +346,7 @@ async def test_all_paths_are_503_where_asynchronous_requests_are_not_set_up(path
 async def test_status_is_told(rig: AsyncRig, prefix: str) -> None:
     id = await rig.queued(webhook_endpoint="https://hooks.example.com")
     incoming = about(id, host=HOST if prefix == "host" else "us")
-    incoming.target = f"{'/async_request' if prefix == 'host' else prefix}/{id}?x=1"
+    incoming.request_target = f"{'/async_request' if prefix == 'host' else prefix}/{id}?x=1"
     outgoing = await rig.serve(incoming)
     assert outgoing.status == 200
     state = outgoing.json
@@ -398,8 +398,8 @@ async def test_request_of_another_workspace_or_model_is_answered_like_an_unknown
     foreign = about(id, method, authorization=f"Bearer {OTHER_KEY}")
     other = about(id, method)
     unknown_model = about(id, method)
-    other.target = f"/models/{OTHER_MODEL}/async_request/{id}"
-    unknown_model.target = f"/models/mdl_none/async_request/{id}"
+    other.request_target = f"/models/{OTHER_MODEL}/async_request/{id}"
+    unknown_model.request_target = f"/models/mdl_none/async_request/{id}"
     for incoming in (foreign, other, unknown_model, about(UNKNOWN_ID, method)):
         outgoing = await rig.serve(incoming)
         assert (outgoing.status, outgoing.json) == (404, NO_REQUEST)

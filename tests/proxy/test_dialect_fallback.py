@@ -167,7 +167,7 @@ async def test_server_without_any_path_is_a_404_with_its_text(rig: PathRig) -> N
 async def test_embeddings_are_never_translated(rig: PathRig) -> None:
     rig.upstream.will(said(NO_PATH, 404))
     incoming = asking()
-    incoming.target = "/v1/embeddings"
+    incoming.request_target = "/v1/embeddings"
     assert (await rig.serve(incoming)).status == 404
     assert paths(rig) == ["/v1/embeddings"]
 

@@ -101,7 +101,7 @@ async def test_sync_keeps_method_path_query_and_status(rig: DirectRig, method: s
 async def test_bare_path_on_the_models_host_reaches_the_same_model(rig: DirectRig) -> None:
     rig.upstream.will(answer(b"1"))
     incoming = asking(host=HOST.upper() + ":8080")
-    incoming.target = "/deployment/dep_1/predict"
+    incoming.request_target = "/deployment/dep_1/predict"
     assert (await rig.serve(incoming)).body == b"1"
     assert rig.scripted.calls[0].wanted.where == Where(None, "dep_1")
     assert rig.meters.calls[0].labels.model_id == MODEL
@@ -110,10 +110,10 @@ async def test_bare_path_on_the_models_host_reaches_the_same_model(rig: DirectRi
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/models", f"/models/{MODEL}/production/predict", "/"])
 async def test_nothing_else_is_served_on_a_models_host(rig: DirectRig, target: str) -> None:
     incoming = asking(host=HOST)
-    incoming.target = target
+    incoming.request_target = target
     await refused(rig, incoming, 404)
     incoming = asking(host=HOST, authorization=f"Bearer {KEY}")
-    incoming.target = target
+    incoming.request_target = target
     await refused(rig, incoming, 403)
 
 
@@ -135,7 +135,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("target", UNKNOWN.values(), ids=UNKNOWN)
 async def test_unknown_model_environment_and_deployment_are_answered_alike(rig: DirectRig, target: str) -> None:
     incoming = asking()
-    incoming.target = target
+    incoming.request_target = target
     assert (await refused(rig, incoming, 404)).json == FOUND
     assert rig.meters.calls[0].labels.model_id == ""
     assert incoming.reads == 0

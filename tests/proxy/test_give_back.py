@@ -168,7 +168,7 @@ def untranslatable(request: pytest.FixtureRequest) -> tuple[Target, Callable[[],
 
     def call() -> FakeIncoming:
         incoming = asking(**more)
-        incoming.target = path
+        incoming.request_target = path
         return incoming
 
     return Target(provider, secret_id="s1", target_model="m", vendor_c_config=place), call
@@ -197,7 +197,7 @@ async def test_call_over_its_limit_is_refused_before_it_is_translated(
     rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
     rig.upstream.will(answer(ANSWER))
     count = asking(max_tokens=1)
-    count.target = "/v1/messages/count_tokens"
+    count.request_target = "/v1/messages/count_tokens"
     assert (await rig.serve(count)).status == 200
     outgoing = await rig.serve(call())
     assert (outgoing.status, outgoing.json["error_code"]) == (429, "RATE_LIMITED")

@@ -17,7 +17,7 @@ from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.command import main
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 KEYS = (b"k" * 32,)

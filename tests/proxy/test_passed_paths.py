@@ -144,7 +144,7 @@ async def test_messages_target_is_a_400_that_names_the_path(rig: PathRig, incomi
     rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1"))
     outgoing = await rig.serve(incoming)
     assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
-    assert incoming.target in outgoing.json["error"]
+    assert incoming.request_target in outgoing.json["error"]
     assert not rig.upstream.calls
 
 

@@ -92,7 +92,7 @@ async def test_call_is_reported_completely(rig: PathRig) -> None:
     [logged] = rig.meters.calls
     assert asdict(logged.labels) == {
         "method": "POST",
-        "path": incoming.target,
+        "path": incoming.request_target,
         "workspace_id": "w1",
         "external_entity_id": "entity-1",
         "group_id": "g1",
@@ -906,7 +906,7 @@ async def test_call_that_is_put_in_another_dialect_keeps_its_replica(platform_ri
     platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
     platform_rig.upstream.will(answer(b"", 404), answer(completion()))
     incoming = asking()
-    incoming.target = "/v1/responses"
+    incoming.request_target = "/v1/responses"
     incoming.saying({"model": SLUG, "input": "hi"})
     assert (await platform_rig.serve(incoming)).status == 200
     assert [call.url for call in platform_rig.upstream.calls] == [

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from trainer.runner.commands import become_reaper
 from trainer.runner.launch import Launch
-from trainer.runner.limits import Limits
 from trainer.runner.node import Node, Result
+from trainer.runner.node_limits import NodeLimits
 from trainer.runner.output_log import OutputLog
 from trainer.runner.reserved_file import fill, reserve
 from trainer.runner.state import EXIT_FILE, RunnerState, claim
@@ -36,7 +36,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     early: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: early.append(number))
-    limits = Limits(launch)
+    limits = NodeLimits(launch)
     if not claim(RunnerState.own(None if limits.cgroup is None else limits.cgroup.path)):
         return
     node = Node(launch, limits, output, wakeup)

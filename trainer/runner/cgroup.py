@@ -1,4 +1,4 @@
-"""A control group (version 2) for one node, where this process may make one. Without it `limits.py` does what it can.
+"""A control group (version 2) for one node, where this process may make one. Otherwise see `node_limits.py`.
 
 See docs/reference/training.md#limits.
 """
@@ -41,7 +41,7 @@ class Cgroup:
         """The group that a runner noted; None if the path cannot be one of `make`."""
         return cls(path) if os.path.basename(path).startswith(_PREFIX) and os.path.isabs(path) else None
 
-    def limit(self, memory_bytes: int, millicpu: int) -> None:
+    def set_limits(self, memory_bytes: int, millicpu: int) -> None:
         """Set the limits that the kernel has here. A node that exceeds its memory is killed as a whole."""
         self.has_memory = self.has_memory and self._set("memory.max", str(memory_bytes))
         self._set("memory.swap.max", "0")

@@ -13,7 +13,7 @@ from functools import partial
 
 from trainer.runner.commands import Preparation, StartError, start
 from trainer.runner.launch import Launch
-from trainer.runner.limits import Limits
+from trainer.runner.node_limits import NodeLimits
 from trainer.runner.output_log import STDERR, STDOUT, OutputLog
 from trainer.runner.processes import descendants
 from trainer.runner.terminal_server import TerminalServer, shell_server
@@ -38,7 +38,7 @@ class Result:
 class Node:
     """Runs the commands of a launch. `stop` may be called by a signal handler."""
 
-    def __init__(self, launch: Launch, limits: Limits, output: OutputLog, wakeup: int) -> None:
+    def __init__(self, launch: Launch, limits: NodeLimits, output: OutputLog, wakeup: int) -> None:
         self._launch = launch
         self._limits = limits
         self._output = output

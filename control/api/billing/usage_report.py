@@ -16,7 +16,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1
 from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.records.times import time_text
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
@@ -156,13 +156,13 @@ def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:
         raise InvalidFieldError("end", "must be after start")
     end_ms = _NO_END_MS if query.end is None else next_ms(query.end)
     entities = () if query.external_entity_id is None else (query.external_entity_id,)
-    window = Window(workspace_id, next_ms(query.start), end_ms, external_entity_ids=entities)
+    window = EventWindow(workspace_id, next_ms(query.start), end_ms, external_entity_ids=entities)
     return ReportQuery(window, Grouping(query.group_by), query.model_slug)
 
 
 def _asked_before(workspace_id: str, pinned: dict[str, Any]) -> ReportQuery:
     start_ms, end_ms, entities = pinned["window"]
-    window = Window(workspace_id, start_ms, end_ms, external_entity_ids=tuple(entities))
+    window = EventWindow(workspace_id, start_ms, end_ms, external_entity_ids=tuple(entities))
     return ReportQuery(window, Grouping(pinned["by"]), pinned.get("slug"))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import Field
 
-from control.api.console.sessions import session_of
+from control.api.console.console_sessions import session_of
 from control.api.protocol.bodies import read_body, receive
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
@@ -21,7 +21,7 @@ from control.api.protocol.schemas import RequestV1
 from control.errors import AnswerBrokenError, NoProxyUrlError, ProxyUnavailableError
 from control.records.console import InferenceCall
 from control.resources.console.calls import check_call
-from control.resources.console.sessions import ConsoleSession
+from control.resources.console.console_sessions import ConsoleSession
 from policy.credentials import MODEL_CALLERS, KeyKind
 
 PATH = "/console/call"

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from control.api.console.console_sessions import session_of
 from control.api.console.pages import embedded_notice, embedded_page
-from control.api.console.sessions import session_of
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.usage import shown_limit

@@ -10,7 +10,7 @@ from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import is_from_own_page
 from control.dependencies import Dependencies
 from control.records.policy import PresentedKey
-from control.resources.console.sessions import ConsoleSession, find_session, is_token
+from control.resources.console.console_sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
 from runtime.http.server import keep

@@ -16,7 +16,7 @@ from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1,
 from control.api.protocol.times import TimeParameter
 from control.long_work import beside
 from control.records.times import time_text
-from control.records.traffic import Span
+from control.records.traffic import StepRange
 from control.resources.traffic.figures import MAX_SLUGS, Chart, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period
@@ -101,7 +101,7 @@ def _answer(chart: Chart, query: TrafficQueryV1) -> Pieces:
     return encode_object({**head, "step_s": chart.span.steps.length_s, "items": Array(items)})
 
 
-def _starts(span: Span) -> range:
+def _starts(span: StepRange) -> range:
     """The starts of its steps, and its end."""
     return range(span.first_ms, span.end_ms + 1, span.steps.length_ms)
 

@@ -39,7 +39,7 @@ async def look_at_redis(url: str) -> list[RedisLook]:
         return [RedisLook("its URL cannot be read", {})]
     try:
         async with asyncio.timeout(_DEADLINE_S):
-            looks = await asyncio.gather(*map(_look, await redis.nodes()))
+            looks = await asyncio.gather(*map(_look, await redis.data_servers()))
             uncovered = await redis.uncovered_slots()
     except (RedisError, OSError, TimeoutError) as error:
         return [RedisLook(_cause(error), {})]

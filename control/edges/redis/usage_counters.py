@@ -81,7 +81,7 @@ class UsageCounters:
         pruned = 0
         async with _redis_errors(None):
             oldest_ms = await self._time_ms() - EXPIRY_S * 1000
-            for node in await self._redis.nodes():
+            for node in await self._redis.data_servers():
                 async for key in node.redis.scan_iter(match="tg:{*", count=_SCAN_PAGE):
                     pruned += await _prune_key(node.redis, key, oldest_ms)
         return pruned

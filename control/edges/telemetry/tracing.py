@@ -35,7 +35,7 @@ class ControlTracing:
         tracer = self._tracing.tracer
 
         @web.middleware
-        async def trace(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
             resource = request.match_info.route.resource
             route = resource.canonical if resource else ""
             if not route.startswith(API_PREFIX):
@@ -62,7 +62,7 @@ class ControlTracing:
                 CURRENT.reset(token)
                 span.end()
 
-        return trace
+        return trace_request
 
     async def close(self, _app: web.Application) -> None:
         """Send the last spans to the collector."""

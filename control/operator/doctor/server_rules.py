@@ -58,7 +58,7 @@ def _findings_of_one(look: RedisLook, check: str, setting: str) -> Iterator[Find
     else:
         yield _version(look, check)
         yield from _persistence(look, check)
-        yield from _replicas(look, check)
+        yield from _redis_replicas(look, check)
         yield from _memory(look, check)
     yield from clock_findings(look.ahead_s, "Redis")
 
@@ -86,7 +86,7 @@ def _persistence(look: RedisLook, check: str) -> Iterator[Finding]:
         yield fault(check, "it could not write its append-only file", "Make room on its disk; see its log")
 
 
-def _replicas(look: RedisLook, check: str) -> Iterator[Finding]:
+def _redis_replicas(look: RedisLook, check: str) -> Iterator[Finding]:
     if look.node and not int(look.info.get("connected_slaves", 0)):
         yield warning(check, "it has no replica: nothing replaces it when it dies", "Give it a replica on another host")
 

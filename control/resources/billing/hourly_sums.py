@@ -23,7 +23,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Connection, Store
 from control.edges.sql.workspace_rows import all_workspaces
 from control.errors import DatabaseUnavailableError
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing.progress_log import ProgressLog
 from control.resources.billing_events import EventReader
 from policy.prices import DAY_MS
@@ -65,7 +65,7 @@ class HourlySumMaker:
 
     async def make(self) -> None:
         """Add up all hours that are final. A portion of each workspace in turn, so that none waits for a large one."""
-        window = await self.events.fixed(Window("", 0, _FAR_MS))
+        window = await self.events.fixed(EventWindow("", 0, _FAR_MS))
         final_ms = window.end_ms - window.end_ms % HOUR_MS
         if final_ms <= self._made_ms:
             return
@@ -82,7 +82,7 @@ class HourlySumMaker:
         async with self.store.read() as conn:
             summed = await summed_hours(conn, workspace_id)
             start_ms = summed.until_ms if summed.is_begun else await self._first_hour(conn)
-            window = Window(workspace_id, start_ms, final_ms)
+            window = EventWindow(workspace_id, start_ms, final_ms)
             end_ms = await portion_end(conn, window, self.events_at_once)
         if end_ms is None:
             return False

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from control.edges.sql.billing.hourly_progress import SummedHours
 from control.errors import InvalidFieldError
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.records.times import time_text
 
 
@@ -21,7 +21,7 @@ class KeptUsage:
         """The start of the time whose days and hours can be reported whole."""
         return min(self.events_from_ms, max(self.summed.start_ms, self.sums_from_ms))
 
-    def check(self, window: Window) -> None:
+    def check(self, window: EventWindow) -> None:
         """Refuse a window whose sums would be too low.
 
         Events that are not added to sums yet are not deleted.

@@ -13,7 +13,7 @@ from control.edges.sql.events.request_metadata import delete_metadata, deleted_u
 from control.edges.sql.store import Store
 from control.edges.sql.webhook_rows import oldest_deliveries
 from control.edges.sql.workspace_rows import all_workspaces
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing.progress_log import ProgressLog
 from control.resources.billing_events import EventReader
 
@@ -36,7 +36,7 @@ class UnsentMetadata:
 
     async def delete(self) -> int:
         """Delete what no message carries; returns of how many events."""
-        window = await self.events.fixed(Window("", 0, _FAR_MS))  # no event comes in for it any more
+        window = await self.events.fixed(EventWindow("", 0, _FAR_MS))  # no event comes in for it any more
         async with self.store.read() as conn:
             oldest_ms = await oldest_deliveries(conn)
             workspace_ids = [record.id for record in await all_workspaces(conn)]
@@ -54,7 +54,7 @@ class UnsentMetadata:
         while True:
             async with self.store.read() as conn:
                 start_ms = await deleted_until(conn, workspace_id)
-                window = Window(workspace_id, start_ms, max(start_ms, until_ms))
+                window = EventWindow(workspace_id, start_ms, max(start_ms, until_ms))
                 end_ms = await portion_end(conn, window, self.events_at_once)
             if end_ms is None:
                 return total

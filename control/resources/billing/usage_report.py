@@ -23,7 +23,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.errors import InvalidFieldError, PricesChangedError
 from control.long_work import beside
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing.kept_usage import KeptUsage
 from control.resources.billing.report_groups import Grouping, Name, PricedSlugs, ReportGroup, SumBook
 from control.resources.billing_events import EventReader
@@ -51,7 +51,7 @@ class ReportQuery:
     `slug`: only calls of this one.
     """
 
-    window: Window
+    window: EventWindow
     by: Grouping
     slug: str | None = None
 
@@ -88,7 +88,7 @@ class PageRoom:
 class RecentDays:
     """Sums by key and slug in a window of whole UTC days; the last one may have only begun."""
 
-    window: Window
+    window: EventWindow
     sums: Sequence[DaySums]
 
     @property
@@ -119,7 +119,9 @@ class UsageReports:
 
     async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> "RecentDays":
         """The sums of the last `count` UTC days of an entity, or of those that are kept. Without prices."""
-        until = await self.events.fixed(Window(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,)))
+        until = await self.events.fixed(
+            EventWindow(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,))
+        )
         last = (until.end_ms - 1) // DAY_MS
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
@@ -148,7 +150,7 @@ class UsageReports:
                     return ReportPage(query, digest, page.groups, page.last)
         return ReportPage(query, digest, page.groups, None)
 
-    async def _prices(self, window: Window) -> tuple[Sequence[Price], str]:
+    async def _prices(self, window: EventWindow) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
         valid: list[Price] = []
         digest = hashlib.sha256()
@@ -177,7 +179,7 @@ class UsageReports:
         self, query: ReportQuery, prices: PricedSlugs, after: Name
     ) -> AsyncGenerator[Sequence[ReportGroup], None]:
         first_ms = parse_date(after[0]) + DAY_MS if after else query.window.start_ms
-        for part in await self._parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
+        for part in await self._window_parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
             book = SumBook(prices)
             await self._add_window(book, replace(query, window=part))
             yield await _groups_in(book, query)
@@ -188,11 +190,11 @@ class UsageReports:
     ) -> AsyncGenerator[Sequence[ReportGroup], None]:
         """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
         book = SumBook(prices)
-        for part in await self._parts(query.window, _DAYS_AT_ONCE):
+        for part in await self._window_parts(query.window, _DAYS_AT_ONCE):
             await self._add_window(book, replace(query, window=part))
         yield [group for group in await _groups_in(book, query) if group.name > after]
 
-    async def _parts(self, window: Window, summed_days: int) -> Sequence[Window]:
+    async def _window_parts(self, window: EventWindow, summed_days: int) -> Sequence[EventWindow]:
         """The window in parts of whole days, as far as it has them: one day of events, or several of hourly sums."""
         async with self.store.read() as conn:
             hours = (await summed_hours(conn, window.workspace_id)).parts_of(window).hours
@@ -274,7 +276,7 @@ async def _groups_in(book: SumBook, query: ReportQuery) -> list[ReportGroup]:
     return await beside(query.window.workspace_id, book.size, lambda: [*book.groups()])
 
 
-def _days_of(window: Window, count: int = 1) -> Iterator[Window]:
+def _days_of(window: EventWindow, count: int = 1) -> Iterator[EventWindow]:
     """The window in parts of `count` UTC days; the first and the last one may have fewer."""
     start_ms = window.start_ms
     while start_ms < window.end_ms:

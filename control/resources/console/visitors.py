@@ -6,7 +6,7 @@ from control.edges.sql.console.visitor_rows import find_named_group
 from control.edges.sql.store import Store
 from control.edges.sql.workspace_rows import get_workspace, owned_prefixes
 from control.records.console import NamedGroup
-from control.resources.console.sessions import ConsoleSession
+from control.resources.console.console_sessions import ConsoleSession
 
 
 @dataclass(frozen=True, slots=True)

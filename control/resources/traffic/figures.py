@@ -12,7 +12,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.traffic import rows as traffic_rows
 from control.edges.sql.traffic.rows import Points
-from control.records.traffic import Span
+from control.records.traffic import StepRange
 from control.resources.traffic.steps import Period, span_of
 from policy.traffic import TrafficRow
 
@@ -48,7 +48,7 @@ class SlugTraffic:
 class Chart:
     """The traffic of a period: busiest slugs first, None last."""
 
-    span: Span
+    span: StepRange
     slugs: Sequence[SlugTraffic]
 
 

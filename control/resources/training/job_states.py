@@ -35,7 +35,7 @@ from policy.training.statuses import (
 MAX_ERROR_CHARS = 1000
 
 
-class Event(Enum):
+class JobEvent(Enum):
     """An event in the life of a job."""
 
     DOES_NOT_FIT = "DOES_NOT_FIT"
@@ -50,28 +50,28 @@ class Event(Enum):
     """The attempt was preempted, or it was lost before anything ran."""
 
 
-_QUEUED: Mapping[Event, str] = {Event.CLAIMED: DEPLOYING, Event.WAS_STOPPED: STOPPED}
-_PLACED: Mapping[Event, str] = {
-    Event.HAS_COMPLETED: COMPLETED,
-    Event.HAS_FAILED: FAILED,
-    Event.WAS_STOPPED: STOPPED,
-    Event.LOST_ITS_PLACE: PENDING,
+_QUEUED: Mapping[JobEvent, str] = {JobEvent.CLAIMED: DEPLOYING, JobEvent.WAS_STOPPED: STOPPED}
+_PLACED: Mapping[JobEvent, str] = {
+    JobEvent.HAS_COMPLETED: COMPLETED,
+    JobEvent.HAS_FAILED: FAILED,
+    JobEvent.WAS_STOPPED: STOPPED,
+    JobEvent.LOST_ITS_PLACE: PENDING,
 }
-TRANSITIONS: Mapping[str, Mapping[Event, str]] = {
-    CREATED: {**_QUEUED, Event.DOES_NOT_FIT: PENDING},
+TRANSITIONS: Mapping[str, Mapping[JobEvent, str]] = {
+    CREATED: {**_QUEUED, JobEvent.DOES_NOT_FIT: PENDING},
     PENDING: _QUEUED,
-    DEPLOYING: {**_PLACED, Event.RUNS: RUNNING, Event.COULD_NOT_START: DEPLOY_FAILED},
-    RUNNING: {**_PLACED, Event.COULD_NOT_START: FAILED},
+    DEPLOYING: {**_PLACED, JobEvent.RUNS: RUNNING, JobEvent.COULD_NOT_START: DEPLOY_FAILED},
+    RUNNING: {**_PLACED, JobEvent.COULD_NOT_START: FAILED},
     **{status: {} for status in ENDED},
 }
 """The status after an event, by status. An event that is missing changes nothing: it is late, or repeated."""
 
 _OUTCOMES = {
-    Outcome.COMPLETED: Event.HAS_COMPLETED,
-    Outcome.FAILED: Event.HAS_FAILED,
-    Outcome.DEPLOY_FAILED: Event.COULD_NOT_START,
-    Outcome.STOPPED: Event.WAS_STOPPED,
-    Outcome.REQUEUED: Event.LOST_ITS_PLACE,
+    Outcome.COMPLETED: JobEvent.HAS_COMPLETED,
+    Outcome.FAILED: JobEvent.HAS_FAILED,
+    Outcome.DEPLOY_FAILED: JobEvent.COULD_NOT_START,
+    Outcome.STOPPED: JobEvent.WAS_STOPPED,
+    Outcome.REQUEUED: JobEvent.LOST_ITS_PLACE,
 }
 
 
@@ -82,9 +82,9 @@ def reported(job: JobRecord, report: JobReport, now_ms: int) -> JobRecord:
     """
     if report.attempt != job.attempt:
         return job
-    event = _event(job, report)
+    event = _job_event(job, report)
     after = _moved(job, event, now_ms) if event else job
-    if job.status in PLACED and event is not Event.DOES_NOT_FIT:
+    if job.status in PLACED and event is not JobEvent.DOES_NOT_FIT:
         nodes = report.nodes if after.status not in QUEUED else ()
         after = replace(after, error_message=_error_text(report.error_message), nodes=nodes)
     elif after.status in ENDED and report.phase is Phase.ENDED and report.outcome is not Outcome.REQUEUED:
@@ -108,14 +108,14 @@ def claimed(job: JobRecord, attempt: int, environment_digest: str, now_ms: int) 
         raise JobNotClaimableError
     attempt_of = replace(job, attempt=attempt + 1, environment_digest=environment_digest)
     fresh = replace(attempt_of, error_message=None, nodes=(), output_offsets={})
-    return _touched(job, _moved(fresh, Event.CLAIMED, now_ms), now_ms)
+    return _touched(job, _moved(fresh, JobEvent.CLAIMED, now_ms), now_ms)
 
 
 def stopped(job: JobRecord, now_ms: int) -> JobRecord:
     """The job after a request to stop it: a waiting one has ended, another one is asked to. JobEndedError if it has."""
     if job.status in ENDED:
         raise JobEndedError
-    after = _moved(job, Event.WAS_STOPPED, now_ms) if job.status in QUEUED else replace(job, stop_requested=True)
+    after = _moved(job, JobEvent.WAS_STOPPED, now_ms) if job.status in QUEUED else replace(job, stop_requested=True)
     return _touched(job, after, now_ms)
 
 
@@ -135,20 +135,20 @@ def wanted(job: JobRecord) -> Wanted | None:
     return Wanted.STOP if job.stop_requested else Wanted.RUN
 
 
-def _event(job: JobRecord, report: JobReport) -> Event | None:
+def _job_event(job: JobRecord, report: JobReport) -> JobEvent | None:
     match report.phase:
         case Phase.WAITING:
-            return Event.DOES_NOT_FIT
+            return JobEvent.DOES_NOT_FIT
         case Phase.STARTING:
             return None
         case Phase.RUNNING:
-            return Event.RUNS
+            return JobEvent.RUNS
         case Phase.ENDED:
             event = _OUTCOMES[report.outcome or Outcome.FAILED]
-            return Event.WAS_STOPPED if event is Event.LOST_ITS_PLACE and job.stop_requested else event
+            return JobEvent.WAS_STOPPED if event is JobEvent.LOST_ITS_PLACE and job.stop_requested else event
 
 
-def _moved(job: JobRecord, event: Event, now_ms: int) -> JobRecord:
+def _moved(job: JobRecord, event: JobEvent, now_ms: int) -> JobRecord:
     status = TRANSITIONS[job.status].get(event, job.status)
     has_ended = status in ENDED and job.status not in ENDED
     is_over = has_ended or (status in QUEUED and job.status in PLACED)

@@ -16,7 +16,7 @@ from control.records.ids import new_id
 from control.records.training import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_job
-from control.resources.training import admission, job_states
+from control.resources.training import job_admission, job_states
 from control.resources.training.backends import present_backend
 from control.resources.training.instance_types import gpu_memory_mib
 from control.resources.training.projects import find_project
@@ -107,8 +107,8 @@ async def _check_enabled(tx: WriteTx, workspace_id: str) -> None:
 
 async def _insert(tx: WriteTx, project: ProjectRecord, new: NewJob) -> JobSummary:
     backend = await present_backend(tx.conn, tx.now_ms)
-    admission.check_fits(backend, new.spec)
-    await admission.check_secrets(tx, project.workspace_id, new.spec)
+    job_admission.check_fits(backend, new.spec)
+    await job_admission.check_secrets(tx, project.workspace_id, new.spec)
     if await job_rows.count_unfinished(tx.conn, project.workspace_id) >= MAX_UNFINISHED:
         raise TooManyJobsError(MAX_UNFINISHED)
     record = _record(project, new, backend, tx.now_ms)

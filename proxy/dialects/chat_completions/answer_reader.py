@@ -38,7 +38,7 @@ def read_answer(completion: Json) -> Answer:
     note_other_members(completion, left_out)
     for number in range(1, len(choices)):
         left_out.add(f"choices.{number}")
-    parts = _parts(message, id)
+    parts = _answer_parts(message, id)
     return Answer(
         id=id,
         created_s=integer_in(completion, "created") or 0,
@@ -68,7 +68,7 @@ def note_other_members(completion: Json, left_out: LeftOut) -> None:
             left_out.add(name)
 
 
-def _parts(message: Json, answer_id: str) -> list[AnswerPart]:
+def _answer_parts(message: Json, answer_id: str) -> list[AnswerPart]:
     parts: list[AnswerPart] = []
     if (reasoning := answered_reasoning(message)) is not None:
         parts.append(reasoning)

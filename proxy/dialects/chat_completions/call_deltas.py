@@ -6,7 +6,7 @@ Pure. Some give no index, some give all calls the index 0, some no id, some repe
 from dataclasses import dataclass, field
 
 from proxy.dialects.chat_completions.answer_reader import made_call_id, read_call
-from proxy.dialects.middle.answer import Event, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import AnswerEvent, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.answer_reading import integer_in, object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered, ObjectProgress
 from proxy.dialects.middle.reading import Json
@@ -56,7 +56,7 @@ class CallDeltas:
         self._ids: set[str] = set()
         """The ids of the calls, as the caller knows them."""
 
-    def read(self, delta: Json, answer_id: str) -> list[Event]:
+    def read(self, delta: Json, answer_id: str) -> list[AnswerEvent]:
         """Return the events of one entry of `tool_calls`."""
         function = delta.get("function")
         if isinstance(function, dict) and not delta.get("id") and not function.get("name"):  # nearly all entries
@@ -68,7 +68,7 @@ class CallDeltas:
                 return [ToolCallDelta(call.number, text)] if text else []
         return self._read_any(delta, answer_id)
 
-    def _read_any(self, delta: Json, answer_id: str) -> list[Event]:
+    def _read_any(self, delta: Json, answer_id: str) -> list[AnswerEvent]:
         name, text, custom = read_call(delta)
         call = self._call_of(text_in(delta, "id"), integer_in(delta, "index"), name)
         if call is None:
@@ -81,9 +81,9 @@ class CallDeltas:
         call.custom = custom
         return self._start(call, object_in(delta, "extra_content") or None) if name else []
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[AnswerEvent]:
         """Start the calls whose name never came, so that no call is lost, and give empty arguments to those without."""
-        events: list[Event] = []
+        events: list[AnswerEvent] = []
         for call in self._calls:
             if not call.started:
                 events += self._start(call, None)
@@ -92,7 +92,7 @@ class CallDeltas:
                 events.append(ToolCallDelta(call.number, EMPTY_OBJECT))
         return events
 
-    def parts(self) -> list[AnswerPart]:
+    def call_parts(self) -> list[AnswerPart]:
         """The calls so far; only of the last one the arguments, which tell whether it is complete."""
         calls: list[AnswerPart] = [ToolCall(call.id, call.name, "", call.custom) for call in self._calls[:-1]]
         if self._calls:
@@ -131,8 +131,8 @@ class CallDeltas:
             self._by_index[index] = call
         return call
 
-    def _start(self, call: _Call, extra: Json | None) -> list[Event]:
+    def _start(self, call: _Call, extra: Json | None) -> list[AnswerEvent]:
         call.started = True
-        events: list[Event] = [ToolCallStarted(call.number, call.id, call.name, call.custom, extra)]
+        events: list[AnswerEvent] = [ToolCallStarted(call.number, call.id, call.name, call.custom, extra)]
         text = call.arguments.text()
         return [*events, ToolCallDelta(call.number, text)] if text else events

@@ -17,8 +17,8 @@ from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text
 from proxy.dialects.failures import SERVER_FAULT, message_instead
 from proxy.dialects.middle.answer import (
     BROKEN,
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     ReasoningDelta,
     ReasoningEnded,
@@ -63,11 +63,11 @@ class ChatStreamReader:
         self._stopped = False
         self.left_out = LeftOut()
 
-    def read(self, chunk: Json) -> list[Event]:
+    def read(self, chunk: Json) -> list[AnswerEvent]:
         """Raises `UpstreamCutError` for an answer too large to gather."""
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        events: list[Event] = []
+        events: list[AnswerEvent] = []
         self._instead = "" if choice is not None else message_instead(chunk) or self._instead
         if isinstance(choice, dict) and choice.get("index"):
             self.left_out.add("choices.1")
@@ -87,15 +87,15 @@ class ChatStreamReader:
             self._read_usage(object_in(chunk, "usage"), events)
         return events
 
-    def done_received(self) -> list[Event]:
-        events: list[Event] = []
+    def done_received(self) -> list[AnswerEvent]:
+        events: list[AnswerEvent] = []
         if self._instead and not self._finish:
             events.append(Failed(SERVER_FAULT, self._instead))
         elif not self._stopped:
             self._stop(self._finish, events)
         return events
 
-    def finished(self) -> list[Event]:
+    def finished(self) -> list[AnswerEvent]:
         return self.done_received() if self._finish else []
 
     def _start(self, chunk: Json) -> Started:
@@ -103,7 +103,7 @@ class ChatStreamReader:
         self._id = text_in(chunk, "id")
         return Started(self._id, integer_in(chunk, "created") or 0)
 
-    def _read_delta(self, delta: Json, choice: Json, events: list[Event]) -> None:
+    def _read_delta(self, delta: Json, choice: Json, events: list[AnswerEvent]) -> None:
         if not READ_MEMBERS.issuperset(delta) or isinstance(delta.get("content"), list):
             note_unread_members(delta, DELTA_PATH, self.left_out)
             if thinking := thinking_text(delta):
@@ -127,7 +127,7 @@ class ChatStreamReader:
             self._end_block(events)
             events += self._calls.read(call, self._id)
 
-    def _read_reasoning(self, delta: Json, events: list[Event]) -> None:
+    def _read_reasoning(self, delta: Json, events: list[AnswerEvent]) -> None:
         details = objects_in(delta, "reasoning_details")
         text = next((value for name in _REASONING if (value := text_in(delta, name))), "")
         if not text and not details:
@@ -146,24 +146,24 @@ class ChatStreamReader:
             self._block = _ReasoningBlock(self._budget)
         return self._block
 
-    def _end_block(self, events: list[Event]) -> None:
+    def _end_block(self, events: list[AnswerEvent]) -> None:
         if self._block is not None:
             events += self._block.end()
             self._block = None
 
-    def _read_finish(self, choice: Json, events: list[Event]) -> None:
+    def _read_finish(self, choice: Json, events: list[AnswerEvent]) -> None:
         """A finish stands once nothing follows it; one that tells a failure stands at once."""
         self._finish = choice
         if read_stop(choice, [], is_refused=False).reason == BROKEN:
             self._stop(choice, events)
 
-    def _stop(self, choice: Json, events: list[Event]) -> None:
+    def _stop(self, choice: Json, events: list[AnswerEvent]) -> None:
         self._stopped = True
         self._end_block(events)
         events += self._calls.finish()
-        events.append(Stopped(read_stop(choice, self._calls.parts(), is_refused=self._is_refused)))
+        events.append(Stopped(read_stop(choice, self._calls.call_parts(), is_refused=self._is_refused)))
 
-    def _read_usage(self, usage: Json, events: list[Event]) -> None:
+    def _read_usage(self, usage: Json, events: list[AnswerEvent]) -> None:
         details = read_details(usage)
         if details != self._details:
             self._details = details
@@ -190,7 +190,7 @@ class _ReasoningBlock:
         for entry in details:
             self._add_entry(entry)
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[AnswerEvent]:
         details = [
             _without_nulls(entry | {name: text.text() for name, text in texts.items()})
             for entry, texts in self._details

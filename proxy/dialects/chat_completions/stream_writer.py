@@ -18,8 +18,8 @@ from proxy.dialects.chat_completions.answer_form import (
 )
 from proxy.dialects.chat_completions.reasoning import BLOCK_SEPARATOR, written_details
 from proxy.dialects.middle.answer import (
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -65,7 +65,7 @@ class ChatStreamWriter:
         self._usage_null = b',"usage":null}\n\n' if context.request.include_usage else b"}\n\n"
         self._prepare("", 0)
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         if len(events) == 1:
             return _WRITERS[type(events[0])](self, events[0])
         return b"".join([_WRITERS[type(event)](self, event) for event in events])
@@ -174,7 +174,7 @@ class ChatStreamWriter:
         return b"data: %b\n\n" % orjson.dumps({"error": error})
 
 
-_WRITERS: dict[type[Event], Callable[[ChatStreamWriter, Any], bytes]] = {
+_WRITERS: dict[type[AnswerEvent], Callable[[ChatStreamWriter, Any], bytes]] = {
     Started: ChatStreamWriter._started,
     TextDelta: ChatStreamWriter._text,
     RefusalDelta: ChatStreamWriter._refusal,

@@ -25,6 +25,7 @@ from proxy.dialects.middle.request import (
     URL,
     USER,
     Audio,
+    ConversationTurn,
     Document,
     Image,
     Refusal,
@@ -32,7 +33,6 @@ from proxy.dialects.middle.request import (
     Text,
     ToolCall,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.dialects.vendor_rules.data_urls import media_and_data
@@ -50,26 +50,31 @@ _NEUTRAL_MEMBERS: dict[str, tuple[object, ...]] = {"tool_calls": ([],)}
 _CACHES = frozenset(("type", "cache_control", "prompt_cache_breakpoint"))
 
 
-def read_turns(messages: list[object]) -> list[Turn]:
+def read_turns(messages: list[object]) -> list[ConversationTurn]:
     """Raises `UntranslatableError` with the path below `messages`."""
     customs = set[str]()
-    return [_turn(require_object(entry, f"messages.{n}"), f"messages.{n}", customs) for n, entry in enumerate(messages)]
+    return [
+        _conversation_turn(require_object(entry, f"messages.{n}"), f"messages.{n}", customs)
+        for n, entry in enumerate(messages)
+    ]
 
 
-def _turn(message: Json, field: str, customs: set[str]) -> Turn:
+def _conversation_turn(message: Json, field: str, customs: set[str]) -> ConversationTurn:
     """`customs`: the ids of the calls of custom tools so far, whose results are custom too."""
     role = message.get("role")
     if role == "assistant":
         require_known_members(message, field, _ASSISTANT_MEMBERS, _NEUTRAL_MEMBERS)
         parts = _assistant_parts(message, field)
         customs.update(part.id for part in parts if isinstance(part, ToolCall) and part.custom)
-        turn = Turn(ASSISTANT, parts)
+        turn = ConversationTurn(ASSISTANT, parts)
     elif role == "tool":
         require_known_members(message, field, _TOOL_MEMBERS, _NEUTRAL_MEMBERS)
-        turn = Turn(USER, [_tool_result(message, field, customs)])
+        turn = ConversationTurn(USER, [_tool_result(message, field, customs)])
     elif isinstance(role, str) and role in _ROLES:
         require_known_members(message, field, _COMMON, _NEUTRAL_MEMBERS)
-        turn = Turn(_ROLES[role], _parts(message.get("content"), f"{field}.content", rich=role == "user"))
+        turn = ConversationTurn(
+            _ROLES[role], _content_parts(message.get("content"), f"{field}.content", rich=role == "user")
+        )
     else:
         raise UntranslatableError(f"{field}.role")
     if message.get("name") is not None and role != "tool":
@@ -83,7 +88,7 @@ def _turn(message: Json, field: str, customs: set[str]) -> Turn:
 def _assistant_parts(message: Json, field: str) -> list[TurnPart]:
     parts: list[TurnPart] = [*read_reasoning(message, field)]
     if message.get("content") is not None:
-        parts += _parts(message["content"], f"{field}.content", rich=False)
+        parts += _content_parts(message["content"], f"{field}.content", rich=False)
     if message.get("refusal") is not None:
         parts.append(Refusal(require_text(message["refusal"], f"{field}.refusal"), field=f"{field}.refusal"))
     parts += [_tool_call(call, path) for call, path in objects_at(message, "tool_calls", f"{field}.tool_calls")]
@@ -114,7 +119,7 @@ def _tool_call(call: Json, field: str) -> ToolCall:
 
 def _tool_result(message: Json, field: str, customs: set[str]) -> ToolResult:
     id = require_text(message.get("tool_call_id"), f"{field}.tool_call_id")
-    parts = _parts(message.get("content"), f"{field}.content", rich=True)
+    parts = _content_parts(message.get("content"), f"{field}.content", rich=True)
     for part in parts:
         if not isinstance(part, Text | Image | Document):
             raise UntranslatableError(f"{part.field}.type")
@@ -126,7 +131,7 @@ def _tool_result(message: Json, field: str, customs: set[str]) -> ToolResult:
     )
 
 
-def _parts(content: object, field: str, *, rich: bool) -> list[TurnPart]:
+def _content_parts(content: object, field: str, *, rich: bool) -> list[TurnPart]:
     """The parts of a message's content. `rich`: it may hold more than text."""
     if isinstance(content, str):
         return [Text(content, field=field)]

@@ -18,16 +18,16 @@ from proxy.dialects.middle.request import (
     URL,
     USER,
     Audio,
+    ContentPart,
+    ConversationTurn,
     Document,
     Image,
-    Part,
     Reasoning,
     Refusal,
     Source,
     Text,
     ToolCall,
     ToolResult,
-    Turn,
 )
 from proxy.errors import UntranslatableError
 
@@ -47,7 +47,7 @@ class TurnWriter:
         self._attached: list[Json] = []
         """Parts of results that wait for the end of the run of `tool` messages."""
 
-    def write(self, turns: list[Turn]) -> list[Json]:
+    def write(self, turns: list[ConversationTurn]) -> list[Json]:
         """Raises `UntranslatableError` for a part that Chat Completions has nothing like."""
         _refuse_prefill(turns)
         for turn in turns:
@@ -62,7 +62,7 @@ class TurnWriter:
         self._write_attached()
         return self._messages
 
-    def _add(self, message: Json, turn: Turn) -> None:
+    def _add(self, message: Json, turn: ConversationTurn) -> None:
         self._messages.append(message | {"name": turn.name} if turn.name is not None else message)
 
     def _content(self, parts: list[Json]) -> str | list[Json]:
@@ -73,15 +73,15 @@ class TurnWriter:
                 return "\n".join(texts)
         return parts
 
-    def _write_system(self, turn: Turn) -> None:
+    def _write_system(self, turn: ConversationTurn) -> None:
         role = DEVELOPER if turn.role == DEVELOPER and self._is_native else SYSTEM
         _refuse_others(turn.parts, Text)
         texts = [_text(part)[0] for part in turn.parts if isinstance(part, Text)]
         if texts:
             self._add({"role": role, "content": self._content(texts)}, turn)
 
-    def _write_user(self, turn: Turn) -> None:
-        others: list[Part] = []
+    def _write_user(self, turn: ConversationTurn) -> None:
+        others: list[ContentPart] = []
         for part in turn.parts:
             if isinstance(part, ToolResult):
                 self._write_result(part)
@@ -107,7 +107,7 @@ class TurnWriter:
         self._messages.append({"role": "tool", "tool_call_id": _call_id(result.call_id), "content": text})
         self._attached += attached
 
-    def _write_assistant(self, turn: Turn) -> None:
+    def _write_assistant(self, turn: ConversationTurn) -> None:
         texts = [part.text for part in turn.parts if isinstance(part, Text)]
         refusals = [part.text for part in turn.parts if isinstance(part, Refusal)]
         calls = [part for part in turn.parts if isinstance(part, ToolCall)]
@@ -126,14 +126,14 @@ class TurnWriter:
         self._add(message, turn)
 
 
-def _refuse_prefill(turns: list[Turn]) -> None:
+def _refuse_prefill(turns: list[ConversationTurn]) -> None:
     """Raise for a last turn that the model would have to continue: here it begins another message."""
     last = turns[-1] if turns else None
     if last is not None and last.role == ASSISTANT and any(isinstance(p, Text) and p.text for p in last.parts):
         raise UntranslatableError(last.field, "the target of this slug cannot continue an assistant's message")
 
 
-def _refuse_others(parts: Iterable[Part], *kinds: type[Part]) -> None:
+def _refuse_others(parts: Iterable[ContentPart], *kinds: type[ContentPart]) -> None:
     for part in parts:
         if not isinstance(part, kinds):
             raise UntranslatableError(part.field)
@@ -146,7 +146,7 @@ def _call_id(id: str) -> str:
     return f"call_{sha256(id.encode()).hexdigest()[:32]}"
 
 
-def _written(part: Part) -> list[Json]:
+def _written(part: ContentPart) -> list[Json]:
     writer = _PART_WRITERS.get(type(part))
     if writer is None:
         raise UntranslatableError(part.field)
@@ -183,7 +183,7 @@ def _url(source: Source) -> str:
     return source.data if source.kind == URL else f"data:{source.media_type};base64,{source.data}"
 
 
-_PART_WRITERS: dict[type[Part], Callable[..., list[Json]]] = {
+_PART_WRITERS: dict[type[ContentPart], Callable[..., list[Json]]] = {
     Text: _text,
     Image: _image,
     Document: _document,

@@ -118,7 +118,7 @@ class PictureCounter:
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self._unfinished = text[end:][:MAX_UNFINISHED_BYTES]
         for data in _DATA.findall(text[:end]):
-            self._add(_event(data))
+            self._add(_payload_object(data))
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         """A picture whose event has begun to arrive counts as if all of it had."""
@@ -195,7 +195,7 @@ def _decoded(base64: bytes) -> bytes:
         return b""
 
 
-def _event(data: bytes) -> Json:
+def _payload_object(data: bytes) -> Json:
     try:
         event = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -18,7 +18,7 @@ _BLOCKS = frozenset(("text", "thinking", "redacted_thinking", "tool_use"))
 
 def read_answer(body: Json) -> Answer:
     blocks = objects_in(body, "content")
-    parts = [part for block in blocks if (part := _part(block)) is not None]
+    parts = [part for block in blocks if (part := _answer_part(block)) is not None]
     left_out = LeftOut()
     for number, block in enumerate(blocks):
         note_unread(block, number, left_out)
@@ -54,7 +54,7 @@ def refusal_in(holder: Json) -> Refusal | None:
     return Refusal(explanation) if explanation else None
 
 
-def _part(block: Json) -> AnswerPart | None:
+def _answer_part(block: Json) -> AnswerPart | None:
     kind = block.get("type")
     if kind == "text":
         return Text(block["text"]) if text_in(block, "text") else None

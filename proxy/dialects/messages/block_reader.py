@@ -48,10 +48,10 @@ def read_blocks(content: object, field: str, role: str) -> list[TurnPart]:
     if isinstance(content, str):
         return [Text(content, field=field)]
     blocks = objects_at({"content": content if content is not None else ""}, "content", field)
-    return [_part(block, path, role) for block, path in blocks]
+    return [_content_part(block, path, role) for block, path in blocks]
 
 
-def _part(block: Json, field: str, role: str) -> TurnPart:
+def _content_part(block: Json, field: str, role: str) -> TurnPart:
     kind = block.get("type")
     reader = _READERS[role].get(kind) if isinstance(kind, str) else None
     if reader is None:

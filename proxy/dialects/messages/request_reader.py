@@ -27,13 +27,13 @@ from proxy.dialects.middle.request import (
     REQUIRED,
     SYSTEM,
     USER,
+    ConversationTurn,
     OutputFormat,
     ReasoningSettings,
     Request,
     Sampling,
     Tool,
     ToolChoice,
-    Turn,
 )
 from proxy.errors import UntranslatableError
 
@@ -107,7 +107,7 @@ _SETTINGS = {
 def read_request(body: Json) -> Request:
     """The request. Raises `UntranslatableError`."""
     require_known_members(body, "", _KNOWN, _NEUTRAL)
-    request = Request(turns=_turns(body), fields=_fields(body))
+    request = Request(turns=_conversation_turns(body), fields=_fields(body))
     if body.get("stream") is not None:
         request.stream = require_flag(body["stream"], "stream")
     if body.get("max_tokens") is not None:
@@ -151,16 +151,16 @@ def _max_tokens(value: object) -> int:
     return count
 
 
-def _turns(body: Json) -> list[Turn]:
-    turns: list[Turn] = []
+def _conversation_turns(body: Json) -> list[ConversationTurn]:
+    turns: list[ConversationTurn] = []
     if body.get("system"):
-        turns.append(Turn(SYSTEM, read_blocks(body["system"], "system", SYSTEM), field="system"))
+        turns.append(ConversationTurn(SYSTEM, read_blocks(body["system"], "system", SYSTEM), field="system"))
     for number, entry in enumerate(require_list(body.get("messages"), "messages")):
         field = f"messages.{number}"
         message = require_object(entry, field)
         require_known_members(message, field, frozenset(("role", "content")), {})
         role = require_choice(message.get("role"), f"{field}.role", _ROLES)
-        turns.append(Turn(role, read_blocks(message.get("content"), f"{field}.content", role), field=field))
+        turns.append(ConversationTurn(role, read_blocks(message.get("content"), f"{field}.content", role), field=field))
     return turns
 
 

@@ -16,8 +16,8 @@ from proxy.dialects.messages.answer_reader import (
     thinking_of,
 )
 from proxy.dialects.middle.answer import (
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     Json,
     PartEnded,
@@ -72,7 +72,7 @@ class MessagesStreamReader:
         self._reason = ""
         self._sequence: str | None = None
         self.left_out = LeftOut()
-        self._readers: dict[object, Callable[[Json], list[Event]]] = {
+        self._readers: dict[object, Callable[[Json], list[AnswerEvent]]] = {
             "message_start": self._start,
             "content_block_start": self._block,
             "content_block_delta": self._delta,
@@ -81,38 +81,38 @@ class MessagesStreamReader:
             "message_stop": self._stopped,
             "error": self._failed,
         }
-        self._deltas: dict[object, Callable[[Json], list[Event]]] = {
+        self._deltas: dict[object, Callable[[Json], list[AnswerEvent]]] = {
             "text_delta": self._text_delta,
             "input_json_delta": self._arguments_delta,
             "thinking_delta": self._thinking_delta,
             "signature_delta": self._signature_delta,
         }
 
-    def read(self, event: Json) -> list[Event]:
+    def read(self, event: Json) -> list[AnswerEvent]:
         kind = event.get("type")
         reader = self._readers.get(kind) if isinstance(kind, str) else None
         return [] if reader is None else reader(event)
 
-    def done_received(self) -> list[Event]:
+    def done_received(self) -> list[AnswerEvent]:
         """A Messages stream ends with `message_stop`, but some servers leave it out."""
         return self._stopped({}) if self._reason else []
 
-    def finished(self) -> list[Event]:
+    def finished(self) -> list[AnswerEvent]:
         """Return nothing: a finish is told at once."""
         return []
 
-    def _start(self, event: Json) -> list[Event]:
+    def _start(self, event: Json) -> list[AnswerEvent]:
         message = object_in(event, "message")
         self._details = details_in(message, self._details)
         return [Started(text_in(message, "id"))]
 
-    def _block(self, event: Json) -> list[Event]:
+    def _block(self, event: Json) -> list[AnswerEvent]:
         block = object_in(event, "content_block")
         kind = block.get("type")
         note_unread(block, integer_in(event, "index") or 0, self.left_out)
         return [*self._call_ended(), *self._block_begun(block, kind)]
 
-    def _block_begun(self, block: Json, kind: object) -> list[Event]:
+    def _block_begun(self, block: Json, kind: object) -> list[AnswerEvent]:
         if kind == "text":
             return self._text_delta(block)
         if kind == "thinking":
@@ -124,7 +124,7 @@ class MessagesStreamReader:
             return [ReasoningEnded(redacted_of(block))]
         return self._tool_use(block) if kind == "tool_use" else []
 
-    def _tool_use(self, block: Json) -> list[Event]:
+    def _tool_use(self, block: Json) -> list[AnswerEvent]:
         call = ToolCallStarted(self._calls, text_in(block, "id"), text_in(block, "name"))
         self._calls += 1
         self._call = call
@@ -134,7 +134,7 @@ class MessagesStreamReader:
         delta = self._arguments_delta({"partial_json": orjson.dumps(arguments).decode()}) if arguments else []
         return [call, *delta]
 
-    def _delta(self, event: Json) -> list[Event]:
+    def _delta(self, event: Json) -> list[AnswerEvent]:
         delta = event.get("delta")
         if not isinstance(delta, dict):
             return []
@@ -144,29 +144,29 @@ class MessagesStreamReader:
         reader = self._deltas.get(kind) if isinstance(kind, str) else None
         return [] if reader is None else reader(delta)
 
-    def _text_delta(self, delta: Json) -> list[Event]:
+    def _text_delta(self, delta: Json) -> list[AnswerEvent]:
         text = delta.get("text")
         return [TextDelta(text)] if isinstance(text, str) and text else []
 
-    def _arguments_delta(self, delta: Json) -> list[Event]:
+    def _arguments_delta(self, delta: Json) -> list[AnswerEvent]:
         text = text_in(delta, "partial_json")
         if not text or self._call is None or not self._call_is_open:  # the vendor's own tools have such deltas too
             return []
         self._arguments.add(text)
         return [ToolCallDelta(self._call.number, text)]
 
-    def _thinking_delta(self, delta: Json) -> list[Event]:
+    def _thinking_delta(self, delta: Json) -> list[AnswerEvent]:
         text = text_in(delta, "thinking")
         if not text or self._thinking is None:
             return []
         self._thinking.add(text)
         return [ReasoningDelta(text)]
 
-    def _signature_delta(self, delta: Json) -> list[Event]:
+    def _signature_delta(self, delta: Json) -> list[AnswerEvent]:
         self._signature.add(text_in(delta, "signature"))
         return []
 
-    def _block_ended(self, event: Json) -> list[Event]:
+    def _block_ended(self, event: Json) -> list[AnswerEvent]:
         if self._thinking is None:
             return [*self._call_ended(), PartEnded()]
         text = self._thinking.text()
@@ -174,28 +174,28 @@ class MessagesStreamReader:
         reasoning = thinking_of(text, self._signature.text())
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
 
-    def _call_ended(self) -> list[Event]:
+    def _call_ended(self) -> list[AnswerEvent]:
         """Give a call without a delta empty arguments. They are not gathered: the call may have been cut off."""
         is_empty = self._call_is_open and not self._arguments.text().strip()
         self._call_is_open = False
         return [ToolCallDelta(self._call.number, EMPTY_OBJECT)] if is_empty and self._call is not None else []
 
-    def _message_delta(self, event: Json) -> list[Event]:
+    def _message_delta(self, event: Json) -> list[AnswerEvent]:
         delta = object_in(event, "delta")
         reason = text_in(delta, "stop_reason")
         if reason:
             self._reason = reason
             self._sequence = text_in(delta, "stop_sequence") or None
         self._details = details_in(event, self._details)
-        events: list[Event] = [DetailsSeen(self._details)]
+        events: list[AnswerEvent] = [DetailsSeen(self._details)]
         refusal = refusal_in(delta)
         return events if refusal is None else [*events, RefusalDelta(refusal.text)]
 
-    def _stopped(self, event: Json) -> list[Event]:
+    def _stopped(self, event: Json) -> list[AnswerEvent]:
         parts: list[AnswerPart] = []
         if self._call is not None:
             parts = [ToolCall(self._call.id, self._call.name, self._arguments.text())]
         return [*self._call_ended(), Stopped(stop_with(self._reason, parts, self._sequence))]
 
-    def _failed(self, event: Json) -> list[Event]:
+    def _failed(self, event: Json) -> list[AnswerEvent]:
         return [Failed(*failure_details(event))]

@@ -20,8 +20,8 @@ from proxy.dialects.messages.answer_blocks import (
     usage_of,
 )
 from proxy.dialects.middle.answer import (
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     Json,
     PartEnded,
@@ -92,7 +92,7 @@ class MessagesStreamWriter:
             Failed: self._failed,
         }
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         ordered = self._order.feed(events)
         if len(ordered) == 1:
             event = ordered[0]
@@ -113,7 +113,7 @@ class MessagesStreamWriter:
             "delta": stop_members(self._stop, self._refusal_text.text(), self._context.request.sampling.stop),
             "usage": usage_of(tokens, self._details, self._context),
         }
-        return _event(payload)
+        return _frame(payload)
 
     def _started(self, event: Started) -> bytes:
         if self._message_id:
@@ -129,7 +129,7 @@ class MessagesStreamWriter:
             "stop_sequence": None,
             "usage": usage_member(None, UsageDetails()),
         }
-        return _event({"type": "message_start", "message": message})
+        return _frame({"type": "message_start", "message": message})
 
     def _text(self, event: TextDelta) -> bytes:
         if not event.text:
@@ -189,7 +189,7 @@ class MessagesStreamWriter:
         return (b"" if self._message_id else self._started(Started(""))) + self._close()
 
     def _failed(self, event: Failed) -> bytes:
-        return _event({"type": "error", "error": {"type": event.kind, "message": event.message}})
+        return _frame({"type": "error", "error": {"type": event.kind, "message": event.message}})
 
     def _begin_thinking(self) -> bytes:
         return self._begin(_THINKING, {"type": "thinking", "thinking": "", "signature": ""})
@@ -202,17 +202,17 @@ class MessagesStreamWriter:
         self._index += 1
         if kind != _NONE:
             self._prefix = _delta_prefix(self._index, kind)
-        return opening + _event({"type": "content_block_start", "index": self._index, "content_block": block})
+        return opening + _frame({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _close(self) -> bytes:
         return b"" if self._open == _NONE else self._end()
 
     def _end(self) -> bytes:
         self._open = _NONE
-        return _event({"type": "content_block_stop", "index": self._index})
+        return _frame({"type": "content_block_stop", "index": self._index})
 
 
-def _left_out(event: Event) -> bytes:
+def _left_out(event: AnswerEvent) -> bytes:
     return b""
 
 
@@ -234,8 +234,8 @@ def _delta_prefix(index: int, kind: int) -> bytes:
 
 
 def _delta(index: int, delta: Json) -> bytes:
-    return _event({"type": "content_block_delta", "index": index, "delta": delta})
+    return _frame({"type": "content_block_delta", "index": index, "delta": delta})
 
 
-def _event(payload: Json) -> bytes:
+def _frame(payload: Json) -> bytes:
     return b"event: " + str(payload["type"]).encode() + b"\ndata: " + orjson.dumps(payload) + b"\n\n"

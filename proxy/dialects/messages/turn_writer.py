@@ -18,17 +18,17 @@ from proxy.dialects.middle.request import (
     URL,
     USER,
     Audio,
+    ContentPart,
+    ConversationTurn,
     Document,
     Image,
     Json,
-    Part,
     Reasoning,
     Refusal,
     Source,
     Text,
     ToolCall,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.errors import UntranslatableError
@@ -46,7 +46,7 @@ class TurnWriter:
         """`has_system_turns`: whether the model takes system messages after the first turn."""
         self._has_system_turns = has_system_turns
         self._ids = ToolIds()
-        self._writers: dict[type[Part], Callable[..., list[Json]]] = {
+        self._writers: dict[type[ContentPart], Callable[..., list[Json]]] = {
             Text: _text,
             Refusal: _text,
             Image: _image,
@@ -57,17 +57,17 @@ class TurnWriter:
             ToolResult: self._tool_result,
         }
 
-    def write(self, turns: list[Turn]) -> tuple[str | list[Json], list[Json]]:
+    def write(self, turns: list[ConversationTurn]) -> tuple[str | list[Json], list[Json]]:
         """The members `system` and `messages`."""
         leading = next((n for n, turn in enumerate(turns) if _ROLES[turn.role] != SYSTEM), len(turns))
-        prompts = [blocks for turn in turns[:leading] if (blocks := self._turn(turn))]
+        prompts = [blocks for turn in turns[:leading] if (blocks := self._turn_blocks(turn))]
         messages: list[Json] = []
         if leading == len(turns) and prompts:  # Messages needs a user's message
             messages.append({"role": USER, "content": prompts.pop()})
         system = [block for blocks in prompts for block in blocks]
         for turn in turns[leading:]:
             role = _ROLES[turn.role]
-            blocks = self._turn(turn)
+            blocks = self._turn_blocks(turn)
             if role == SYSTEM and not self._has_system_turns:
                 system += blocks
             elif blocks:
@@ -77,7 +77,7 @@ class TurnWriter:
         _strip_prefill(messages)
         return _short(system), messages
 
-    def _turn(self, turn: Turn) -> list[Json]:
+    def _turn_blocks(self, turn: ConversationTurn) -> list[Json]:
         parts = _named(turn.parts, turn.name) if turn.name else turn.parts
         return self._blocks(parts)
 
@@ -197,7 +197,7 @@ def _source(source: Source) -> Json:
     return {"type": "base64", "media_type": source.media_type, "data": source.data}
 
 
-def _refused(part: Part) -> list[Json]:
+def _refused(part: ContentPart) -> list[Json]:
     raise UntranslatableError(part.field)
 
 

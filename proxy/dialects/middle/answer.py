@@ -131,7 +131,7 @@ class Failed:
     message: str
 
 
-Event = (
+AnswerEvent = (
     Started
     | TextDelta
     | RefusalDelta

@@ -4,7 +4,7 @@ Pure. Readers say what they read, and writers write what they are given; only th
 """
 
 from policy.billing import Tokens
-from proxy.dialects.middle.answer import Event, Failed, Stopped
+from proxy.dialects.middle.answer import AnswerEvent, Failed, Stopped
 from proxy.dialects.middle.dialect import StreamWriter
 from proxy.dialects.middle.stops import failure_of
 
@@ -25,7 +25,7 @@ class AnswerStream:
         self.unknown_stop = ""
         """The vendor's word for why the answer stopped, if it is unknown here."""
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         """The caller's bytes for these events; none once the answer has failed."""
         if self.failed:
             return b""

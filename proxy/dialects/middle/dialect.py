@@ -12,7 +12,7 @@ from policy.billing import Tokens
 from proxy.accounting.metering import AnswerReader
 from proxy.dialects.counting.answer_text import TextExtractor
 from proxy.dialects.finish import Roles
-from proxy.dialects.middle.answer import Answer, Event
+from proxy.dialects.middle.answer import Answer, AnswerEvent
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import Seals
@@ -31,18 +31,18 @@ class StreamReader(Protocol):
         """The parts of the answer so far that no event can say."""
         ...
 
-    def read(self, event: Json) -> list[Event]:
+    def read(self, event: Json) -> list[AnswerEvent]:
         """Return what this event of the target says; nothing for an event of an unknown type.
 
         Raises `UpstreamCutError` for an answer too large to gather.
         """
         ...
 
-    def done_received(self) -> list[Event]:
+    def done_received(self) -> list[AnswerEvent]:
         """`[DONE]` came, or only the dialect's last event is missing: the answer is complete."""
         ...
 
-    def finished(self) -> list[Event]:
+    def finished(self) -> list[AnswerEvent]:
         """Return the events that were held because more might follow: a finish that was told and not passed on."""
         ...
 
@@ -50,7 +50,7 @@ class StreamReader(Protocol):
 class StreamWriter(Protocol):
     """Writes one caller's stream. One instance per answer."""
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         """The caller's bytes for these events; may be empty. Raises `UpstreamCutError` as readers do."""
         ...
 

@@ -6,7 +6,7 @@ What comes while a call is open waits until the arguments of that call are a who
 
 from collections import deque
 
-from proxy.dialects.middle.answer import Event, Failed, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import AnswerEvent, Failed, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.gathering import Budget, ObjectProgress
 
 _OF_CALLS = frozenset((ToolCallStarted, ToolCallDelta))
@@ -21,21 +21,21 @@ class PartOrder:
         self._budget = budget
         self._open: ToolCallStarted | None = None
         self._progress = ObjectProgress()
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[AnswerEvent] = deque()
         """Events that wait for the end of the open call; deltas of calls are in `_deltas`."""
         self._deltas: dict[int, list[ToolCallDelta]] = {}
         """The deltas of each call that waits, by its number."""
 
-    def feed(self, events: list[Event]) -> list[Event]:
+    def feed(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
         """The events that may go on now. Raises `UpstreamCutError` where too much would have to wait."""
         if self._open is None and _OF_CALLS.isdisjoint(map(type, events)):
             return events
-        going: list[Event] = []
+        going: list[AnswerEvent] = []
         for event in events:
             self._handle(event, going)
         return going
 
-    def _handle(self, event: Event, going: list[Event]) -> None:
+    def _handle(self, event: AnswerEvent, going: list[AnswerEvent]) -> None:
         if self._open is None or (isinstance(event, ToolCallDelta) and event.number == self._open.number):
             self._pass(event, going)
         elif isinstance(event, Stopped):
@@ -50,7 +50,7 @@ class PartOrder:
             while self._progress.is_complete and self._waiting and self._open is not None:
                 self._release(going)
 
-    def _pass(self, event: Event, going: list[Event]) -> None:
+    def _pass(self, event: AnswerEvent, going: list[AnswerEvent]) -> None:
         if isinstance(event, ToolCallStarted):
             self._open = event
             self._progress = ObjectProgress()
@@ -61,7 +61,7 @@ class PartOrder:
                 self._progress.add(event.text)
         going.append(event)
 
-    def _wait(self, event: Event) -> None:
+    def _wait(self, event: AnswerEvent) -> None:
         if not isinstance(event, ToolCallDelta):
             self._budget.spend(1)
             self._waiting.append(event)
@@ -71,20 +71,20 @@ class PartOrder:
             self._budget.spend(len(event.text))
             self._deltas[event.number].append(event)
 
-    def _release(self, going: list[Event]) -> None:
+    def _release(self, going: list[AnswerEvent]) -> None:
         """End the open call. What waited goes on, up to the next call and its deltas so far."""
         going.append(PartEnded())
         self._open = None
         self._pass_waiting(going)
 
-    def _pass_waiting(self, going: list[Event]) -> None:
+    def _pass_waiting(self, going: list[AnswerEvent]) -> None:
         while self._waiting and self._open is None:
             self._pass(self._waiting.popleft(), going)
         if self._open is not None:
             for delta in self._deltas.pop(self._open.number, ()):
                 self._pass(delta, going)
 
-    def _release_all(self, going: list[Event]) -> None:
+    def _release_all(self, going: list[AnswerEvent]) -> None:
         """The answer is complete: end the open call, then each call that waited, in the order in which they began."""
         self._waiting = deque(sorted(self._waiting, key=lambda event: not isinstance(event, ToolCallStarted)))
         while self._open is not None:

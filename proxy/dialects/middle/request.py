@@ -34,7 +34,7 @@ JSON_SCHEMA = "json_schema"
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class ContentPart:
     """A piece of a turn or an answer."""
 
     field: str = field(default="", compare=False)
@@ -44,12 +44,12 @@ class Part:
 
 
 @dataclass(slots=True)
-class Text(Part):
+class Text(ContentPart):
     text: str
 
 
 @dataclass(slots=True)
-class Refusal(Part):
+class Refusal(ContentPart):
     """The model's refusal to answer, as text."""
 
     text: str
@@ -66,28 +66,28 @@ class Source:
 
 
 @dataclass(slots=True)
-class Image(Part):
+class Image(ContentPart):
     source: Source
     detail: str | None = None
     """`low`, `high` or `auto`. Messages has nothing like it: it reads each image in full."""
 
 
 @dataclass(slots=True)
-class Document(Part):
+class Document(ContentPart):
     source: Source
     title: str | None = None
     context: str | None = None
 
 
 @dataclass(slots=True)
-class Audio(Part):
+class Audio(ContentPart):
     data: str
     """Base64."""
     format: str
 
 
 @dataclass(slots=True)
-class Reasoning(Part):
+class Reasoning(ContentPart):
     """Reasoning of the model. `native` is what its vendor wants back in the next turn, in the vendor's own form."""
 
     text: str
@@ -100,7 +100,7 @@ class Reasoning(Part):
 
 
 @dataclass(slots=True)
-class ToolCall(Part):
+class ToolCall(ContentPart):
     id: str
     name: str
     arguments: str
@@ -111,7 +111,7 @@ class ToolCall(Part):
 
 
 @dataclass(slots=True)
-class ToolResult(Part):
+class ToolResult(ContentPart):
     """The result of a tool call, in a user's turn."""
 
     call_id: str
@@ -125,7 +125,7 @@ TurnPart = AnswerPart | Image | Document | Audio | ToolResult
 
 
 @dataclass(slots=True)
-class Turn:
+class ConversationTurn:
     """One message of the caller's. Writers merge or split turns as their dialect needs it."""
 
     role: str
@@ -203,7 +203,7 @@ class Sampling:
 class Request:
     """A call. A setting that the caller left out, or sent with its neutral value, is None."""
 
-    turns: list[Turn]
+    turns: list[ConversationTurn]
     stream: bool = False
     include_usage: bool = True
     """True if the caller of a stream wants its usage; only Chat Completions callers can say no."""

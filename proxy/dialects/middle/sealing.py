@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from policy.endpoints import Target
-from proxy.dialects.middle.request import Reasoning, Turn
+from proxy.dialects.middle.request import ConversationTurn, Reasoning
 from proxy.dialects.upstream_request import origin_of
 from proxy.errors import UntranslatableError
 
@@ -150,7 +150,7 @@ def _is_equal(mac: str, computed: str) -> bool:
     return compare_digest(mac.encode("utf-8", "surrogatepass"), computed.encode())
 
 
-def open_reasoning(turns: Iterable[Turn], dialect: str, seals: Seals) -> None:
+def open_reasoning(turns: Iterable[ConversationTurn], dialect: str, seals: Seals) -> None:
     """Open what `dialect` can take back of the sealed reasoning of a caller's turns. Raises as `Seals.open`."""
     for part in (part for turn in turns for part in turn.parts if isinstance(part, Reasoning) and part.sealed):
         part.native = seals.native(dialect, part.sealed, part.field)

@@ -8,8 +8,8 @@ import orjson
 from policy.billing import Tokens
 from proxy.dialects.middle.answer import (
     Answer,
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -36,9 +36,9 @@ _TEXTS: dict[type, type[Text] | type[Refusal] | type[Reasoning]] = {
 }
 
 
-def events_of(answer: Answer) -> list[Event]:
+def events_of(answer: Answer) -> list[AnswerEvent]:
     """The events that add up to `answer`."""
-    events: list[Event] = [Started(answer.id, answer.created_s)]
+    events: list[AnswerEvent] = [Started(answer.id, answer.created_s)]
     logprobs = answer.logprobs
     calls = 0
     for part in answer.parts:
@@ -91,7 +91,7 @@ class GatheredAnswer:
     def failed(self) -> bool:
         return self._failure is not None
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         """Take the events of a stream, up to a failure."""
         for event in events:
             if not self.failed:
@@ -124,7 +124,7 @@ class GatheredAnswer:
         )
         return orjson.dumps(self._caller.write_answer(answer, self._context, tokens))
 
-    def _add_event(self, event: Event) -> None:
+    def _add_event(self, event: AnswerEvent) -> None:
         match event:
             case Started():
                 self._started = event

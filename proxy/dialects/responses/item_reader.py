@@ -24,6 +24,7 @@ from proxy.dialects.middle.request import (
     URL,
     USER,
     Audio,
+    ConversationTurn,
     Document,
     Image,
     Reasoning,
@@ -32,7 +33,6 @@ from proxy.dialects.middle.request import (
     Text,
     ToolCall,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.dialects.middle.sealing import MARK
@@ -53,9 +53,9 @@ _DIRECT: dict[str, tuple[object, ...]] = {"caller": ({"type": "direct"},), "asyn
 _PDF = "application/pdf"
 
 
-def read_items(items: list[tuple[Json, str]]) -> list[Turn]:
+def read_items(items: list[tuple[Json, str]]) -> list[ConversationTurn]:
     """The turns of these items, each with its path. `additional_tools` must be read elsewhere."""
-    turns: list[Turn] = []
+    turns: list[ConversationTurn] = []
     for item, field in items:
         kind = item.get("type")
         if kind is None or kind == "message":
@@ -68,16 +68,16 @@ def read_items(items: list[tuple[Json, str]]) -> list[Turn]:
     return turns
 
 
-def _add_part(role: str, part: TurnPart, field: str, turns: list[Turn]) -> None:
+def _add_part(role: str, part: TurnPart, field: str, turns: list[ConversationTurn]) -> None:
     """Add a part to its turn: calls and reasoning to the assistant's, results to the results before them."""
     last = turns[-1] if turns else None
     if last is None or last.role != role or (role == USER and not isinstance(last.parts[-1], ToolResult)):
-        last = Turn(role, [], field=field)
+        last = ConversationTurn(role, [], field=field)
         turns.append(last)
     last.parts.append(part)
 
 
-def _add_message(item: Json, field: str, turns: list[Turn]) -> None:
+def _add_message(item: Json, field: str, turns: list[ConversationTurn]) -> None:
     require_known_members(item, field, _MESSAGE, {})
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
@@ -92,7 +92,7 @@ def _add_message(item: Json, field: str, turns: list[Turn]) -> None:
     ):
         last.parts += parts
     elif parts:
-        turns.append(Turn(_ROLES[role], parts, field=field))
+        turns.append(ConversationTurn(_ROLES[role], parts, field=field))
 
 
 def read_content(content: object, field: str) -> list[TurnPart]:

@@ -15,6 +15,7 @@ from proxy.dialects.middle.request import (
     PLAIN_TEXT,
     SYSTEM,
     URL,
+    ConversationTurn,
     Document,
     Image,
     Reasoning,
@@ -22,7 +23,6 @@ from proxy.dialects.middle.request import (
     Text,
     ToolCall,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.errors import UntranslatableError
@@ -32,7 +32,7 @@ MAX_CALL_ID_CHARS = 64
 _PDF = "application/pdf"
 
 
-def write_items(turns: list[Turn], *, developer: bool) -> list[Json]:
+def write_items(turns: list[ConversationTurn], *, developer: bool) -> list[Json]:
     """`developer`: whether the target knows this role."""
     custom = {part.id for turn in turns for part in turn.parts if isinstance(part, ToolCall) and part.custom}
     items: list[Json] = []
@@ -59,7 +59,7 @@ def _kind(part: TurnPart) -> str:
     return "item" if isinstance(part, Reasoning | ToolCall | ToolResult) else "message"
 
 
-def _with_name(turn: Turn) -> list[TurnPart]:
+def _with_name(turn: ConversationTurn) -> list[TurnPart]:
     """The parts, the first text preceded by the participant's name, for which the dialect has no member."""
     if not turn.name:
         return turn.parts

@@ -25,11 +25,11 @@ from proxy.dialects.middle.request import (
     JSON_SCHEMA,
     SYSTEM,
     USER,
+    ConversationTurn,
     OutputFormat,
     ReasoningSettings,
     Request,
     Text,
-    Turn,
 )
 from proxy.dialects.responses.item_reader import read_items
 from proxy.dialects.responses.tool_reader import read_tool_choice, read_tools
@@ -100,7 +100,7 @@ def read_request(body: Json) -> Request:
             raise UntranslatableError(name, reason)
     require_known_members(body, "", _READ | _HINTS, _NEUTRAL)
     request = Request([], stream=body.get("stream") is True)
-    request.turns = _turns(body, request)
+    request.turns = _conversation_turns(body, request)
     _read_tools(body, request)
     _read_numbers(body, request)
     _read_text(body, request)
@@ -110,14 +110,14 @@ def read_request(body: Json) -> Request:
     return request
 
 
-def _turns(body: Json, request: Request) -> list[Turn]:
-    turns: list[Turn] = []
+def _conversation_turns(body: Json, request: Request) -> list[ConversationTurn]:
+    turns: list[ConversationTurn] = []
     if body.get("instructions"):
         text = require_text(body["instructions"], "instructions")
-        turns.append(Turn(SYSTEM, [Text(text, field="instructions")], field="instructions"))
+        turns.append(ConversationTurn(SYSTEM, [Text(text, field="instructions")], field="instructions"))
     value = body.get("input")
     if isinstance(value, str):
-        return [*turns, Turn(USER, [Text(value, field="input")], field="input")]
+        return [*turns, ConversationTurn(USER, [Text(value, field="input")], field="input")]
     if value is None:
         raise UntranslatableError("input", "is required")
     items = []

@@ -15,13 +15,13 @@ from proxy.dialects.middle.request import (
     JSON_SCHEMA,
     NAMED,
     SYSTEM,
+    ConversationTurn,
     OutputFormat,
     ReasoningSettings,
     Refusal,
     Request,
     Text,
     Tool,
-    Turn,
 )
 from proxy.dialects.responses.item_writer import write_items
 from proxy.errors import UntranslatableError
@@ -77,7 +77,7 @@ def _require_expressible(request: Request) -> None:
         raise UntranslatableError(last.field, "the target of this slug starts a new message and continues none")
 
 
-def _instructions(request: Request) -> tuple[str, list[Turn]]:
+def _instructions(request: Request) -> tuple[str, list[ConversationTurn]]:
     """A leading system turn of one text is the instructions; the other turns are items, of which there must be one.
 
     The vendor answers with a JSON object only where an item says so: instructions do not count.

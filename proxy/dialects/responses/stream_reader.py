@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from proxy.dialects.failures import failure_details
 from proxy.dialects.middle.answer import (
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -74,7 +74,7 @@ class ResponsesStreamReader:
         self._summary: Place = (-1, 0)
         self._text_place: Place = (-1, 0)
 
-    def read(self, event: Json) -> list[Event]:
+    def read(self, event: Json) -> list[AnswerEvent]:
         kind = event.get("type")
         if "output_index" not in event:
             event = self._placed(event)
@@ -93,15 +93,15 @@ class ResponsesStreamReader:
             self._places[id] = len(self._places)
         return event | {"output_index": self._places[id]}
 
-    def done_received(self) -> list[Event]:
+    def done_received(self) -> list[AnswerEvent]:
         """Return nothing: a Responses stream ends with an event of its own."""
         return []
 
-    def finished(self) -> list[Event]:
+    def finished(self) -> list[AnswerEvent]:
         """Return nothing: a finish is told at once."""
         return []
 
-    def _text(self, event: Json) -> list[Event]:
+    def _text(self, event: Json) -> list[AnswerEvent]:
         text = event.get("delta")
         if not isinstance(text, str) or not text:
             return []
@@ -115,32 +115,32 @@ class ResponsesStreamReader:
         self._seen.add(place)
         return [PartEnded(), delta] if is_next_part else [delta]
 
-    def _begin(self, event: Json) -> list[Event]:
+    def _begin(self, event: Json) -> list[AnswerEvent]:
         if self._started:
             return []
         self._started = True
         response = object_in(event, "response")
         return [Started(text_in(response, "id"), created_s(response))]
 
-    def _text_done(self, event: Json) -> list[Event]:
+    def _text_done(self, event: Json) -> list[AnswerEvent]:
         """The whole text, if no delta said it."""
         text = text_in(event, "text")
         if not text or _place(event) in self._seen:
             return []
         return self._text(event | {"delta": text})
 
-    def _refusal(self, event: Json) -> list[Event]:
+    def _refusal(self, event: Json) -> list[AnswerEvent]:
         text = text_in(event, "delta")
         self._seen.add(_place(event))
         return [RefusalDelta(text)] if text else []
 
-    def _refusal_done(self, event: Json) -> list[Event]:
+    def _refusal_done(self, event: Json) -> list[AnswerEvent]:
         text = text_in(event, "refusal")
         if not text or _place(event) in self._seen:
             return []
         return self._refusal(event | {"delta": text})
 
-    def _reasoning_delta(self, event: Json, form: str, index: str) -> list[Event]:
+    def _reasoning_delta(self, event: Json, form: str, index: str) -> list[AnswerEvent]:
         text = text_in(event, "delta")
         item = _item(event)
         part = integer_in(event, index) or 0
@@ -158,37 +158,37 @@ class ResponsesStreamReader:
         self._reasoning_chars += len(text)
         return [ReasoningDelta(text)]
 
-    def _summary_delta(self, event: Json) -> list[Event]:
+    def _summary_delta(self, event: Json) -> list[AnswerEvent]:
         return self._reasoning_delta(event, _SUMMARY, "summary_index")
 
-    def _raw_delta(self, event: Json) -> list[Event]:
+    def _raw_delta(self, event: Json) -> list[AnswerEvent]:
         return self._reasoning_delta(event, _RAW, "content_index")
 
-    def _item_added(self, event: Json) -> list[Event]:
+    def _item_added(self, event: Json) -> list[AnswerEvent]:
         item = object_in(event, "item")
         if text_in(item, "type") not in _CALLS:
             return []
         number = self._calls.setdefault(_item(event), len(self._calls))
         call = call_of(item)
-        events: list[Event] = [ToolCallStarted(number, call.id, call.name, call.custom)]
+        events: list[AnswerEvent] = [ToolCallStarted(number, call.id, call.name, call.custom)]
         return events + self._arguments(event, call.arguments)
 
-    def _arguments_delta(self, event: Json) -> list[Event]:
+    def _arguments_delta(self, event: Json) -> list[AnswerEvent]:
         return self._arguments(event, text_in(event, "delta"))
 
-    def _arguments(self, event: Json, text: str) -> list[Event]:
+    def _arguments(self, event: Json, text: str) -> list[AnswerEvent]:
         number = self._calls.get(_item(event))
         if number is None or not text:
             return []
         self._seen.add((_item(event), 0))
         return [ToolCallDelta(number, text)]
 
-    def _arguments_done(self, event: Json) -> list[Event]:
+    def _arguments_done(self, event: Json) -> list[AnswerEvent]:
         if (_item(event), 0) in self._seen:
             return []
         return self._arguments(event, text_in(event, "arguments") or text_in(event, "input"))
 
-    def _part_done(self, event: Json) -> list[Event]:
+    def _part_done(self, event: Json) -> list[AnswerEvent]:
         """The end of a text; not of raw reasoning, which ends with its item."""
         part = object_in(event, "part")
         kind = text_in(part, "type")
@@ -197,11 +197,11 @@ class ResponsesStreamReader:
         text = event | {"text": part.get("text")}
         return [] if kind == "reasoning_text" else [*self._text_done(text), PartEnded()]
 
-    def _annotated(self, event: Json) -> list[Event]:
+    def _annotated(self, event: Json) -> list[AnswerEvent]:
         self.left_out.add(f"output.{_item(event)}.content.{_place(event)[1]}.annotations")
         return []
 
-    def _item_done(self, event: Json) -> list[Event]:
+    def _item_done(self, event: Json) -> list[AnswerEvent]:
         item = object_in(event, "item")
         kind = text_in(item, "type")
         self._ended_items.add(_item(event))
@@ -212,7 +212,7 @@ class ResponsesStreamReader:
             return self._reasoning_done(event, item)
         return self._message_done(event, item) if kind == "message" else []
 
-    def _call_done(self, event: Json, item: Json) -> list[Event]:
+    def _call_done(self, event: Json, item: Json) -> list[AnswerEvent]:
         call = call_of(item)
         self._parts.append(call)
         self._ended_calls.add(call.id)
@@ -221,17 +221,17 @@ class ResponsesStreamReader:
             before += self._arguments(event, call.arguments if call.custom else call.arguments or EMPTY_OBJECT)
         return [*before, PartEnded()]
 
-    def _reasoning_done(self, event: Json, item: Json) -> list[Event]:
+    def _reasoning_done(self, event: Json, item: Json) -> list[AnswerEvent]:
         reasoning = reasoning_of(item)
-        before: list[Event] = []
+        before: list[AnswerEvent] = []
         if reasoning.text and (_item(event), 0) not in self._seen:
             self._reasoning_chars += len(reasoning.text)
             before.append(ReasoningDelta(reasoning.text))
         return [*before, ReasoningEnded(reasoning) if reasoning.native else PartEnded()]
 
-    def _message_done(self, event: Json, item: Json) -> list[Event]:
+    def _message_done(self, event: Json, item: Json) -> list[AnswerEvent]:
         """The end of a message; its content, where no event before told it."""
-        events: list[Event] = []
+        events: list[AnswerEvent] = []
         for number, part in enumerate(objects_in(item, "content")):
             at = {"output_index": _item(event), "content_index": number}
             if part.get("type") == "refusal":
@@ -241,7 +241,7 @@ class ResponsesStreamReader:
                 events += self._text_done(at | part)
         return [*events, PartEnded()]
 
-    def _ended(self, event: Json) -> list[Event]:
+    def _ended(self, event: Json) -> list[AnswerEvent]:
         response = object_in(event, "response")
         output = objects_in(response, "output")
         opening = [] if self._seen or self._calls else self._begin(event)
@@ -273,11 +273,11 @@ class ResponsesStreamReader:
             if not is_told:
                 yield place, item
 
-    def _failed(self, event: Json) -> list[Event]:
+    def _failed(self, event: Json) -> list[AnswerEvent]:
         error = object_in(object_in(event, "response"), "error")
         return [_failure(text_in(error, "code"), text_in(error, "message"))]
 
-    def _error(self, event: Json) -> list[Event]:
+    def _error(self, event: Json) -> list[AnswerEvent]:
         kind, message = failure_details(event)
         return [_failure(text_in(event, "code") or kind, message)]
 
@@ -298,7 +298,7 @@ def _place(event: Json) -> Place:
     return _item(event), integer_in(event, "content_index") or 0
 
 
-_EVENTS: dict[str, Callable[[ResponsesStreamReader, Json], list[Event]]] = {
+_EVENTS: dict[str, Callable[[ResponsesStreamReader, Json], list[AnswerEvent]]] = {
     "response.created": ResponsesStreamReader._begin,
     "response.queued": ResponsesStreamReader._begin,
     "response.in_progress": ResponsesStreamReader._begin,

@@ -10,8 +10,8 @@ import orjson
 
 from policy.billing import Tokens
 from proxy.dialects.middle.answer import (
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -83,7 +83,7 @@ class ResponsesStreamWriter:
         self._stop = ""
         self._details = UsageDetails()
 
-    def write(self, events: list[Event]) -> bytes:
+    def write(self, events: list[AnswerEvent]) -> bytes:
         for event in self._order.feed(events):
             _WRITERS[type(event)](self, event)
         return self._frames.drain()

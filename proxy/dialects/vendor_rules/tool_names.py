@@ -9,11 +9,11 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 
-from proxy.dialects.middle.answer import Event, ToolCallStarted
+from proxy.dialects.middle.answer import AnswerEvent, ToolCallStarted
 from proxy.dialects.middle.dialect import StreamReader
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.request import AnswerPart, Request, ToolCall, Turn
+from proxy.dialects.middle.request import AnswerPart, ConversationTurn, Request, ToolCall
 
 MAX_NAME_CHARS = 64
 _ACCEPTED = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -63,16 +63,16 @@ class RenamingStreamReader:
     def left_out(self) -> LeftOut:
         return self._reader.left_out
 
-    def read(self, event: Json) -> list[Event]:
+    def read(self, event: Json) -> list[AnswerEvent]:
         return self._renamed(self._reader.read(event))
 
-    def done_received(self) -> list[Event]:
+    def done_received(self) -> list[AnswerEvent]:
         return self._renamed(self._reader.done_received())
 
-    def finished(self) -> list[Event]:
+    def finished(self) -> list[AnswerEvent]:
         return self._renamed(self._reader.finished())
 
-    def _renamed(self, events: list[Event]) -> list[Event]:
+    def _renamed(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
         for event in events:
             if isinstance(event, ToolCallStarted):
                 event.name = self._names.get(event.name, event.name)
@@ -94,7 +94,7 @@ def _short_names(name: str) -> Iterator[str]:
         yield f"{beginning}_{digest[:_DIGEST_CHARS]}"
 
 
-def _renamed_turn(turn: Turn, names: dict[str, str]) -> Turn:
+def _renamed_turn(turn: ConversationTurn, names: dict[str, str]) -> ConversationTurn:
     if not any(isinstance(part, ToolCall) and part.name in names for part in turn.parts):
         return turn
     parts = [

@@ -6,13 +6,13 @@ Pure. Nothing is lost or doubled: a result without a call becomes text, a call w
 from collections import deque
 from collections.abc import Iterator
 
-from proxy.dialects.middle.request import ASSISTANT, USER, Text, ToolCall, ToolResult, Turn, TurnPart
+from proxy.dialects.middle.request import ASSISTANT, USER, ConversationTurn, Text, ToolCall, ToolResult, TurnPart
 
 NO_RESULT = "(no result)"
 """The result of a call that has none: no server accepts a call without one."""
 
 
-def results_behind_calls(turns: list[Turn]) -> list[Turn]:
+def results_behind_calls(turns: list[ConversationTurn]) -> list[ConversationTurn]:
     """The turns in an order that every server accepts. Adjacent turns of an assistant that calls tools become one."""
     if not any(isinstance(part, ToolCall | ToolResult) for turn in turns for part in turn.parts):
         return turns
@@ -29,13 +29,13 @@ class _TurnOrder:
         """`results`: by the identity of their call."""
         self._results = results
         self._placed = {id(result) for result in results.values()}
-        self._turns: list[Turn] = []
+        self._turns: list[ConversationTurn] = []
         self._calls: list[ToolCall] = []
         """Calls of the last turn, whose results are still to follow."""
         self._last_calls = 0
         """The place of the latest turn whose calls have their results."""
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: ConversationTurn) -> None:
         if turn.role == ASSISTANT:
             self._add_assistant(turn)
             return
@@ -44,26 +44,26 @@ class _TurnOrder:
         if results and turn.role == USER:
             parts = [*results, *parts]
         elif results:
-            self._turns.append(Turn(USER, [*results], field=turn.field))
+            self._turns.append(ConversationTurn(USER, [*results], field=turn.field))
         if parts or not turn.parts:
-            self._turns.append(Turn(turn.role, parts, turn.name, turn.field))
+            self._turns.append(ConversationTurn(turn.role, parts, turn.name, turn.field))
 
-    def finish(self, *, ends_in_result: bool) -> list[Turn]:
+    def finish(self, *, ends_in_result: bool) -> list[ConversationTurn]:
         """`ends_in_result`: the model is to answer a result, so no assistant's turn may come after it."""
         results = self._waiting_results()
         if results:
-            self._turns.append(Turn(USER, [*results], field=self._turns[-1].field))
+            self._turns.append(ConversationTurn(USER, [*results], field=self._turns[-1].field))
         turns = self._turns
         at = self._last_calls
         if ends_in_result and turns and turns[-1].role == ASSISTANT and turns[at].role == ASSISTANT:
             return [*turns[:at], *turns[at + 2 :], *turns[at : at + 2]]
         return turns
 
-    def _add_assistant(self, turn: Turn) -> None:
+    def _add_assistant(self, turn: ConversationTurn) -> None:
         if self._calls:
             self._turns[-1].parts += turn.parts
         else:
-            self._turns.append(Turn(ASSISTANT, [*turn.parts], turn.name, turn.field))
+            self._turns.append(ConversationTurn(ASSISTANT, [*turn.parts], turn.name, turn.field))
         self._calls += [part for part in turn.parts if isinstance(part, ToolCall)]
 
     def _waiting_results(self) -> list[TurnPart]:
@@ -110,7 +110,7 @@ class _OpenCalls:
         return call
 
 
-def _results_of_calls(turns: list[Turn]) -> dict[int, ToolResult]:
+def _results_of_calls(turns: list[ConversationTurn]) -> dict[int, ToolResult]:
     """The result of each call that has one, by the call's identity: mostly after it; else one before it."""
     open_calls = _OpenCalls()
     early = list[ToolResult]()
@@ -128,7 +128,7 @@ def _results_of_calls(turns: list[Turn]) -> dict[int, ToolResult]:
     return results
 
 
-def _calls_and_results(turns: list[Turn]) -> Iterator[tuple[int, ToolCall | ToolResult]]:
+def _calls_and_results(turns: list[ConversationTurn]) -> Iterator[tuple[int, ToolCall | ToolResult]]:
     """Calls and results, each with the number of its turn."""
     for number, turn in enumerate(turns):
         for part in turn.parts:

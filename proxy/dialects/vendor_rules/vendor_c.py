@@ -99,9 +99,9 @@ def assertion(account: ServiceAccount, now_s: int) -> str:
         "iat": now_s,
         "exp": now_s + ASSERTION_LIFETIME_S,
     }
-    signed = _segment(orjson.dumps(header)) + b"." + _segment(orjson.dumps(claims))
+    signed = _token_segment(orjson.dumps(header)) + b"." + _token_segment(orjson.dumps(claims))
     signature = account.key.sign(signed, padding.PKCS1v15(), hashes.SHA256())
-    return (signed + b"." + _segment(signature)).decode()
+    return (signed + b"." + _token_segment(signature)).decode()
 
 
 def access_token(answer: bytes) -> AccessToken:
@@ -117,5 +117,5 @@ def access_token(answer: bytes) -> AccessToken:
         raise TokenAnswerError from None
 
 
-def _segment(data: bytes) -> bytes:
+def _token_segment(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")

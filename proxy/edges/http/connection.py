@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from proxy.edges.http.draining import peer_left
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_exchange import OUTSIDE, TOO_SLOW, AnswerOpenings, HttpExchange
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.read_turns import LONG_BYTES, ReadTurns
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser

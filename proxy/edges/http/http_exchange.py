@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from proxy.accounting.journaled_call import GoOn, UnwrittenRecord
 from proxy.answers import Headers
-from proxy.edges.http.limits import ExchangeLimits
+from proxy.edges.http.http_limits import ExchangeLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.errors import CallerGoneError
 from proxy.refusals import MalformedBodyError, MalformedRequestError, SlowBodyError
@@ -193,7 +193,7 @@ class HttpExchange:
     # --- Incoming -----------------------------------------------------------------------------------------------------
 
     @property
-    def target(self) -> str:
+    def request_target(self) -> str:
         return self.head.target if self.fault is None else ""
 
     @property

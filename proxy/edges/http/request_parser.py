@@ -9,7 +9,7 @@ from typing import Protocol
 import httptools
 
 from proxy.edges.http import request_head
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead, RawFields
 from proxy.http_rules.header_names import HeaderNames
 from runtime.http.framing import says_http

@@ -15,7 +15,7 @@ from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.draining import close_when_idle, turn_away
 from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_exchange import AnswerOpenings
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.read_turns import ReadTurns
 from proxy.http_rules.header_names import HeaderNames
 from runtime.exhaustion import REFUSING_DESCRIPTORS, SPARE_DESCRIPTORS, highest_descriptor

@@ -1,6 +1,6 @@
 """The policy replica's files as every process sees them: paths, the stamp, and a read-only connection.
 
-Only the supervisor writes rows (`supervisor/replica.py`).
+Only the supervisor writes rows (`supervisor/policy_replica.py`).
 """
 
 import mmap

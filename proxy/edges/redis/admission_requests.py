@@ -19,7 +19,7 @@ from policy.limits.limit import Limit
 from policy.limits.settlement import Buckets, Estimate, Reservation, reservations_of
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest, closed_hit
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
-from proxy.edges.redis.nodes.node import Node
+from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, take_template
 from proxy.http_rules.headers import duration_text, rate_limit_names
 from runtime.redis.slots import slot_of
@@ -46,7 +46,7 @@ class Take(RedisCommand):
 
     __slots__ = ("answers", "compiled", "estimates", "node", "number")
 
-    node: Node
+    node: RedisNode
     number: int
 
     def __init__(self, compiled: "CompiledPlan", on_reply: "Callable[[Take, Any], None]") -> None:

@@ -26,8 +26,8 @@ from proxy.edges.recently_used import RecentlyUsed
 from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.clock import ClockSteps
-from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.nodes.topology import nodes_of
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import Scripts
@@ -246,7 +246,7 @@ class RedisCounters:
                 node = self._nodes.of(take.compiled.slot)
                 self._send(take, node, node.clock.at_most(deadline_s))
 
-    def _send(self, take: Take, node: Node, deadline_ms: int = NO_DEADLINE_MS, *, with_text: bool = False) -> None:
+    def _send(self, take: Take, node: RedisNode, deadline_ms: int = NO_DEADLINE_MS, *, with_text: bool = False) -> None:
         """Send a take. One that is sent again has not run. It gets a new number: later ones may have left meanwhile."""
         stamp = self._takes.stamp(take, node, deadline_ms)
         take.encoded = take.compiled.encode(take.estimates, stamp, with_text=with_text)

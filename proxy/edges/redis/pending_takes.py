@@ -16,7 +16,7 @@ from policy.limits.settlement import Estimate, Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from proxy.edges.redis.admission_requests import CompiledPlan, Take
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
-from proxy.edges.redis.nodes.node import Node, Nodes
+from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes
 from proxy.edges.redis.scripts import Script, pack_stamp, takes_field
 from runtime.redis.slots import slot_of
 
@@ -48,7 +48,7 @@ class PendingTakes:
     """The unanswered takes of one worker. `give_back`: called with each reservation that no call will use."""
 
     def __init__(
-        self, nodes: Nodes, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
+        self, nodes: RedisNodes, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
     ) -> None:
         self._nodes = nodes
         self._script = script
@@ -57,7 +57,7 @@ class PendingTakes:
         self._number = 0
         self._lost: dict[str, list[_LostTake]] = {}
 
-    def stamp(self, take: Take, node: Node, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
+    def stamp(self, take: Take, node: RedisNode, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
         """Number a take, in the order of sending. The numbers rise over all servers, so that they rise for a key that
         moves to another one.
 

@@ -18,7 +18,7 @@ import hiredis
 from policy.limits.settlement import Buckets, Reservation, Settlement
 from proxy.edges.redis.admission_requests import CompiledPlan
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
-from proxy.edges.redis.nodes.node import Node, Nodes, execute
+from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes, execute
 from proxy.edges.redis.scripts import (
     BATCH_MAX,
     GIVEN_BACK,
@@ -69,7 +69,7 @@ class _Batch(RedisCommand):
 
     __slots__ = ("count", "node", "queue")
 
-    node: Node
+    node: RedisNode
 
     def __init__(self, encoded: bytes, queue: _Queue, count: int, on_reply: "Callable[[_Batch, Any], None]") -> None:
         self.encoded = encoded
@@ -87,7 +87,7 @@ class SettlementSender:
 
     def __init__(
         self,
-        nodes: Nodes,
+        nodes: RedisNodes,
         script: Script,
         lease_ms: int,
         before_sending: Callable[[], None],

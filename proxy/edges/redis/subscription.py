@@ -64,7 +64,7 @@ async def watched(redis: RoutedRedis, channel: str, on_lost: OnLost, backoff_s: 
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(SUBSCRIBE_S):
-                    nodes = await redis.nodes()
+                    nodes = await redis.data_servers()
                     every = [await _subscribe(redis, channel, node, stack) for node in nodes]
                     for subscription in every:
                         await subscription.next_text()
@@ -91,7 +91,7 @@ async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"
         async with asyncio.TaskGroup() as group:
             for subscription in every:
                 group.create_task(subscription.next_text())
-            while {node.host for node in await redis.nodes()} == {one.node.host for one in every}:
+            while {node.host for node in await redis.data_servers()} == {one.node.host for one in every}:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(QUIET_S):
                         await redis.changed()
@@ -132,5 +132,5 @@ class _Subscription:
         if time.monotonic() - self._checked_at_s < QUIET_S:
             return
         self._checked_at_s = time.monotonic()
-        if self.node.host not in {node.host for node in await self._redis.nodes()}:
+        if self.node.host not in {node.host for node in await self._redis.data_servers()}:
             raise TimeoutError(f"{self.node.name} does not hold the data any more")

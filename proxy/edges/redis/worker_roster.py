@@ -8,7 +8,7 @@ See docs/reference/limits.md#redis-loss.
 import asyncio
 from dataclasses import dataclass
 
-from proxy.edges.redis.nodes.node import Nodes, execute
+from proxy.edges.redis.nodes.redis_node import RedisNodes, execute
 
 _KEY = b"tg:workers"
 _NEVER_S = 10**9
@@ -46,7 +46,7 @@ class WorkerRoster:
     `share` is None until the other workers have read this worker's entry: until then their shares are too large.
     """
 
-    def __init__(self, nodes: Nodes, incarnation: str, interval_s: float) -> None:
+    def __init__(self, nodes: RedisNodes, incarnation: str, interval_s: float) -> None:
         self.share: Share | None = None
         self._nodes = nodes
         self._incarnation = incarnation.encode()

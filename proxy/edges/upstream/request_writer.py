@@ -47,7 +47,7 @@ class RequestWriter:
         if self.written_bytes <= WRITE_BYTES and isinstance(body, bytes):
             self._transport.write(head + body)
         elif len(body) <= WHOLE_BYTES:
-            self._transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.segments))
+            self._transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.text_segments))
         else:
             self.written_bytes = len(head)
             self._pieces = (SegmentedBody(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)

@@ -22,7 +22,7 @@ class State(Enum):
     TRYING = "trying"
 
 
-class Event(Enum):
+class CallOutcome(Enum):
     """The outcome of a call. ANSWERED: a head arrived. FAILED: no connection, or a reset. ABANDONED: unknown."""
 
     ANSWERED = "answered"
@@ -48,16 +48,16 @@ class Move:
     action: Action = Action.NOTHING
 
 
-TABLE: Mapping[tuple[State, Event], Move] = {
-    (State.CLOSED, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
-    (State.CLOSED, Event.FAILED): Move(State.CLOSED, Action.COUNT),  # the fifth in a row opens it
-    (State.CLOSED, Event.ABANDONED): Move(State.CLOSED),
-    (State.OPEN, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),  # sent before it opened: the replica works
-    (State.OPEN, Event.FAILED): Move(State.OPEN),  # sent before it opened: nothing new
-    (State.OPEN, Event.ABANDONED): Move(State.OPEN),
-    (State.TRYING, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
-    (State.TRYING, Event.FAILED): Move(State.OPEN, Action.LENGTHEN),
-    (State.TRYING, Event.ABANDONED): Move(State.OPEN, Action.RETRY_NOW),
+TABLE: Mapping[tuple[State, CallOutcome], Move] = {
+    (State.CLOSED, CallOutcome.ANSWERED): Move(State.CLOSED, Action.FORGET),
+    (State.CLOSED, CallOutcome.FAILED): Move(State.CLOSED, Action.COUNT),  # the fifth in a row opens it
+    (State.CLOSED, CallOutcome.ABANDONED): Move(State.CLOSED),
+    (State.OPEN, CallOutcome.ANSWERED): Move(State.CLOSED, Action.FORGET),  # sent before it opened: the replica works
+    (State.OPEN, CallOutcome.FAILED): Move(State.OPEN),  # sent before it opened: nothing new
+    (State.OPEN, CallOutcome.ABANDONED): Move(State.OPEN),
+    (State.TRYING, CallOutcome.ANSWERED): Move(State.CLOSED, Action.FORGET),
+    (State.TRYING, CallOutcome.FAILED): Move(State.OPEN, Action.LENGTHEN),
+    (State.TRYING, CallOutcome.ABANDONED): Move(State.OPEN, Action.RETRY_NOW),
 }
 
 
@@ -79,7 +79,7 @@ class Breaker:
         if self.state is State.OPEN:
             self.state = State.TRYING
 
-    def record(self, event: Event, now: float) -> None:
+    def record(self, event: CallOutcome, now: float) -> None:
         """Record how a call went."""
         move = TABLE[self.state, event]
         self.state = move.to

@@ -18,7 +18,7 @@ from policy.deployments import Deployment
 from policy.snapshot import ModelRow
 from proxy.errors import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
-from proxy.replicas.supervisor.circuit_breaker import Event, State
+from proxy.replicas.supervisor.circuit_breaker import CallOutcome, State
 from proxy.replicas.supervisor.deployment_calls import Choose, DeploymentCalls, less_loaded, suits
 from proxy.replicas.supervisor.known_deployments import KnownDeployments
 from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
@@ -113,15 +113,15 @@ class Switchboard:
 
     def answered(self, id: CallId) -> None:
         """The head of an answer arrived."""
-        self._outcome(id, Event.ANSWERED)
+        self._outcome(id, CallOutcome.ANSWERED)
 
     def reset(self, id: CallId) -> None:
         """The connection broke before the head."""
-        self._outcome(id, Event.FAILED)
+        self._outcome(id, CallOutcome.FAILED)
 
     def unreachable(self, id: CallId) -> None:
         """Record that there was no connection. The call has no replica until it asks again."""
-        self._outcome(id, Event.FAILED, gives_back=True)
+        self._outcome(id, CallOutcome.FAILED, gives_back=True)
 
     def ended(self, id: CallId, ended: CallEnded | None) -> None:
         """The call is over, whether it waited, ran or was refused. None: nothing was sent, and no log tells of it."""
@@ -266,12 +266,12 @@ class Switchboard:
     def _release(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
         call.replica = None
         if not call.outcome_known:
-            self._record(deployment, replica, Event.ABANDONED)
+            self._record(deployment, replica, CallOutcome.ABANDONED)
         replica.in_flight -= 1
         deployment.in_flight -= 1
         deployment.forget_if_gone(replica)
 
-    def _outcome(self, id: CallId, event: Event, *, gives_back: bool = False) -> None:
+    def _outcome(self, id: CallId, event: CallOutcome, *, gives_back: bool = False) -> None:
         self._left = SLICE
         call = self._calls.get(id)
         deployment = self._known.get(call.deployment_id) if call is not None else None
@@ -284,7 +284,7 @@ class Switchboard:
         if gives_back or changed:
             self._assign_free(deployment)
 
-    def _record(self, deployment: DeploymentCalls, replica: ReplicaState, event: Event) -> bool:
+    def _record(self, deployment: DeploymentCalls, replica: ReplicaState, event: CallOutcome) -> bool:
         """Record how a call went. Returns whether the breaker's state has changed."""
         before = replica.breaker.state
         replica.breaker.record(event, self._clocks.now())

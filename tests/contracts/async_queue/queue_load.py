@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from proxy.async_requests.queues import QueueUnavailableError
 from proxy.async_requests.requests import (
-    Attempt,
     Delivery,
     NewRequest,
+    RequestAttempt,
     RequestState,
     RetryRules,
     Submission,
@@ -149,7 +149,7 @@ class Load:
                 pass
             await asyncio.sleep(0.05)
 
-    async def attempt(self, worker: Process, attempt: Attempt) -> None:
+    async def attempt(self, worker: Process, attempt: RequestAttempt) -> None:
         if self.random.random() < self.abandons:
             return
         for number, chunk in enumerate((b"answer to ", attempt.model_input)):

@@ -10,10 +10,10 @@ from typing import Protocol
 from proxy.async_requests.queues import LEASE_S, AttemptQueue, DeliveryQueue, QueueOverview, RequestQueue
 from proxy.async_requests.requests import (
     Again,
-    Attempt,
     Delivery,
     DeploymentRef,
     NewRequest,
+    RequestAttempt,
     RequestError,
     RequestState,
     RetryRules,
@@ -128,7 +128,7 @@ class World:
         assert self._last is not None
         await self.queue.submit(self._last, parks=False)
 
-    async def start(self, holder: str = "a", deployment: DeploymentRef = DEP) -> Attempt:
+    async def start(self, holder: str = "a", deployment: DeploymentRef = DEP) -> RequestAttempt:
         attempt = await self.queue.start(deployment, holder)
         assert attempt is not None
         return attempt

@@ -93,7 +93,7 @@ async def test_they_suffice_on_several_servers_over_tls(several: str) -> None:
 
 
 async def use_everything(queue: RedisQueue) -> None:
-    hints = queue.hints()
+    hints = queue.queue_hints()
     assert await anext(hints) == ""
     ids = ("canceled", "delivered", "again", "gone")
     for id in ids:

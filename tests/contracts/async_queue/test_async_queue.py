@@ -560,7 +560,7 @@ async def test_figures_of_an_unknown_deployment_are_zero(world: World) -> None:
 
 
 async def test_hint_names_the_workspace(world: World) -> None:
-    async with aclosing(world.queue.hints()) as hints:  # type: ignore[type-var]  # they are generators
+    async with aclosing(world.queue.queue_hints()) as hints:  # type: ignore[type-var]  # they are generators
         assert await anext(hints) == ""
         await world.submit()
         assert await asyncio.wait_for(anext(hints), PATIENCE_S) == WS

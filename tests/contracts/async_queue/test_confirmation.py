@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from proxy.async_requests.queues import QueueUnavailableError
-from proxy.async_requests.requests import Attempt, Failed, Succeeded
+from proxy.async_requests.requests import Failed, RequestAttempt, Succeeded
 from proxy.async_requests.states import Status
 from tests.contracts.async_queue.queue_load import Process, new_request, process
 from tests.contracts.async_queue.queue_world import DEP, ERROR, WS
@@ -21,7 +21,7 @@ class Pair:
     process: Process
     replica: RedisServer
 
-    async def begin(self) -> Attempt:
+    async def begin(self) -> RequestAttempt:
         await self.process.requests.submit(new_request("r1"), parks=False)
         attempt = await self.process.attempts.start(DEP, "a")
         assert attempt is not None

@@ -15,9 +15,9 @@ import pytest
 from redis.asyncio import Redis
 
 from proxy.async_requests.requests import (
-    Attempt,
     AttemptRef,
     NewRequest,
+    RequestAttempt,
     Submission,
     Succeeded,
 )
@@ -209,7 +209,7 @@ async def test_attempt_goes_on_when_only_its_start_was_lost(server: RedisServer)
         assert await worker.attempts.finish(attempt.ref, Succeeded())
 
 
-async def one_more(worker: Process, attempt: Attempt) -> object:
+async def one_more(worker: Process, attempt: RequestAttempt) -> object:
     lost_refs = list(await worker.attempts.renew([attempt.ref]))
     return lost_refs or NOTHING
 

@@ -196,7 +196,7 @@ async def test_abandoned_command_does_not_shift_replies(server: RedisServer) -> 
 
 async def test_hints_survive_an_outage(server: RedisServer) -> None:
     client = QueueClient(server.url)
-    async with aclosing(RedisAttemptQueue(client, 60, 1000).hints()) as hints:
+    async with aclosing(RedisAttemptQueue(client, 60, 1000).queue_hints()) as hints:
         assert await anext(hints) == ""
         server.kill()
         server.start()

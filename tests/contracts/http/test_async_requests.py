@@ -20,7 +20,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.snapshot import WorkspaceRow
 from proxy.async_requests.requests import DeploymentRef
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters

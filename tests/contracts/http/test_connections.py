@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from proxy.edges.http.connection import Connection
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.errors import CallerGoneError
 from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import echo, listening
@@ -118,7 +118,7 @@ async def test_request_behind_an_answer_that_nobody_reads_is_not_served() -> Non
     targets: list[str] = []
 
     async def endless(incoming: Incoming, outgoing: Outgoing) -> None:
-        targets.append(incoming.target)
+        targets.append(incoming.request_target)
         outgoing.start(200, [])
         with contextlib.suppress(CallerGoneError):  # as the pipeline does
             while True:

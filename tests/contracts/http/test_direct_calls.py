@@ -17,7 +17,7 @@ from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
 from policy.hosts import EgressRules
 from policy.snapshot import KeyRow, WorkspaceRow
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.edges.http.http_exchange import MAX_LATER_BYTES
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.errors import CallerGoneError
 from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import Caller, Front, listening
@@ -61,9 +61,9 @@ class JournalingHandler:
                     outgoing.finish(self.final)
                 else:
                     outgoing.start(500 if error is not None else 200, [], whole=self.final)
-                self.ended.append(f"{incoming.target} {outgoing.sent_bytes}")
+                self.ended.append(f"{incoming.request_target} {outgoing.sent_bytes}")
             except CallerGoneError:
-                self.ended.append(f"{incoming.target} gone")
+                self.ended.append(f"{incoming.request_target} gone")
 
         self.waited.append(not outgoing.finish_later(record, finish, len(self.final)))
 

@@ -17,7 +17,7 @@ import pytest
 
 from proxy.edges.http import http_exchange
 from proxy.edges.http.http_exchange import HttpExchange
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.errors import CallerGoneError
 from proxy.records.messages import Incoming, Outgoing
 from tests.fakes.front import Front, echo, listening
@@ -763,7 +763,7 @@ async def test_drain_closes_a_streams_connection_after_at_most_one_more_request(
     go = asyncio.Event()
 
     async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
-        if incoming.target == "/once-more":
+        if incoming.request_target == "/once-more":
             await echo(incoming, outgoing)
             return
         outgoing.start(200, [])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from proxy.edges.http.connection import Handle
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.edges.http.server import READ_BYTES
 from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import SlowBodyError

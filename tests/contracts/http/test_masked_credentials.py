@@ -8,7 +8,7 @@ import pytest
 
 from policy.endpoints import Target
 from policy.hosts import EgressRules
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings

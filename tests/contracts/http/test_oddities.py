@@ -9,7 +9,7 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
 from policy.hosts import EgressRules
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings

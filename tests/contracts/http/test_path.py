@@ -22,7 +22,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings

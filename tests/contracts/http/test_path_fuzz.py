@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.hosts import EgressRules
-from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.http_limits import ExchangeLimits, HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings

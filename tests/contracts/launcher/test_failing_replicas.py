@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from launcher.attempts import MAX_FAILED_STARTS
+from launcher.start_attempts import MAX_FAILED_STARTS
 from tests.contracts.launcher.conftest import PROBES, SERVER, Launcher
 from tests.contracts.launcher.scripted_control import ScriptedControl, call
 from tests.processes import is_running

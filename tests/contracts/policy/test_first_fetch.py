@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from policy.snapshot import Row, SnapshotPage
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor import refresher as module

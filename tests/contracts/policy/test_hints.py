@@ -12,7 +12,7 @@ from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.redis import subscription
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor.refresher import Refresher

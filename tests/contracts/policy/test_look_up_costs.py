@@ -157,7 +157,7 @@ def test_limit_that_an_ancestor_gains_later_binds(world: World) -> None:
 
 def test_reader_that_missed_changes_reads_everything_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     only_the_last = "DELETE FROM changes WHERE number < (SELECT max(number) FROM changes)"
-    monkeypatch.setattr("proxy.edges.policy.supervisor.replica._FORGET_NAMES", only_the_last)
+    monkeypatch.setattr("proxy.edges.policy.supervisor.policy_replica._FORGET_NAMES", only_the_last)
     world.publish(*policy(*FEW), reset=True)
     call(world)
     world.publish(group(0, 4, FEW[1], threshold=9))

@@ -11,7 +11,7 @@ import pytest
 from policy.deployments import Deployment
 from policy.snapshot import ModelRow, Row, WorkspaceRow
 from proxy.edges.policy.supervisor.model_rows import SLICE, ModelChange, ModelRows, WatchedReplica
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.errors import PolicyUnavailableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.supervisor.refresher import Refresher

@@ -7,7 +7,7 @@ import pytest
 
 from policy.hosts import Reach
 from policy.snapshot import Row
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import Forwarding, Identified, Shape
 from proxy.edges.policy.directory import MAX_FORWARDED_BYTES
@@ -37,7 +37,7 @@ def shape(world: World, caller: Identified) -> Shape:
     route = world.route("g", SLUG)
     assert route is not None
     credential = world.directory.secret("s")
-    attempt = Attempt("chat_completions", "chat_completions")
+    attempt = DialectAttempt("chat_completions", "chat_completions")
     request = UpstreamRequest("/v1/chat/completions", {})
     forwarding = Forwarding(attempt, (), credential, request, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
     return Shape(caller, route, b"", forwarding)

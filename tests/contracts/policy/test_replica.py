@@ -20,7 +20,7 @@ from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, Works
 from proxy.directory_values import KeyHolder, SlugRoute
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
 from proxy.errors import PolicyUnavailableError, ReplicaUnwritableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError

@@ -11,7 +11,7 @@ from policy.limits.effective import Plan
 from policy.snapshot import Row
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.policy.supervisor.replica import PolicyReplica, upgrade
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica, upgrade
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from tests.contracts.policy.test_replica import (
     KEYS,

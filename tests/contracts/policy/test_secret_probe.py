@@ -6,7 +6,7 @@ import pytest
 
 from policy.sealing import seal
 from policy.snapshot import Row, SecretRow, SigningSecrets, WorkspaceRow
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.records.supervisor.findings import OK, Finding
 from proxy.records.supervisor.policy_replica import ReplicaVersion

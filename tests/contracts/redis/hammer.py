@@ -14,8 +14,8 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.nodes.node import execute
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.redis_node import execute
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
 PER_SECOND = 60

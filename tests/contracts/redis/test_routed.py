@@ -89,7 +89,7 @@ async def test_redirects_disturb_no_command_on_another_node(cluster: RedisCluste
     (there,) = keys_of(1, 1)
     (elsewhere,) = keys_of(2, 1)
     async with routed(cluster.url) as redis:
-        await redis.nodes()
+        await redis.data_servers()
         command = asyncio.create_task(redis.at(elsewhere, lambda server: server.blpop([elsewhere], timeout=20)))
         for key in moving:
             cluster.move(key_slot(key.encode()), cluster.owner_of(there))
@@ -174,7 +174,7 @@ async def test_planned_fail_over_of_sentinels_is_followed() -> None:
             await asyncio.to_thread(sentinels.fail_over)
 
             async def is_followed() -> bool:  # the old primary takes writes until sentinels tell it
-                (node,) = await redis.nodes()
+                (node,) = await redis.data_servers()
                 return await succeeds(redis, "key") and node.name == f"{HOST}:{sentinels.primary_port}"
 
             await eventually(is_followed, every_s=0.1)
@@ -183,4 +183,4 @@ async def test_planned_fail_over_of_sentinels_is_followed() -> None:
 async def test_unknown_service_is_named(sentinels: SentinelSet) -> None:
     async with routed(f"redis+sentinel://{sentinels.hosts}/other") as redis:
         with pytest.raises(RedisError, match="no sentinel of the URL names a primary of other"):
-            await redis.nodes()
+            await redis.data_servers()

@@ -67,7 +67,7 @@ class Stage:
         return JobDirectories(self.settings.directory).attempt(job.job_id, job.attempt)
 
     def runner_pid(self, job: Claimed, rank: int = 0) -> int:
-        state = read_state(str(self.directory(job).control(rank)))
+        state = read_state(str(self.directory(job).control_directory(rank)))
         assert state is not None
         return state.pid
 
@@ -174,8 +174,8 @@ async def test_nodes_run_as_the_training_user_who_cannot_read_control_files(tmp_
 
         assert (report.outcome, report.error_message) == (Outcome.COMPLETED, None)
         assert texts(await all_output(stage.backend, job)) == [user, user]
-        assert stage.directory(job).control(0).stat().st_uid == os.geteuid()
-        assert stage.directory(job).control(0).parent.stat().st_mode & 0o777 == 0o700
+        assert stage.directory(job).control_directory(0).stat().st_uid == os.geteuid()
+        assert stage.directory(job).control_directory(0).parent.stat().st_mode & 0o777 == 0o700
         await stage.backend.close()
 
 
@@ -543,7 +543,7 @@ async def test_reused_pid_of_a_runner_is_left_alone(stage: Stage) -> None:
     await asyncio.to_thread(os.waitpid, pid, 0)
     stranger = await asyncio.create_subprocess_exec("sleep", "1000")
     try:
-        path = stage.directory(job).control(0) / "state.json"
+        path = stage.directory(job).control_directory(0) / "state.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
 
         backend = await stage.next_trainer()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from control.edges.webhook_client import WebhookClient
-from control.records.webhooks import Attempt
+from control.records.webhooks import DeliveryAttempt
 from policy.hosts import Address, EgressRules
 from tests.fakes.throwaway_ca import ThrowawayCa
 
@@ -63,7 +63,7 @@ async def receiving(context: ssl.SSLContext | None, answer: bytes | None = OK) -
         server.close()
 
 
-async def post(receiver: Receiver, ca: ThrowawayCa, url: str = URL, timeout_s: float = TIMEOUT_S) -> Attempt:
+async def post(receiver: Receiver, ca: ThrowawayCa, url: str = URL, timeout_s: float = TIMEOUT_S) -> DeliveryAttempt:
     client = WebhookClient(EgressRules.parse(f"{NAME}=127.0.0.1:{receiver.port}"), timeout_s, str(ca.ca_file))
     try:
         return await client.post(url, {"webhook-id": "msg_1", "Content-Type": "application/json"}, b'{"a":1}')

@@ -16,7 +16,7 @@ from control.edges.sql.billing.tables import FIGURES, hourly_sum_progress, hourl
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
 from control.errors import InvalidFieldError
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.records.times import time_text
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
@@ -246,7 +246,7 @@ async def test_windows_whose_events_and_sums_are_deleted_are_refused(plane: Cont
     reports = UsageReports(plane.store, events, retention_days=1, sums_retention_days=8)
 
     async def read(start: float, end: float) -> int:
-        window = Window(plane.workspace_id, first_day_ms + int(start * HOUR_MS), first_day_ms + int(end * HOUR_MS))
+        window = EventWindow(plane.workspace_id, first_day_ms + int(start * HOUR_MS), first_day_ms + int(end * HOUR_MS))
         page = await reports.first_page(ReportQuery(window, Grouping.DAY), PageRoom(100))
         return sum(group.usage.calls for group in page.groups)
 

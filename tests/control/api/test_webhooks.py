@@ -18,8 +18,8 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import webhook_deliveries
 from control.edges.sql.tables import webhooks as webhooks_table
 from control.edges.sql.webhook_rows import Claim
-from control.records.events import Window
-from control.records.webhooks import Attempt, DeliveryRecord
+from control.records.events import EventWindow
+from control.records.webhooks import DeliveryAttempt, DeliveryRecord
 from control.resources.webhook_messages import RETRY_FOR_MS, new_delivery, outbox
 from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.resources.workspaces import reencrypt_all
@@ -50,7 +50,7 @@ class Receivers:
     most_under_way: dict[str, int] = field(default_factory=dict)
     hold_s: float = 0.0
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryAttempt:
         self.calls.append((url, headers, body))
         self.under_way[url] = self.under_way.get(url, 0) + 1
         self.most_under_way[url] = max(self.most_under_way.get(url, 0), self.under_way[url])
@@ -61,7 +61,7 @@ class Receivers:
             status = self.answer(url)
         finally:
             self.under_way[url] -= 1
-        return Attempt(0, 1, status, None if status == 200 else "no")
+        return DeliveryAttempt(0, 1, status, None if status == 200 else "no")
 
     def keys(self, url: str = URL) -> list[str]:
         """The keys of all events sent to `url`, once for each time they were sent."""
@@ -560,5 +560,5 @@ async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: C
         await tx.conn.execute(update(webhook_deliveries).values(**ended))
     assert await delete_old_records(plane.store, RetentionDays(events=92, sums=400, audit=400)) == 4991
     _, statements = ingest_and_reader(plane.store, 0.0)
-    page = await statements.first_page(Window(plane.workspace_id, 0, 1 << 60), 10)
+    page = await statements.first_page(EventWindow(plane.workspace_id, 0, 1 << 60), 10)
     assert [row.idempotency_key for row in page.rows] == [event_key(1), event_key(2)]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from control.operator import parts, stack
-from control.operator.parts import Part, PartRunner, StackError
+from control.operator import stack, stack_parts
 from control.operator.stack import Options, Ports, PortTakenError
+from control.operator.stack_parts import PartRunner, StackError, StackPart
 from runtime import child_process
 from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
 from tests.processes import is_running
@@ -29,14 +29,14 @@ class Lines(list[str]):
         await eventually(lambda: any(words in line for line in self))
 
 
-def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
+def part(script: str, ready: bool = True, grace_s: float = 5.0) -> StackPart:
     async def is_ready() -> bool:
         return ready
 
     async def stop(child: Child) -> None:
         child.terminate()
 
-    return Part("thing", Launch([sys.executable, "-c", script], dict(os.environ)), is_ready, stop, grace_s)
+    return StackPart("thing", Launch([sys.executable, "-c", script], dict(os.environ)), is_ready, stop, grace_s)
 
 
 async def started(runner: PartRunner) -> None:
@@ -79,7 +79,7 @@ async def test_parts_start_together_once_what_they_need_first_is_ready() -> None
 
 async def test_a_part_has_its_whole_time_after_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """An example is a proxy beside a control that migrates a large database."""
-    monkeypatch.setattr(parts, "START_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(stack_parts, "START_TIMEOUT_S", 5.0)
     looks = iter((False, True))
 
     async def second_look() -> bool:
@@ -93,7 +93,7 @@ async def test_a_part_has_its_whole_time_after_what_it_waits_for(monkeypatch: py
 
 
 async def test_a_part_that_is_never_ready_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(stack_parts, "START_TIMEOUT_S", 0.2)
     runner = PartRunner(part(SLEEPS, ready=False), Lines().append)
     with pytest.raises(StackError, match="not ready after"):
         await started(runner)

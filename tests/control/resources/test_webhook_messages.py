@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from control.edges.sql.events.ingest import NewEvent
-from control.records.webhooks import Attempt
+from control.records.webhooks import DeliveryAttempt
 from control.resources.webhook_messages import (
     EVENTS_PER_MESSAGE,
     FIRST_DELAY_MS,
@@ -110,7 +110,7 @@ def test_events_with_large_metadata_are_split_into_more_messages() -> None:
 @pytest.mark.parametrize("status", [200, 204, 299])
 def test_any_2xx_counts_as_delivered(status: int) -> None:
     delivery = new_delivery("whk_1", "TEST", (), NOW_MS)
-    values = after_attempt(delivery, Attempt(NOW_MS, 12, status, None), 0.5)
+    values = after_attempt(delivery, DeliveryAttempt(NOW_MS, 12, status, None), 0.5)
     assert (values["status"], values["ended_at_ms"]) == ("DELIVERED", NOW_MS + 12)
     assert orjson.loads(values["attempt_log"]) == [[NOW_MS, 12, status, None]]
 
@@ -118,10 +118,10 @@ def test_any_2xx_counts_as_delivered(status: int) -> None:
 @pytest.mark.parametrize("status", [None, 301, 400, 410, 500])
 def test_anything_but_2xx_is_retried_for_three_days(status: int | None) -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
-    values = after_attempt(delivery, Attempt(NOW_MS, 0, status, "no"), 0.5)
+    values = after_attempt(delivery, DeliveryAttempt(NOW_MS, 0, status, "no"), 0.5)
     assert "status" not in values
     assert NOW_MS < values["next_attempt_at_ms"] <= NOW_MS + FIRST_DELAY_MS
-    last = after_attempt(delivery, Attempt(NOW_MS + RETRY_FOR_MS, 0, status, "no"), 0.5)
+    last = after_attempt(delivery, DeliveryAttempt(NOW_MS + RETRY_FOR_MS, 0, status, "no"), 0.5)
     assert last["status"] == "DEAD"
 
 
@@ -132,7 +132,9 @@ def test_attempts_spread_over_three_days_with_the_last_at_the_end(chance: float,
     attempts = 0
     while True:
         attempts += 1
-        values = after_attempt(replace(delivery, attempts=attempts), Attempt(at_ms, duration_ms, 500, "no"), chance)
+        values = after_attempt(
+            replace(delivery, attempts=attempts), DeliveryAttempt(at_ms, duration_ms, 500, "no"), chance
+        )
         if "status" in values:
             break
         assert values["next_attempt_at_ms"] - at_ms - duration_ms <= LONGEST_DELAY_MS
@@ -150,9 +152,9 @@ def test_delays_grow_and_have_jitter(attempts: int) -> None:
 
 def test_retry_after_is_respected_up_to_a_bound() -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
-    values = after_attempt(delivery, Attempt(NOW_MS, 0, 429, "no", 60_000), 0.5)
+    values = after_attempt(delivery, DeliveryAttempt(NOW_MS, 0, 429, "no", 60_000), 0.5)
     assert values["next_attempt_at_ms"] == NOW_MS + 60_000
-    values = after_attempt(delivery, Attempt(NOW_MS, 0, 429, "no", 80_000_000), 0.5)
+    values = after_attempt(delivery, DeliveryAttempt(NOW_MS, 0, 429, "no", 80_000_000), 0.5)
     assert values["next_attempt_at_ms"] == NOW_MS + LONGEST_DELAY_MS
 
 
@@ -160,7 +162,7 @@ def test_the_attempt_log_keeps_the_latest_attempts() -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
     for n in range(LOGGED_ATTEMPTS + 5):
         delivery = replace(
-            delivery, attempt_log=after_attempt(delivery, Attempt(NOW_MS + n, 0, 500, "no"), 0.5)["attempt_log"]
+            delivery, attempt_log=after_attempt(delivery, DeliveryAttempt(NOW_MS + n, 0, 500, "no"), 0.5)["attempt_log"]
         )
     log = orjson.loads(delivery.attempt_log)
     assert (len(log), log[-1][0]) == (LOGGED_ATTEMPTS, NOW_MS + LOGGED_ATTEMPTS + 4)

@@ -32,7 +32,7 @@ def delivery(answer: Succeeded | None = None, attempt: int = 1, errors: tuple[Re
 
 def pieces(delivery: Delivery, chunks: Sequence[bytes] = ()) -> list[bytes]:
     body = ResultBody(delivery)
-    return [body.begin(), *(part for chunk in chunks for part in body.parts(chunk)), body.end()]
+    return [body.begin(), *(part for chunk in chunks for part in body.chunk_parts(chunk)), body.end()]
 
 
 def cut(text: bytes, at: Sequence[int]) -> list[bytes]:

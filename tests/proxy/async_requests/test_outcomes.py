@@ -23,7 +23,7 @@ from proxy.async_requests.outcomes import (
     is_success,
     outcome_of,
 )
-from proxy.async_requests.requests import Again, Attempt, AttemptRef, DeploymentRef, Failed, RetryRules
+from proxy.async_requests.requests import Again, AttemptRef, DeploymentRef, Failed, RequestAttempt, RetryRules
 from proxy.async_requests.states import ErrorCode
 from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.refusals import BadUpstreamAnswerError, NoModelReplicaError, NoSuchModelError
@@ -35,9 +35,9 @@ HOUR_MS = 3_600_000
 RULES_BY_DEFAULT = RetryRules()
 
 
-def attempt(number: int = 1, rules: RetryRules = RULES_BY_DEFAULT, run_until_ms: int = HOUR_MS) -> Attempt:
+def attempt(number: int = 1, rules: RetryRules = RULES_BY_DEFAULT, run_until_ms: int = HOUR_MS) -> RequestAttempt:
     ref = AttemptRef(DeploymentRef("w", "m", "d"), "r", number, "h")
-    return Attempt(ref, b"1", rules, "/predict", True, run_until_ms, 0, 0)
+    return RequestAttempt(ref, b"1", rules, "/predict", True, run_until_ms, 0, 0)
 
 
 def of_answer(status: int, body: bytes = b"") -> Fault:

@@ -10,11 +10,11 @@ from itertools import pairwise, product
 import pytest
 
 from proxy.async_requests.endings import visible_status, visible_webhook_status
-from proxy.async_requests.states import OUTCOMES, Event, IllegalMoveError, Phase, Status, WebhookStatus, after
+from proxy.async_requests.states import OUTCOMES, IllegalMoveError, Phase, RequestEvent, Status, WebhookStatus, after
 
 MOST_EVENTS = 9
 FINAL = frozenset(Status) - {Status.QUEUED, Status.IN_PROGRESS}
-DECIDING = frozenset((Event.SUCCEED, Event.FAIL, Event.EXPIRE, Event.CANCEL))
+DECIDING = frozenset((RequestEvent.SUCCEED, RequestEvent.FAIL, RequestEvent.EXPIRE, RequestEvent.CANCEL))
 ATTEMPTS = frozenset((Phase.RUNNING, Phase.PAUSED))
 
 
@@ -24,7 +24,7 @@ class History:
 
     has_webhook: bool
     phases: tuple[Phase, ...] = (Phase.QUEUED,)
-    events: tuple[Event, ...] = ()
+    events: tuple[RequestEvent, ...] = ()
 
     @property
     def phase(self) -> Phase:
@@ -41,12 +41,12 @@ class History:
             visible.append((status, visible_webhook_status(self.has_webhook, status)))
         return visible
 
-    def and_then(self, event: Event) -> "History":
+    def and_then(self, event: RequestEvent) -> "History":
         following = after(self.phase, event, self.has_webhook)
         return History(self.has_webhook, (*self.phases, following), (*self.events, event))
 
     def longer_by_one(self) -> "Iterator[History]":
-        for event in Event:
+        for event in RequestEvent:
             try:
                 yield self.and_then(event)
             except IllegalMoveError:
@@ -89,7 +89,7 @@ def test_every_request_can_end_within_three_events() -> None:
 
 
 def test_end_is_for_ever() -> None:
-    for history, event in product(ALL, Event):
+    for history, event in product(ALL, RequestEvent):
         if history.phase is Phase.ENDED:
             with pytest.raises(IllegalMoveError):
                 history.and_then(event)
@@ -114,19 +114,19 @@ def test_webhook_is_pending_until_the_end() -> None:
 
 
 def test_every_end_but_a_cancel_is_told_to_the_webhook() -> None:
-    webhook_statuses = {Event.DELIVER: WebhookStatus.SUCCEEDED, Event.GIVE_UP: WebhookStatus.FAILED}
+    webhook_statuses = {RequestEvent.DELIVER: WebhookStatus.SUCCEEDED, RequestEvent.GIVE_UP: WebhookStatus.FAILED}
     for history in ALL:
         if history.phase is Phase.ENDED and history.has_webhook:
             _, webhook = history.seen[-1]
             assert webhook is webhook_statuses.get(history.events[-1], WebhookStatus.CANCELED), history
-            assert history.events[-1] in (*webhook_statuses, Event.CANCEL), history
+            assert history.events[-1] in (*webhook_statuses, RequestEvent.CANCEL), history
 
 
 def test_outcome_is_decided_once_and_shown_at_the_end() -> None:
     for history in ALL:
         decided = [event for event in history.events if event in DECIDING]
         if history.phase is Phase.ENDED:
-            gave_up = history.events[-1] is Event.GIVE_UP
+            gave_up = history.events[-1] is RequestEvent.GIVE_UP
             status, _ = history.seen[-1]
             assert len(decided) == 1, history
             assert status is (Status.WEBHOOK_FAILED if gave_up else OUTCOMES[decided[0]]), history
@@ -135,7 +135,11 @@ def test_outcome_is_decided_once_and_shown_at_the_end() -> None:
 
 
 def test_only_a_queued_request_is_canceled_or_expires_and_only_a_running_one_succeeds() -> None:
-    only_in = {Event.CANCEL: Phase.QUEUED, Event.EXPIRE: Phase.QUEUED, Event.SUCCEED: Phase.RUNNING}
+    only_in = {
+        RequestEvent.CANCEL: Phase.QUEUED,
+        RequestEvent.EXPIRE: Phase.QUEUED,
+        RequestEvent.SUCCEED: Phase.RUNNING,
+    }
     for history in ALL:
         for phase, event in zip(history.phases, history.events, strict=False):
             assert phase is only_in.get(event, phase), history

@@ -8,11 +8,11 @@ from policy.deployments import ACTIVE, Deployment
 from policy.snapshot import ModelRow
 from proxy.async_requests.requests import DeploymentRef, NewRequest, RequestState, RetryRules, Submission
 from proxy.async_requests.states import Phase, Status
-from proxy.async_worker.attempts import AttemptParts, Attempts
 from proxy.async_worker.deployments import Deployments
 from proxy.async_worker.leases import Leases
 from proxy.async_worker.places import Places
-from proxy.async_worker.runner import Runner, RunnerParts
+from proxy.async_worker.request_attempts import AttemptParts, RequestAttempts
+from proxy.async_worker.request_runner import RequestRunner, RunnerParts
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.fakes.directory import FakeDirectory
@@ -45,15 +45,15 @@ class Rig:
         self.runner = self.process("one")
         self._numbers = 0
 
-    def process(self, holder: str) -> Runner:
+    def process(self, holder: str) -> RequestRunner:
         parts = AttemptParts(
             queue=self.queue, upstream=self.upstream, leases=self.leases, meters=self.counts, stream_idle_timeout_s=300
         )
-        return Runner(
+        return RequestRunner(
             RunnerParts(
                 queue=self.queue,
                 replicas=self.replicas,
-                attempts=Attempts(parts),
+                attempts=RequestAttempts(parts),
                 places=self.places,
                 deployments=Deployments(self.directory),
                 meters=self.counts,
@@ -76,7 +76,7 @@ class Rig:
         await self.queue.submit(NewRequest(f"r{self._numbers}", ref, "/predict", submission), parks=False)
         return f"r{self._numbers}"
 
-    async def sweep(self, *runners: Runner) -> None:
+    async def sweep(self, *runners: RequestRunner) -> None:
         """Sweep every workspace, as a process does each second and after a hint."""
         for runner in runners or (self.runner,):
             for workspace_id in {"w1", "w2", *await self.queue.workspaces()}:

@@ -28,7 +28,7 @@ class ScriptedQueue(FakeAsyncQueue):
         self.asked = 0
         self.hinted: asyncio.Queue[str] = asyncio.Queue()
 
-    async def hints(self) -> AsyncIterator[str]:
+    async def queue_hints(self) -> AsyncIterator[str]:
         while True:
             yield await self.hinted.get()
 

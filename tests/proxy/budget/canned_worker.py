@@ -31,7 +31,7 @@ from proxy.edges.http.server import HttpServer
 from proxy.edges.journal.writer import JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
 from proxy.edges.process.channel import SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from proxy.dialects.middle.answer import (
     Answer,
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -27,7 +27,7 @@ _DELTAS: dict[type, type[Text] | type[Refusal] | type[Reasoning]] = {
 }
 
 
-def assembled(events: Iterable[Event]) -> Answer:
+def assembled(events: Iterable[AnswerEvent]) -> Answer:
     """The answer. Fails for a stream that was cut, or that says something after its end."""
     parts: list[AnswerPart] = []
     calls: dict[int, ToolCall] = {}

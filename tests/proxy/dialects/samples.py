@@ -12,8 +12,8 @@ from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target, VendorCConfig
 from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, DeliveredCounter, Reported
 from proxy.answers import Headers
-from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import UnreadAnswer
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.registry import Dialects
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.http_rules.headers import answer_fields
@@ -44,7 +44,7 @@ class FakeIncoming:
 
     headers: Headers = ()
     method: str = "POST"
-    target: str = CHAT
+    request_target: str = CHAT
     received_at: float = 0.0
     declared_bytes: int | None = None
     kept: dict[str, Any] = field(default_factory=dict)
@@ -206,5 +206,5 @@ def delivered_counter(request: Received, content_type: str = "") -> DeliveredCou
     return Dialects(lambda: 0.0, SEAL_KEYS).delivered_counter(request, content_type)
 
 
-def first_attempt(request: Received, target: Target) -> Attempt:
+def first_attempt(request: Received, target: Target) -> DialectAttempt:
     return Dialects(lambda: 0.0, SEAL_KEYS).first_attempt(request, target)

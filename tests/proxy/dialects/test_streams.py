@@ -13,7 +13,7 @@ from proxy.dialects import sse
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader
 from proxy.dialects.chat_completions.dialect import DIALECT as CHAT
 from proxy.dialects.messages.dialect import DIALECT as MESSAGES
-from proxy.dialects.middle.answer import Answer, Event
+from proxy.dialects.middle.answer import Answer, AnswerEvent
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import Reasoning, Request, Text
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
@@ -41,7 +41,7 @@ def context() -> AnswerContext:
     return AnswerContext("acme/chat", Request([]), 1_700_000_000, seals_of())
 
 
-def events_of(dialect: Dialect, stream: bytes) -> Iterator[Event]:
+def events_of(dialect: Dialect, stream: bytes) -> Iterator[AnswerEvent]:
     reader = dialect.new_stream_reader()
     framer = sse.Framer()
     for piece, kind in framer.split(stream):

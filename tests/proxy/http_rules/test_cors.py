@@ -94,7 +94,7 @@ async def test_page_reads_answers_and_errors_and_their_fields(rig: PathRig) -> N
 
 async def test_preflight_of_a_direct_call_allows_its_methods(rig: PathRig) -> None:
     incoming = preflight(PAGE)
-    incoming.target = "/models/m1/production/sync/x"
+    incoming.request_target = "/models/m1/production/sync/x"
     outgoing = await serve(allowing(rig, PAGE), incoming)
     assert outgoing.header("access-control-allow-methods") == "GET, HEAD, POST, PUT, PATCH, DELETE"
 

@@ -121,7 +121,7 @@ def test_edit_of_a_long_text_copies_no_unchanged_byte() -> None:
     raw = b'{"model":"a","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
     edited = edit_members(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
     assert isinstance(edited, SegmentedBody)
-    views = [part for part in edited.segments if isinstance(part, memoryview)]
+    views = [part for part in edited.text_segments if isinstance(part, memoryview)]
     assert [view.obj for view in views] == [raw] * len(views)
     assert sum(map(len, views)) == len(raw) - len('"a"')
     assert bytes(edited) == b'{"n":1,"model":"b","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)

@@ -45,7 +45,7 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CheckpointSnapshot:
     """One checkpoint as it was on disk at one moment. `files`: by path."""
 
     name: str
@@ -99,9 +99,9 @@ def opened_below(directory: int, path: str, flags: int) -> Iterator[int]:
         yield descriptor
 
 
-def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointError]:
+def checkpoint_snapshots(directory: Path) -> Mapping[str, CheckpointSnapshot | UnusableCheckpointError]:
     """Return the content of a checkpoint directory now, by name; empty if there is no such directory. OSError."""
-    by_name = dict[str, Snapshot | UnusableCheckpointError]()
+    by_name = dict[str, CheckpointSnapshot | UnusableCheckpointError]()
     with contextlib.ExitStack() as opened:
         try:
             root = opened.enter_context(opened_directory(directory))
@@ -115,7 +115,7 @@ def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointErro
                     count += len(files)
                     if files:
                         _check_count(len(by_name) + 1, count)
-                        by_name[name] = Snapshot(name, files)
+                        by_name[name] = CheckpointSnapshot(name, files)
                 except UnusableCheckpointError as error:
                     by_name[name] = error
     return by_name

@@ -13,13 +13,13 @@ from policy.training.reports import CheckpointFile, Restore
 from policy.training.store_keys import is_plain, is_plain_path, store_key
 from runtime.object_store import NotInStoreError, StoreError
 from trainer.backend import BackendAwayError, RestoreError
-from trainer.edges.checkpoints.directory import Snapshot, files_of, opened_below, opened_directory
+from trainer.edges.checkpoints.directory import CheckpointSnapshot, files_of, opened_below, opened_directory
 from trainer.edges.checkpoints.store import Store
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
-def restore_into(directory: Path, store: Store, restore: Restore) -> Snapshot:
+def restore_into(directory: Path, store: Store, restore: Restore) -> CheckpointSnapshot:
     """Put the checkpoint back under its name, verified, and say how it is on disk. BackendAwayError, RestoreError."""
     if not is_plain(restore.name) or not all(is_plain_path(file.path) for file in restore.files):
         raise RestoreError(f"checkpoint {restore.name!r} has a file name that cannot be restored")
@@ -27,7 +27,7 @@ def restore_into(directory: Path, store: Store, restore: Restore) -> Snapshot:
         with opened_directory(directory) as root:
             for file in restore.files:
                 _restore_file(root, store, restore, file)
-            return Snapshot(restore.name, files_of(root, restore.name))
+            return CheckpointSnapshot(restore.name, files_of(root, restore.name))
     except NotInStoreError:
         raise RestoreError(f"checkpoint {restore.name} is not in the checkpoint store any more") from None
     except StoreError as error:

@@ -6,7 +6,7 @@ See docs/reference/training.md#checkpoints.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainer.edges.checkpoints.directory import Snapshot
+from trainer.edges.checkpoints.directory import CheckpointSnapshot
 
 QUIET_S = 2.0
 _CLOCK_TICK_NS = 100_000_000
@@ -25,11 +25,13 @@ class Settling:
     def __init__(self) -> None:
         self._seen: dict[str, _Look] = {}
 
-    def look(self, snapshots: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
+    def look(
+        self, snapshots: Iterable[CheckpointSnapshot], now_s: float, now_ns: int
+    ) -> tuple[list[CheckpointSnapshot], list[CheckpointSnapshot]]:
         """(complete, not yet complete). `now_s`: a clock that never jumps; `now_ns`: the clock of file times."""
         looks = dict[str, _Look]()
-        complete = list[Snapshot]()
-        open_ones = list[Snapshot]()
+        complete = list[CheckpointSnapshot]()
+        open_ones = list[CheckpointSnapshot]()
         for snapshot in snapshots:
             before = self._seen.get(snapshot.name)
             version = snapshot.version

@@ -19,7 +19,12 @@ from runtime.daemon_threads import in_daemon_thread
 from runtime.object_store import StoreError
 from trainer.backend import BackendAwayError
 from trainer.edges.checkpoints.description import Description
-from trainer.edges.checkpoints.directory import ChangedError, Snapshot, UnusableCheckpointError, snapshots
+from trainer.edges.checkpoints.directory import (
+    ChangedError,
+    CheckpointSnapshot,
+    UnusableCheckpointError,
+    checkpoint_snapshots,
+)
 from trainer.edges.checkpoints.restoring import restore_into
 from trainer.edges.checkpoints.settling import Settling
 from trainer.edges.checkpoints.store import Store
@@ -42,7 +47,7 @@ log = logging.getLogger(__name__)
 class _Complete:
     """A checkpoint that is complete on disk, and its report. `report.files` None: it is not in the store yet."""
 
-    snapshot: Snapshot
+    snapshot: CheckpointSnapshot
     report: CheckpointReport
 
     @property
@@ -179,11 +184,11 @@ class CheckpointSync:
 
     async def _look(self) -> None:
         try:
-            on_disk = await in_daemon_thread(snapshots, self._directory)
+            on_disk = await in_daemon_thread(checkpoint_snapshots, self._directory)
         except OSError as error:
             self._refuse("", f"the directory cannot be read: {error.strerror}")
             return
-        usable = [one for one in on_disk.values() if isinstance(one, Snapshot) and self._is_small_enough(one)]
+        usable = [one for one in on_disk.values() if isinstance(one, CheckpointSnapshot) and self._is_small_enough(one)]
         for name, unusable in on_disk.items():
             if isinstance(unusable, UnusableCheckpointError):
                 self._refuse(name, str(unusable))
@@ -193,7 +198,7 @@ class CheckpointSync:
         for snapshot in complete:
             await self._consider(snapshot)
 
-    def _is_small_enough(self, snapshot: Snapshot) -> bool:
+    def _is_small_enough(self, snapshot: CheckpointSnapshot) -> bool:
         most = self._store.sizes.of(self._workspace_id)
         if snapshot.size_bytes <= most:
             return True
@@ -215,7 +220,7 @@ class CheckpointSync:
         present = names | self._synced.keys()
         self._reports = {name: report for name, report in self._reports.items() if name in present}
 
-    async def _consider(self, snapshot: Snapshot) -> None:
+    async def _consider(self, snapshot: CheckpointSnapshot) -> None:
         name = snapshot.name
         version = snapshot.version
         versions = (self._synced.get(name), self._due.get(name))
@@ -232,7 +237,7 @@ class CheckpointSync:
         if name not in self._synced:
             self._reports[name] = due.report
 
-    def _report(self, snapshot: Snapshot, description: Description) -> CheckpointReport:
+    def _report(self, snapshot: CheckpointSnapshot, description: Description) -> CheckpointReport:
         return CheckpointReport(
             name=snapshot.name,
             location=location(self._job_id, snapshot.name, snapshot.version),

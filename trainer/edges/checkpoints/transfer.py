@@ -19,8 +19,8 @@ from runtime.object_store import NotInStoreError, StoreError
 from trainer.edges.checkpoints.description import ADAPTER_CONFIG, MAX_CONFIG_BYTES, Description, described
 from trainer.edges.checkpoints.directory import (
     ChangedError,
+    CheckpointSnapshot,
     FileState,
-    Snapshot,
     files_of,
     opened_directory,
     pieces_of,
@@ -46,7 +46,7 @@ class Transfer:
         """End transfers at their next piece."""
         self._stopped.set()
 
-    def send(self, snapshot: Snapshot) -> tuple[CheckpointFile, ...]:
+    def send(self, snapshot: CheckpointSnapshot) -> tuple[CheckpointFile, ...]:
         """Store and verify a checkpoint. What an earlier call, or an earlier trainer, has stored is not sent again.
 
         Raises ChangedError if the checkpoint changes meanwhile: what was sent of it is worth nothing then.
@@ -61,11 +61,11 @@ class Transfer:
         self._write_json(manifest_key(where), {"files": [file.to_wire() for file in files]})
         return files
 
-    def discard(self, snapshot: Snapshot) -> None:
+    def discard(self, snapshot: CheckpointSnapshot) -> None:
         """Remove what was sent of a checkpoint that changed."""
         self._store.remove(location(self._job_id, snapshot.name, snapshot.version))
 
-    def remove_others(self, snapshot: Snapshot) -> None:
+    def remove_others(self, snapshot: CheckpointSnapshot) -> None:
         """Remove the earlier contents of a checkpoint, also those that an earlier trainer left."""
         parent = location(self._job_id, snapshot.name, "").rstrip("/")
         for version in self._store.names(parent):
@@ -75,7 +75,7 @@ class Transfer:
     def remove_all(self) -> None:
         self._store.remove(self._job_id)
 
-    def describe(self, snapshot: Snapshot) -> Description:
+    def describe(self, snapshot: CheckpointSnapshot) -> Description:
         """ChangedError; OSError."""
         config = next((file for file in snapshot.files if file.path == ADAPTER_CONFIG), None)
         if config is None or config.size_bytes > MAX_CONFIG_BYTES:
@@ -93,7 +93,7 @@ class Transfer:
         """Remember it for `restored`."""
         self._write_json(restored_key(self._job_id), restore.to_wire())
 
-    def has_content(self, snapshot: Snapshot, files: tuple[CheckpointFile, ...]) -> bool:
+    def has_content(self, snapshot: CheckpointSnapshot, files: tuple[CheckpointFile, ...]) -> bool:
         """Return whether a checkpoint on disk has exactly this content. ChangedError; OSError."""
         digests = {file.path: file for file in files}
         if _sizes(snapshot.files) != _sizes(files):
@@ -104,7 +104,7 @@ class Transfer:
                 for file in snapshot.files
             )
 
-    def _stored(self, where: str, snapshot: Snapshot) -> tuple[CheckpointFile, ...] | None:
+    def _stored(self, where: str, snapshot: CheckpointSnapshot) -> tuple[CheckpointFile, ...] | None:
         """The files of a checkpoint that is in the store already. A manifest may be cut off, or lie."""
         files: tuple[CheckpointFile, ...] = ()
         with contextlib.suppress(NotInStoreError, ValueError, KeyError, TypeError):

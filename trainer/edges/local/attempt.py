@@ -197,7 +197,7 @@ class LocalAttempt:
         session = job.spec.session
         return Launch(
             name=f"{job.job_id}-{job.attempt}-{node.rank}",
-            control_directory=node.control,
+            control_directory=node.control_directory,
             working_directory=str(directory.working_directory(job, node.rank)),
             commands=list(job.spec.start_commands),
             environment=node_environment(place, environment.variables)

@@ -95,7 +95,7 @@ class LocalBackend:
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
         one = self._attempt(job_id, attempt)
         has_ended = one.nodes[rank].has_ended or one.ended.is_set()
-        return await asyncio.to_thread(read_output, one.directory.control(rank), offset, has_ended)
+        return await asyncio.to_thread(read_output, one.directory.control_directory(rank), offset, has_ended)
 
     async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:
         loop = self._attempt(job_id, attempt).loop
@@ -120,7 +120,7 @@ class LocalBackend:
         is_there = one is not None and one.job.attempt == attempt and rank < len(one.nodes)
         if one is None or not is_there or one.nodes[rank].has_ended or one.report.phase is not Phase.RUNNING:
             raise NoTerminalError("the node has ended")
-        return await LocalTerminal.open(one.directory.control(rank))
+        return await LocalTerminal.open(one.directory.control_directory(rank))
 
     async def close(self) -> None:
         running = list(self._running())

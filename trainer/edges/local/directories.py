@@ -64,7 +64,7 @@ class AttemptDirectory:
     def node(self, rank: int) -> Path:
         return self.files / f"node-{rank}"
 
-    def control(self, rank: int) -> Path:
+    def control_directory(self, rank: int) -> Path:
         return self.root / "control" / f"node-{rank}"
 
     def working_directory(self, job: Claimed, rank: int) -> Path:
@@ -78,7 +78,7 @@ class AttemptDirectory:
         job = record.job
         ranks = range(record.job.spec.node_count)
         for rank in ranks:
-            self.control(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.control_directory(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "control").chmod(0o700)
         for name in ("stop.json", "end.json"):
             reserve(str(self.root / "control" / name))

@@ -42,7 +42,7 @@ def least_used(count: int, busy: Iterable[int]) -> tuple[int, ...]:
 
 def _processors() -> int:
     """Return the processors that this process may use; fewer where its container has a quota."""
-    quota, _, period = _limit("cpu.max").partition(" ")
+    quota, _, period = _cgroup_limit("cpu.max").partition(" ")
     own = len(os.sched_getaffinity(0))
     return max(1, min(own, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else own
 
@@ -50,11 +50,11 @@ def _processors() -> int:
 def _memory_mib() -> int:
     with open("/proc/meminfo", encoding="ascii") as file:
         total = int(next(line for line in file if line.startswith("MemTotal:")).split()[1]) // _KIB_PER_MIB
-    limit = _limit("memory.max")
+    limit = _cgroup_limit("memory.max")
     return min(total, int(limit) // _BYTES_PER_MIB) if limit.isdigit() else total
 
 
-def _limit(name: str) -> str:
+def _cgroup_limit(name: str) -> str:
     """A limit of this process's cgroup; empty if there is none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:

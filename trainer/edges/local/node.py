@@ -26,7 +26,7 @@ class LocalNode:
         self._job_id = job_id
         self.rank = rank
         self.host = host
-        self._control = str(directory.control(rank))
+        self._control = str(directory.control_directory(rank))
         self._runner: RunnerProcess | None = None
         self._killing: asyncio.TimerHandle | None = None
         self.exit: Exit | None = None
@@ -34,7 +34,7 @@ class LocalNode:
         self.was_started = False
 
     @property
-    def control(self) -> str:
+    def control_directory(self) -> str:
         return self._control
 
     @property

@@ -8,9 +8,9 @@ import orjson
 from sqlalchemy import text
 
 from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
-from control.edges.sql.events.partitions import Part, part_of, partitions_of
+from control.edges.sql.events.partitions import PartitionedWindow, part_of, partitions_of
 from control.edges.sql.store import Connection
-from control.records.events import Window
+from control.records.events import EventWindow
 from policy.prices import DAY_MS
 
 _KNOWN_ENTITIES = {
@@ -29,7 +29,7 @@ class EventSums:
     """A `SumSource` over the events of a window, as long as they are kept."""
 
     conn: Connection
-    window: Window
+    window: EventWindow
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
         """Read the sums from one range of the index."""
@@ -58,7 +58,7 @@ class EventSums:
 
     async def _entities(self, after: str, limit: int) -> Sequence[str]:
         """List entities by one look-up in the index each, whether or not they have events in the window."""
-        part = await self._part()
+        part = await self._partitioned_window()
         if part is None:
             return []
         values = {"workspace": self.window.workspace_id, "after": after, "limit": limit, **part.bounds}
@@ -66,7 +66,7 @@ class EventSums:
 
     async def _columns(self, names: Sequence[str], tables: str, **conditions: Any) -> Sequence[DaySums]:
         """The sums of what `tables` has in the window. `conditions`: further ones."""
-        part = await self._part()
+        part = await self._partitioned_window()
         if part is None:
             return []
         values = {"workspace": self.window.workspace_id, "start": self.window.start_ms, "end": self.window.end_ms}
@@ -75,7 +75,7 @@ class EventSums:
         query = text(in_columns(self.conn.dialect.name, sums))
         return days_of((await self.conn.execute(query, values | part.bounds | conditions)).all())
 
-    async def _part(self) -> Part | None:
+    async def _partitioned_window(self) -> PartitionedWindow | None:
         return part_of(await partitions_of(self.conn), self.window.start_ms, self.window.end_ms)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from control.edges.sql.billing.tables import hourly_sum_progress, hourly_sums
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.store import Connection, WriteTx
-from control.records.events import Window
+from control.records.events import EventWindow
 from policy.prices import CONTEXT_BOUNDS, DAY_MS
 
 HOUR_MS = 3_600_000
@@ -26,9 +26,9 @@ _FAR_MS = 1 << 62
 class WindowParts(NamedTuple):
     """A window in three parts: whole hours that have sums, and what is before and after them. Each may be empty."""
 
-    before: Window
-    hours: Window
-    after: Window
+    before: EventWindow
+    hours: EventWindow
+    after: EventWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SummedHours:
         """The end of the last hour whose sums are complete."""
         return self.until_ms - self.until_ms % HOUR_MS
 
-    def parts_of(self, window: Window) -> WindowParts:
+    def parts_of(self, window: EventWindow) -> WindowParts:
         first_ms = full_hour_from(max(window.start_ms, self.start_ms))
         last_ms = min(window.end_ms - window.end_ms % HOUR_MS, self.end_ms)
         if first_ms >= last_ms:
@@ -79,7 +79,7 @@ async def begin_sums(tx: WriteTx, workspace_id: str, start_ms: int) -> None:
     await tx.conn.execute(dialect.insert(hourly_sum_progress).values(row).on_conflict_do_nothing())
 
 
-async def portion_end(conn: Connection, window: Window, events: int) -> int | None:
+async def portion_end(conn: Connection, window: EventWindow, events: int) -> int | None:
     """The end of a portion of at most about that many events that begins with the window; None if there is no event.
 
     With an hour, if it holds a whole one: a sum that is written once costs PostgreSQL half the disk.
@@ -94,7 +94,7 @@ async def portion_end(conn: Connection, window: Window, events: int) -> int | No
     return hour_ms if hour_ms > window.start_ms else last_ms + 1
 
 
-async def _time_of_event(conn: Connection, window: Window, place: int) -> int | None:
+async def _time_of_event(conn: Connection, window: EventWindow, place: int) -> int | None:
     """The time of the window's event at this place, in the order of time."""
     part = part_of(await partitions_of(conn), window.start_ms, window.end_ms)
     if part is None:
@@ -108,7 +108,7 @@ async def _time_of_event(conn: Connection, window: Window, place: int) -> int | 
     return time_ms
 
 
-async def add_events(tx: WriteTx, window: Window) -> bool:
+async def add_events(tx: WriteTx, window: EventWindow) -> bool:
     """Add the window's events. False if others have added what begins where it begins."""
     progress = hourly_sum_progress
     move = update(progress).values(until_ms=window.end_ms)

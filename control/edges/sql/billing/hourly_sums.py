@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
 from control.edges.sql.store import Connection
-from control.records.events import Window
+from control.records.events import EventWindow
 from policy.prices import DAY_MS
 
 _FIGURES = ("calls", "input_tokens", "output_tokens", "cached_input_tokens")
@@ -29,7 +29,7 @@ class HourlySums:
     """A `SumSource` over a window of whole hours that are added up."""
 
     conn: Connection
-    window: Window
+    window: EventWindow
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
         """Read a range of the primary key for each day. Sums by key are not added up, as in `of_entities`."""

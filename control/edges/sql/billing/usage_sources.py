@@ -9,10 +9,10 @@ from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.hourly_sums import HourlySums
 from control.edges.sql.billing.sum_records import Entities, SumSource
 from control.edges.sql.store import Connection
-from control.records.events import Window
+from control.records.events import EventWindow
 
 
-async def sources_of(conn: Connection, window: Window) -> Sequence[SumSource]:
+async def sources_of(conn: Connection, window: EventWindow) -> Sequence[SumSource]:
     """Sources that together have each call of the window once."""
     parts = (await summed_hours(conn, window.workspace_id)).parts_of(window)
     events = [EventSums(conn, part) for part in (parts.before, parts.after) if part.start_ms < part.end_ms]

@@ -1,7 +1,8 @@
 """The partitions of `events` that a time window needs, and the order in which a page reads them.
 
 A partition holds the keys of one day, and a ULID's day is known from the key. `event_partitions` bounds the timestamps
-in each; the database itself keeps these bounds. So nothing outside a `Part` has a timestamp within its times.
+in each; the database itself keeps these bounds. So nothing outside a `PartitionedWindow` has a timestamp within its
+times.
 
 See docs/decisions/0045-event-partitions.md.
 """
@@ -38,7 +39,7 @@ class Partition(NamedTuple):
         return self.beyond_key is not None and self.until_ms <= before_ms
 
 
-class Span(NamedTuple):
+class KeyRange(NamedTuple):
     """The keys of neighbouring partitions."""
 
     first_key: str
@@ -46,7 +47,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionedWindow:
     """A time window, and the partitions that hold all its events: those of `spans`, and `REST` with `rest`.
 
     On SQLite it has no spans: its events are in one table.
@@ -54,7 +55,7 @@ class Part:
 
     start_ms: int
     end_ms: int
-    spans: Sequence[Span] = ()
+    spans: Sequence[KeyRange] = ()
     rest: bool = False
 
     @property
@@ -92,16 +93,20 @@ async def partitions_of(conn: Connection) -> list[Partition]:
     return [Partition(*row) for row in await conn.execute(select(*columns).order_by(event_partitions.c.first_key))]
 
 
-def part_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Part | None:
+def part_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> PartitionedWindow | None:
     """The whole window as one part; None if it cannot have events."""
     if not partitions:
-        return Part(start_ms, end_ms)
+        return PartitionedWindow(start_ms, end_ms)
     overlaps = [one for one in partitions if one.overlaps(start_ms, end_ms)]
-    spans = _bounded(list(_spans(overlaps)))
-    return Part(start_ms, end_ms, spans, any(one.beyond_key is None for one in overlaps)) if overlaps else None
+    spans = _bounded(list(_key_ranges(overlaps)))
+    return (
+        PartitionedWindow(start_ms, end_ms, spans, any(one.beyond_key is None for one in overlaps))
+        if overlaps
+        else None
+    )
 
 
-def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Iterator[Part]:
+def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Iterator[PartitionedWindow]:
     """The window in consecutive parts, the first of at most a day, each other twice as long as the one before.
 
     A page that is soon full reads few partitions; one that is not reads each of them once or twice.
@@ -117,25 +122,25 @@ def parts_of(partitions: Sequence[Partition], start_ms: int, end_ms: int) -> Ite
         start_ms = until_ms
 
 
-def _spans(partitions: Sequence[Partition]) -> Iterator[Span]:
+def _key_ranges(partitions: Sequence[Partition]) -> Iterator[KeyRange]:
     """Yield neighbouring partitions as one span. The partitions are in the order of their keys."""
-    pending: Span | None = None
+    pending: KeyRange | None = None
     for one in partitions:
         if one.beyond_key is None:
             continue
         if pending is not None and pending.beyond_key == one.first_key:
-            pending = Span(pending.first_key, one.beyond_key)
+            pending = KeyRange(pending.first_key, one.beyond_key)
             continue
         if pending is not None:
             yield pending
-        pending = Span(one.first_key, one.beyond_key)
+        pending = KeyRange(one.first_key, one.beyond_key)
     if pending is not None:
         yield pending
 
 
-def _bounded(spans: list[Span]) -> list[Span]:
+def _bounded(spans: list[KeyRange]) -> list[KeyRange]:
     """Return at most `_MOST_SPANS` spans: the oldest ones become one, with what is between them."""
     surplus = len(spans) - _MOST_SPANS
     if surplus <= 0:
         return spans
-    return [Span(spans[0].first_key, spans[surplus].beyond_key), *spans[surplus + 1 :]]
+    return [KeyRange(spans[0].first_key, spans[surplus].beyond_key), *spans[surplus + 1 :]]

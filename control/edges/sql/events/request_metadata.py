@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from control.edges.sql.events.partitions import partitions_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import event_metadata_progress
-from control.records.events import Window
+from control.records.events import EventWindow
 
 
 async def deleted_until(conn: Connection, workspace_id: str) -> int:
@@ -19,7 +19,7 @@ async def deleted_until(conn: Connection, workspace_id: str) -> int:
     return (await conn.execute(query)).scalar_one_or_none() or 0
 
 
-async def delete_metadata(tx: WriteTx, window: Window) -> int:
+async def delete_metadata(tx: WriteTx, window: EventWindow) -> int:
     """Delete the metadata of the window's events; returns of how many. 0 if another process has moved on meanwhile."""
     if not await _move_on(tx, window):
         return 0
@@ -34,7 +34,7 @@ async def delete_metadata(tx: WriteTx, window: Window) -> int:
     return deleted
 
 
-async def _move_on(tx: WriteTx, window: Window) -> bool:
+async def _move_on(tx: WriteTx, window: EventWindow) -> bool:
     """Set the progress to the window's end. False if it is not at the window's start."""
     progress = event_metadata_progress
     dialect = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
@@ -44,7 +44,7 @@ async def _move_on(tx: WriteTx, window: Window) -> bool:
     return (await tx.conn.execute(update(progress).where(*present).values(until_ms=window.end_ms))).rowcount == 1
 
 
-async def _tables(conn: Connection, window: Window) -> list[str]:
+async def _tables(conn: Connection, window: EventWindow) -> list[str]:
     """`events` on SQLite; on PostgreSQL the partitions that may have events of the window."""
     partitions = await partitions_of(conn)
     needed = [one.name for one in partitions if one.overlaps(window.start_ms, window.end_ms)]

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import FromClause, Select, and_, column, select, text
 from sqlalchemy import values as value_rows
 
-from control.edges.sql.events.partitions import Part, partitions_of, parts_of
+from control.edges.sql.events.partitions import PartitionedWindow, partitions_of, parts_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import Id
-from control.records.events import EventPosition, ShownEvent, Window
+from control.records.events import EventPosition, EventWindow, ShownEvent
 
 _WIDTHS = (1, 4, 32)
 """The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at
@@ -41,7 +41,9 @@ Range = tuple[str, ...]
 """The values that all its events share besides the workspace: none; the entity; entity and key."""
 
 
-async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[ShownEvent]:
+async def page_of_events(
+    conn: Connection, window: EventWindow, after: EventPosition | None, limit: int
+) -> list[ShownEvent]:
     """The first `limit` rows after `after`, in order."""
     rows: list[ShownEvent] = []
     start_ms = window.start_ms if after is None else after[0]
@@ -54,7 +56,7 @@ async def page_of_events(conn: Connection, window: Window, after: EventPosition 
 
 
 async def _page_of_part(
-    conn: Connection, window: Window, part: Part, after: EventPosition | None, limit: int
+    conn: Connection, window: EventWindow, part: PartitionedWindow, after: EventPosition | None, limit: int
 ) -> list[ShownEvent]:
     rows: list[ShownEvent] = []
     for query in await queries_of(conn, window, part, after, limit):
@@ -65,7 +67,7 @@ async def _page_of_part(
 
 
 async def queries_of(
-    conn: Connection, window: Window, part: Part, after: EventPosition | None, limit: int
+    conn: Connection, window: EventWindow, part: PartitionedWindow, after: EventPosition | None, limit: int
 ) -> list[EventQuery]:
     """The statements for the first `limit` rows of one part. Each gives its own first rows, in order."""
     values: dict[str, Any] = {"workspace": window.workspace_id, "end": part.end_ms, "limit": limit, **part.bounds}
@@ -103,7 +105,7 @@ def _merged(select_sql: str, ranges: Sequence[Range], values: Mapping[str, Any])
     return EventQuery(f"SELECT * FROM ({union}) AS u {_ORDER}", {**values, **range_values})  # noqa: S608 (ours)
 
 
-async def _ranges(conn: Connection, window: Window, part: Part) -> list[Range]:
+async def _ranges(conn: Connection, window: EventWindow, part: PartitionedWindow) -> list[Range]:
     entities = sorted(set(window.external_entity_ids))
     if not window.api_keys:
         return [(entity,) for entity in entities] or [()]
@@ -111,7 +113,7 @@ async def _ranges(conn: Connection, window: Window, part: Part) -> list[Range]:
     return [pair for pair in pairs if not entities or pair[0] in entities]
 
 
-async def _pairs_of_keys(conn: Connection, window: Window, part: Part) -> list[Range]:
+async def _pairs_of_keys(conn: Connection, window: EventWindow, part: PartitionedWindow) -> list[Range]:
     """Each (entity, key) that has events, by an index skip scan. A key normally has one entity."""
     pairs: list[Range] = []
     front: list[Range] = [("", key) for key in sorted(set(window.api_keys))]

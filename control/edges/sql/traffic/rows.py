@@ -14,7 +14,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.traffic.tables import FIGURES, traffic, traffic_senders
 from control.long_work import OPERATOR, beside
-from control.records.traffic import KEPT, Span, Steps
+from control.records.traffic import KEPT, StepRange, Steps
 from policy.traffic import TrafficRow
 
 _ROWS_PER_ITEM = 10
@@ -83,7 +83,7 @@ _ADD = {
 }
 
 
-async def busiest_slugs(conn: Connection, workspace_id: str, span: Span, limit: int) -> list[str]:
+async def busiest_slugs(conn: Connection, workspace_id: str, span: StepRange, limit: int) -> list[str]:
     """The slugs with the most calls in the span, most first."""
     calls = func.sum(traffic.c.calls)
     query = select(traffic.c.slug).where(*_within(workspace_id, span), traffic.c.slug != "")
@@ -91,14 +91,14 @@ async def busiest_slugs(conn: Connection, workspace_id: str, span: Span, limit: 
     return list((await conn.execute(query)).scalars())
 
 
-async def points_of(conn: Connection, workspace_id: str, span: Span, slugs: Sequence[str]) -> dict[str, Points]:
+async def points_of(conn: Connection, workspace_id: str, span: StepRange, slugs: Sequence[str]) -> dict[str, Points]:
     """The steps of each of these slugs in the span. A slug without calls is absent."""
     columns = (traffic.c.slug, traffic.c.start_ms, *_figures())
     query = select(*columns).where(*_within(workspace_id, span), one_of(traffic.c.slug, slugs))
     return await _by_slug(conn, query)
 
 
-async def points_of_others(conn: Connection, workspace_id: str, span: Span, slugs: Sequence[str]) -> Points | None:
+async def points_of_others(conn: Connection, workspace_id: str, span: StepRange, slugs: Sequence[str]) -> Points | None:
     """The sums over everything else in the span, calls without a slug included."""
     columns = (literal("").label("slug"), traffic.c.start_ms, *(func.sum(one).label(one.name) for one in _figures()))
     query = select(*columns).where(*_within(workspace_id, span), ~one_of(traffic.c.slug, slugs))
@@ -121,7 +121,7 @@ def _figures() -> list[Any]:
     return [traffic.c[name] for name in FIGURES]
 
 
-def _within(workspace_id: str, span: Span) -> tuple[ColumnElement[bool], ...]:
+def _within(workspace_id: str, span: StepRange) -> tuple[ColumnElement[bool], ...]:
     return (
         traffic.c.workspace_id == workspace_id,
         traffic.c.step_s == span.steps.length_s,

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.async_requests.endings import ANSWER_LOST
 from proxy.async_requests.queues import HELD_S, RENEW_INTERVAL_S, QueueUnavailableError, RequestUnknownError
-from proxy.async_requests.requests import Again, Attempt, AttemptRef, DeploymentRef, Outcome, Work
+from proxy.async_requests.requests import Again, AttemptRef, DeploymentRef, Outcome, RequestAttempt, Work
 from proxy.edges.redis.async_queue import records
 from proxy.edges.redis.async_queue.client import QueueClient, keys_of
 from proxy.edges.redis.async_queue.inputs import INCOMPLETE
@@ -38,7 +38,7 @@ class RedisAttemptQueue:
         self._unknown_since: dict[str, float] = {}
         """Requests that Redis did not know lately, and since when."""
 
-    def hints(self) -> AsyncGenerator[str, None]:
+    def queue_hints(self) -> AsyncGenerator[str, None]:
         return self._client.commands.subscribed(_CHANNEL, self._client.commands.report)
 
     async def workspaces(self) -> Sequence[str]:
@@ -56,7 +56,7 @@ class RedisAttemptQueue:
             await self._client.index.forget(workspace_id)
         return records.work_of(workspace_id, reply)
 
-    async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
+    async def start(self, deployment: DeploymentRef, holder: str) -> RequestAttempt | None:
         workspace_id = deployment.workspace_id
         deployment_id = deployment.deployment_id
         holdings = self._client.holdings
@@ -72,7 +72,7 @@ class RedisAttemptQueue:
         holdings.hold(workspace_id, attempt.ref.request_id)
         if pieces == 0:
             return attempt
-        attempt_with_input: Attempt | None = None
+        attempt_with_input: RequestAttempt | None = None
         try:
             async with holdings.beginning(workspace_id, holder):
                 attempt_with_input = await self._with_input(attempt, pieces)
@@ -81,7 +81,7 @@ class RedisAttemptQueue:
                 holdings.release(workspace_id, [attempt.ref.request_id])
         return attempt_with_input
 
-    async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
+    async def _with_input(self, attempt: RequestAttempt, pieces: int) -> RequestAttempt | None:
         """Add the large input to an attempt. None if the attempt or its input is lost meanwhile."""
         model_input = BytesIO()
         renewed_at = time.monotonic()

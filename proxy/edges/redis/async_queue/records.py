@@ -6,13 +6,13 @@ from typing import Any
 from proxy.async_requests.endings import INPUT_LOST, visible_status, visible_webhook_status
 from proxy.async_requests.requests import (
     Again,
-    Attempt,
     AttemptRef,
     Delivery,
     DeploymentRef,
     Failed,
     NewRequest,
     Outcome,
+    RequestAttempt,
     RequestError,
     RequestState,
     RetryRules,
@@ -78,11 +78,11 @@ def status_of(phase: bytes, outcome: bytes) -> Status:
     return visible_status(Phase(phase.decode()), Status(outcome.decode()) if outcome else None)
 
 
-def attempt_of(workspace_id: str, deployment_id: str, holder: str, reply: Reply) -> tuple[Attempt, int]:
+def attempt_of(workspace_id: str, deployment_id: str, holder: str, reply: Reply) -> tuple[RequestAttempt, int]:
     """The attempt, and the number of pieces in which its input must be read. 0: the attempt has its input."""
     model, id, attempt, model_input, path, most, first_ms, longest_ms, hook, deadline, now, queued_ms, pieces = reply
     deployment = DeploymentRef(workspace_id, model.decode(), deployment_id)
-    attempt = Attempt(
+    attempt = RequestAttempt(
         AttemptRef(deployment, id.decode(), attempt, holder),
         model_input,
         RetryRules(most, int(first_ms), int(longest_ms)),

@@ -16,8 +16,8 @@ from typing import Any
 
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.dialing import Dialer
-from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
+from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.nodes.single import FixedServer
 from runtime.background import cancelled, is_set_within
 from runtime.backoff import jittered_s
@@ -35,7 +35,7 @@ _UNNAMED_S = 60.0
 _ASKING = encode(b"ASKING")
 
 
-class _Member(Node):
+class _Member(RedisNode):
     """A node of the cluster. `opened`: done when it was connected for the first time."""
 
     __slots__ = ("named_at", "opened", "place")
@@ -48,7 +48,7 @@ class _Member(Node):
 
 
 class ClusterNodes:
-    """The `Nodes` of a Redis Cluster."""
+    """The `RedisNodes` of a Redis Cluster."""
 
     def __init__(self, url: RedisUrl, options: RedisClientOptions) -> None:
         self._login = url.login
@@ -97,14 +97,14 @@ class ClusterNodes:
         self._flush_scheduled = False
         self._before_flush()
 
-    def of(self, slot: int) -> Node:
+    def of(self, slot: int) -> RedisNode:
         return self._by_slot[slot]
 
     @property
     def any_serves(self) -> bool:
         return any(owner.serves for owner in self._owners)
 
-    def redirected(self, slot: int, error: str) -> Node | None:
+    def redirected(self, slot: int, error: str) -> RedisNode | None:
         redirection = redirect(error, self._by_slot[slot].place)
         if redirection is None:
             if error.startswith("CLUSTERDOWN"):

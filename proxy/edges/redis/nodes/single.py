@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from proxy.edges.redis.nodes.connection import RedisConnection
 from proxy.edges.redis.nodes.dialing import Dialer
-from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.nodes.pipelined_client import RedisClient, RedisClientOptions
+from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.nodes.sentinel import SentinelPrimary
 from runtime.background import cancelled
 from runtime.redis.url import RedisAddress, RedisUrl, Topology
@@ -25,12 +25,12 @@ class FixedServer:
 
 
 class SingleNode:
-    """`Nodes` that are one server."""
+    """`RedisNodes` that are one server."""
 
     def __init__(self, url: RedisUrl, options: RedisClientOptions) -> None:
         self._primary = SentinelPrimary(url) if url.topology is Topology.SENTINEL else None
         server = self._primary or FixedServer(url.login, Dialer(url.login.tls))
-        self._node = Node(RedisClient(server, options))
+        self._node = RedisNode(RedisClient(server, options))
         self.schedule_flush = self._node.client.schedule_flush
         self._watching: asyncio.Task[None] | None = None
 
@@ -51,7 +51,7 @@ class SingleNode:
             await cancelled(self._watching)
         await self._node.client.close()
 
-    def of(self, slot: int) -> Node:
+    def of(self, slot: int) -> RedisNode:
         return self._node
 
     def redirected(self, slot: int, error: str) -> None:

@@ -22,7 +22,7 @@ class CallTrace(Work):
     __slots__ = ("_asked", "_received_at", "_sent_at", "_server", "_tracer", "_upstream", "_within", "is_recorded")
 
     def __init__(self, tracer: Tracer, incoming: Incoming) -> None:
-        path = incoming.target.partition("?")[0]
+        path = incoming.request_target.partition("?")[0]
         parent = NO_PARENT
         if incoming.header("traceparent") is not None:
             parent = parent_of(incoming.header_values("traceparent"), incoming.header_values("tracestate"))

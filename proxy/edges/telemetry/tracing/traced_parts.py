@@ -13,7 +13,7 @@ from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.capacity.call_load import Load
-from proxy.dialects.attempt import Attempt
+from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.registry import Dialects
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
@@ -130,7 +130,7 @@ class TracedUpstream:
 class TracedDialects(Dialects):
     """Tells a call's trace its target."""
 
-    def build_body(self, request: Received, target: Target, attempt: Attempt) -> RequestBody:
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
         _note_target(request, target)
         return super().build_body(request, target, attempt)
 

@@ -24,7 +24,7 @@ from control.edges.process.redis_binary import (
     pin,
     set_stray_file_aside,
 )
-from control.operator.parts import Part, PartRunner
+from control.operator.stack_parts import PartRunner, StackPart
 from runtime.child_process import Child
 from tests.redis_server import REDIS_BINARIES
 
@@ -178,7 +178,8 @@ async def serving(directory: DataDirectory, server: RedisServer) -> AsyncIterato
     lock = directory.lock()
     embedded = EmbeddedRedis(directory, server)
     runner = PartRunner(
-        Part("redis", embedded.launch(dict(os.environ), lock), embedded.is_ready, embedded.stop, 10.0), lambda _: None
+        StackPart("redis", embedded.launch(dict(os.environ), lock), embedded.is_ready, embedded.stop, 10.0),
+        lambda _: None,
     )
     await runner.begin()
     await runner.until_ready()
@@ -219,7 +220,7 @@ async def test_it_keeps_what_it_was_told_over_a_kill_and_a_stop(binary: RedisSer
     lock = directory.lock()
     server = EmbeddedRedis(directory, binary)
     assert server.launch({}, lock).argv[0] == binary.path
-    part = Part("redis", server.launch(dict(os.environ), lock), server.is_ready, server.stop, 10.0)
+    part = StackPart("redis", server.launch(dict(os.environ), lock), server.is_ready, server.stop, 10.0)
     for expected in (1, 2):
         runner = PartRunner(part, lambda _: None)
         await runner.begin()

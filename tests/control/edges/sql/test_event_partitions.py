@@ -16,12 +16,20 @@ from control.edges.sql.billing.hourly_progress import add_events, begin_sums
 from control.edges.sql.billing.sum_records import Entities
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
-from control.edges.sql.events.partitions import REST, Part, Partition, Span, part_of, partitions_of, parts_of
+from control.edges.sql.events.partitions import (
+    REST,
+    KeyRange,
+    Partition,
+    PartitionedWindow,
+    part_of,
+    partitions_of,
+    parts_of,
+)
 from control.edges.sql.events.upkeep import DAYS_AHEAD, add_days, drop_days
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events
-from control.records.events import EventPosition, Window
+from control.records.events import EventPosition, EventWindow
 from control.retention import RetentionDays, delete_old_records
 from policy.billing import BillingEvent
 from tests.control.billing import clock_ms, event, ingest_and_reader
@@ -55,7 +63,7 @@ async def partitions(store: Store) -> dict[str, Partition]:
         return {one.name: one for one in await partitions_of(conn)}
 
 
-async def listed(store: Store, window: Window, limit: int = 7) -> list[EventPosition]:
+async def listed(store: Store, window: EventWindow, limit: int = 7) -> list[EventPosition]:
     """The positions of all events of the window, page by page."""
     positions: list[EventPosition] = []
     while True:
@@ -85,13 +93,16 @@ def test_a_window_needs_the_partitions_that_may_have_its_times_and_no_others() -
     days = [partition_of(n * DAY_MS) for n in range(10)]
     late = days[2]._replace(until_ms=20 * DAY_MS)
     rest = Partition(REST, "", None, FAR_MS, 0)
-    assert part_of([rest, *days], 5 * DAY_MS, 6 * DAY_MS) == Part(
-        5 * DAY_MS, 6 * DAY_MS, [Span(days[4].first_key, first_key_of(6 * DAY_MS))]
+    assert part_of([rest, *days], 5 * DAY_MS, 6 * DAY_MS) == PartitionedWindow(
+        5 * DAY_MS, 6 * DAY_MS, [KeyRange(days[4].first_key, first_key_of(6 * DAY_MS))]
     )
     part = part_of([rest._replace(earliest_ms=0, until_ms=FAR_MS), *days[:2], late, *days[3:]], 8 * DAY_MS, FAR_MS)
     assert part is not None
     assert part.rest
-    assert part.spans == [Span(late.first_key, days[3].first_key), Span(days[7].first_key, first_key_of(10 * DAY_MS))]
+    assert part.spans == [
+        KeyRange(late.first_key, days[3].first_key),
+        KeyRange(days[7].first_key, first_key_of(10 * DAY_MS)),
+    ]
     assert part_of([rest, *days], 30 * DAY_MS, FAR_MS) is None
     assert part_of(days[:1], days[0].until_ms - 1, FAR_MS) is not None
     assert part_of(days[:1], days[0].until_ms, FAR_MS) is None
@@ -109,7 +120,7 @@ def test_a_page_reads_a_day_then_twice_as_many_each_time() -> None:
     assert [(one.start_ms / DAY_MS, one.end_ms / DAY_MS) for one in parts] == [
         *((0.5, 1), (1, 3), (3, 7), (7, 15), (15, 40))
     ]
-    assert list(parts_of([], 3, 9)) == [Part(3, 9)]
+    assert list(parts_of([], 3, 9)) == [PartitionedWindow(3, 9)]
 
 
 async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_store: Store) -> None:
@@ -147,12 +158,12 @@ async def test_events_of_any_key_and_time_are_listed_in_order_each_once(server_s
             and (not entities or one.external_entity_id in entities)
             and (not keys or one.api_key_prefix in keys)
         )
-        window = Window("ws_1", start_ms, end_ms, keys, entities)
+        window = EventWindow("ws_1", start_ms, end_ms, keys, entities)
         assert await listed(server_store, window, chance.choice([7, 50])) == expected
         await assert_sums(server_store, by_key.values(), replace(window, api_keys=(), external_entity_ids=()))
 
 
-async def assert_sums(store: Store, ingested: Iterable[BillingEvent], window: Window) -> None:
+async def assert_sums(store: Store, ingested: Iterable[BillingEvent], window: EventWindow) -> None:
     """Usage reports look into the same partitions as pages."""
     expected = Counter(one.external_entity_id for one in ingested if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
@@ -177,7 +188,7 @@ async def test_a_page_of_one_day_looks_at_no_other_day(server_store: Store) -> N
     await ingest.commit([event_at(today_ms + day * DAY_MS + n, n) for day in range(-1, 5) for n in range(30)])
     async with server_store.read() as conn:
         part = next(parts_of(await partitions_of(conn), today_ms + DAY_MS + 10, FAR_MS))
-        (query,) = await rows.queries_of(conn, Window("ws_1", today_ms, FAR_MS), part, None, 10)
+        (query,) = await rows.queries_of(conn, EventWindow("ws_1", today_ms, FAR_MS), part, None, 10)
         plan = "\n".join((await conn.execute(text(f"EXPLAIN {query.sql}"), query.values)).scalars())
     names = {partition_of(today_ms + day * DAY_MS).name for day in (0, 1)}
     assert {name for name in await partitions(server_store) if f" on {name} " in plan} == names
@@ -215,7 +226,7 @@ async def test_days_past_their_retention_are_dropped_and_late_events_stay(server
     assert await drop_days(server_store, before_ms) == 0
     async with server_store.write() as tx:
         assert await rows.delete_events_before(tx, "ws_1", before_ms, 5000) == 1000
-    assert await listed(server_store, Window("ws_1", 0, FAR_MS)) == sorted(
+    assert await listed(server_store, EventWindow("ws_1", 0, FAR_MS)) == sorted(
         (one.ended_at_ms, one.idempotency_key) for one in late_events
     )
     again = event_at(today_ms + DAY_MS, 3)  # of a day that was dropped
@@ -230,13 +241,13 @@ async def test_a_day_is_dropped_only_after_its_events_are_added_to_the_hourly_su
     await ingest.commit([event_at(today_ms - day * DAY_MS, day) for day in (5, 3, 2)])
     async with server_store.write() as tx:
         await begin_sums(tx, "ws_1", today_ms - 5 * DAY_MS)
-        await add_events(tx, Window("ws_1", today_ms - 5 * DAY_MS, today_ms - 3 * DAY_MS))
+        await add_events(tx, EventWindow("ws_1", today_ms - 5 * DAY_MS, today_ms - 3 * DAY_MS))
     days = RetentionDays(events=1, sums=400, audit=400)
     await delete_old_records(server_store, days)
     remaining_days = {time_of(key) // DAY_MS for key in await where(server_store)}
     assert remaining_days == {(today_ms - day * DAY_MS) // DAY_MS for day in (3, 2)}
     async with server_store.write() as tx:
-        await add_events(tx, Window("ws_1", today_ms - 3 * DAY_MS, today_ms))
+        await add_events(tx, EventWindow("ws_1", today_ms - 3 * DAY_MS, today_ms))
     await delete_old_records(server_store, days)
     assert partition_of(today_ms - 3 * DAY_MS).name not in await partitions(server_store)
 
@@ -292,7 +303,7 @@ async def test_a_table_of_the_version_before_becomes_the_first_partition(server_
         await _downgraded_take(server_store, more)
         before = await listed_plainly(server_store)
         await migrate(server_store.engine)
-        assert await listed(server_store, Window("ws_1", 0, FAR_MS)) == before
+        assert await listed(server_store, EventWindow("ws_1", 0, FAR_MS)) == before
         await migrate_down(server_store.engine, "0008")
         assert await listed_plainly(server_store) == before
     await migrate(server_store.engine)
@@ -330,4 +341,4 @@ async def test_a_migration_waits_for_a_long_transaction_and_says_so(
         # Between two tries nobody waits for the migration.
         await _downgraded_take(server_store, [event_at(0, 1)])
     await migrating
-    assert len(await listed(server_store, Window("ws_1", 0, FAR_MS))) == 1
+    assert len(await listed(server_store, EventWindow("ws_1", 0, FAR_MS))) == 1

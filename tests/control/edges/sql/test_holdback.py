@@ -16,7 +16,7 @@ from control.edges.sql.events.partitions import partitions_of, parts_of
 from control.edges.sql.events.rows import EventQuery, page_of_events, queries_of
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.errors import DatabaseUnavailableError, IngestTooSlowError
-from control.records.events import EventPosition, Window
+from control.records.events import EventPosition, EventWindow
 from tests.control.billing import (
     FAR_MS,
     ShiftedClock,
@@ -88,7 +88,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
         start_ms = await clock_ms(store) - 60_000
         while not shipped.is_set() or keys_taken - set(keys_seen):
             try:
-                window, keys = await all_pages(statements, Window("ws_1", start_ms, FAR_MS), 4)
+                window, keys = await all_pages(statements, EventWindow("ws_1", start_ms, FAR_MS), 4)
             except DatabaseUnavailableError:  # SQLite has one writer at a time; a client asks for the window again
                 continue
             keys_seen.extend(keys)
@@ -112,7 +112,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
     assert set(keys_seen) == keys_taken
 
 
-async def query_of(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> EventQuery:
+async def query_of(conn: Connection, window: EventWindow, after: EventPosition | None, limit: int) -> EventQuery:
     """The statement of the first part that has events."""
     part = next(parts_of(await partitions_of(conn), 0 if after is None else after[0], FAR_MS))
     (query,) = await queries_of(conn, window, part, after, limit)
@@ -120,11 +120,11 @@ async def query_of(conn: Connection, window: Window, after: EventPosition | None
 
 
 ASKED = {
-    "all": (Window("ws_1", 0, FAR_MS), "ix_events_workspace_time"),
-    "entity": (Window("ws_1", 0, FAR_MS, (), ("customer-1",)), "ix_events_entity_time"),
-    "entities": (Window("ws_1", 0, FAR_MS, (), ("customer-1", "customer-2")), "ix_events_entity_time"),
-    "key": (Window("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",)), "ix_events_key_entity_time"),
-    "both": (Window("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",), ("customer-1",)), "ix_events_key_entity_time"),
+    "all": (EventWindow("ws_1", 0, FAR_MS), "ix_events_workspace_time"),
+    "entity": (EventWindow("ws_1", 0, FAR_MS, (), ("customer-1",)), "ix_events_entity_time"),
+    "entities": (EventWindow("ws_1", 0, FAR_MS, (), ("customer-1", "customer-2")), "ix_events_entity_time"),
+    "key": (EventWindow("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",)), "ix_events_key_entity_time"),
+    "both": (EventWindow("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",), ("customer-1",)), "ix_events_key_entity_time"),
 }
 
 
@@ -166,11 +166,11 @@ async def test_each_page_is_a_range_of_an_index(store: Store, name: str, after: 
 
 
 FILLED = {
-    "all": Window("ws_1", 0, FAR_MS),
-    "an entity": Window("ws_1", 0, FAR_MS, (), ("customer-7",)),
-    "three entities": Window("ws_1", 0, FAR_MS, (), ("customer-7", "customer-8", "nobody")),
-    "two keys": Window("ws_1", 0, FAR_MS, ("tg_key00000007", "tg_key00000008")),
-    "both": Window("ws_1", 0, FAR_MS, ("tg_key00000007",), ("customer-7",)),
+    "all": EventWindow("ws_1", 0, FAR_MS),
+    "an entity": EventWindow("ws_1", 0, FAR_MS, (), ("customer-7",)),
+    "three entities": EventWindow("ws_1", 0, FAR_MS, (), ("customer-7", "customer-8", "nobody")),
+    "two keys": EventWindow("ws_1", 0, FAR_MS, ("tg_key00000007", "tg_key00000008")),
+    "both": EventWindow("ws_1", 0, FAR_MS, ("tg_key00000007",), ("customer-7",)),
 }
 ROWS = 20_000
 LIMIT = 10
@@ -194,9 +194,9 @@ async def test_what_a_page_costs_does_not_grow_with_the_table(store: Store) -> N
 async def test_a_page_of_a_hundred_entities_costs_a_walk_down_the_index_for_each(store: Store) -> None:
     """A page of ten events reads ten events' rows, not ten of each entity."""
     await fill_events(store, "ws_1", 0, ROWS)
-    of_one = Window("ws_1", 0, FAR_MS, (), ("nobody",))
+    of_one = EventWindow("ws_1", 0, FAR_MS, (), ("nobody",))
     costs = []
-    for window in (of_one, Window("ws_1", 0, FAR_MS, (), tuple(f"customer-{n}" for n in range(96)))):
+    for window in (of_one, EventWindow("ws_1", 0, FAR_MS, (), tuple(f"customer-{n}" for n in range(96)))):
         async with store.read() as conn:
             part = next(parts_of(await partitions_of(conn), ROWS // 2, FAR_MS))
             queries = await queries_of(conn, window, part, (ROWS // 2, ""), LIMIT)

@@ -19,7 +19,7 @@ from control.edges.sql.billing.sum_records import Entities
 from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.billing import usage_report
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
@@ -45,10 +45,10 @@ _FILL = (
 _PROGRESS = "INSERT INTO hourly_sum_progress VALUES (:workspace, :first, :until)"
 
 
-async def filled(store: Store, workspace_id: str, entities: int) -> Window:
+async def filled(store: Store, workspace_id: str, entities: int) -> EventWindow:
     """A window of whole days, in which each entity has a sum on each day."""
     first_ms = (await clock_ms(store) // DAY_MS - DAYS) * DAY_MS
-    window = Window(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
+    window = EventWindow(workspace_id, first_ms, first_ms + DAYS * DAY_MS)
     async with store.write() as tx:
         statement = _FILL.format(entities=_NUMBERS.format(entities - 1))
         await tx.conn.execute(text(statement), {"workspace": workspace_id, "first": first_ms})
@@ -70,9 +70,9 @@ QUERIES = {
 }
 
 
-def query(window: Window, name: str) -> ReportQuery:
+def query(window: EventWindow, name: str) -> ReportQuery:
     by, entities = QUERIES[name]
-    return ReportQuery(Window(window.workspace_id, window.start_ms, window.end_ms, (), entities), by)
+    return ReportQuery(EventWindow(window.workspace_id, window.start_ms, window.end_ms, (), entities), by)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ _FILL_WIDE = _FILL.format(entities=_NUMBERS.format(WIDE * SLUGS - 1)).replace(
 )
 
 
-async def filled_wide(plane: ControlPlane) -> Window:
+async def filled_wide(plane: ControlPlane) -> EventWindow:
     """A window in which each entity has a sum of each slug on each day, and each slug a price of its own on each."""
     store = plane.store
     first_ms = (await clock_ms(store) // DAY_MS - DAYS) * DAY_MS
@@ -149,7 +149,7 @@ async def filled_wide(plane: ControlPlane) -> Window:
         for slug, day in product(range(SLUGS), range(DAYS)):
             price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts)
             await put_price(tx, plane.workspace_id, price)
-    return Window(plane.workspace_id, first_ms, until_ms)
+    return EventWindow(plane.workspace_id, first_ms, until_ms)
 
 
 @contextmanager

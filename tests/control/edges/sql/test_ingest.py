@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import api_keys, events, webhooks, workspaces
 from control.errors import IngestTooSlowError
-from control.records.events import Window
+from control.records.events import EventWindow
 from policy.billing import Tokens
 from tests.control.billing import HOLDBACK_S, ShiftedClock, clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import TOKEN, ControlPlane
@@ -141,11 +141,11 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
 async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: Store) -> None:
     clock = ShiftedClock()
     ingest, statements = ingest_and_reader(store, clock=clock)
-    page = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
+    page = await statements.first_page(EventWindow("ws_1", 0, 1 << 60), 10)
     clock.offset_ms = -3_600_000
     await ingest.commit([event(1, page.window.end_ms - 1)])
     assert (await rows_of(store))[event_key(1)].timestamp_ms >= page.window.end_ms
-    again = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
+    again = await statements.first_page(EventWindow("ws_1", 0, 1 << 60), 10)
     assert again.window.end_ms >= page.window.end_ms - HOLDBACK_S * 1000 / 8
 
 

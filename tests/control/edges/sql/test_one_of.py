@@ -17,7 +17,7 @@ from control.edges.sql.events.rows import in_widths, page_of_events
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Store
 from control.edges.sql.tables import events
-from control.records.events import Window
+from control.records.events import EventWindow
 from control.resources.webhook_messages import new_delivery, outbox
 from policy.billing import BillingEvent
 from tests.control.billing import FAR_MS, event, event_key, ingest_and_reader
@@ -55,14 +55,14 @@ async def take(store: Store, count: int) -> None:
 
 
 async def page_by_entity(store: Store, count: int) -> None:
-    window = Window("ws_1", 0, FAR_MS, (), tuple(f"customer-{n}" for n in range(count)))
+    window = EventWindow("ws_1", 0, FAR_MS, (), tuple(f"customer-{n}" for n in range(count)))
     async with store.read() as conn:
         await page_of_events(conn, window, None, 10)
 
 
 async def page_by_key(store: Store, count: int) -> None:
     """Each of these keys has an event."""
-    window = Window("ws_1", 0, FAR_MS, tuple(f"tg_key{n:08}" for n in range(count)))
+    window = EventWindow("ws_1", 0, FAR_MS, tuple(f"tg_key{n:08}" for n in range(count)))
     async with store.read() as conn:
         assert len(await page_of_events(conn, window, (0, ""), 100)) == count
 

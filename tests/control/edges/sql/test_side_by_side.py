@@ -10,7 +10,7 @@ from control.edges.sql.events.days import DAY_MS, first_key_of
 from control.edges.sql.events.upkeep import add_days, drop_days
 from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store
-from control.records.events import Window
+from control.records.events import EventWindow
 from tests.control.billing import FAR_MS, all_pages, clock_ms, event, ingest_and_reader
 from tests.postgres_server import PostgresServer
 
@@ -49,7 +49,7 @@ async def test_controls_ingest_overlapping_batches_side_by_side(migrated_postgre
         _, statements = ingest_and_reader(stores[-1], HOLDBACK_S)
         start_ms = now_ms - 60_000
         while len(listed_keys) < len(events):
-            window, keys = await all_pages(statements, Window("ws_1", start_ms, FAR_MS), 100)
+            window, keys = await all_pages(statements, EventWindow("ws_1", start_ms, FAR_MS), 100)
             listed_keys.extend(keys)
             start_ms = window.end_ms
             await asyncio.sleep(0.05)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
 from control.records.training import JobRecord
 from control.resources.training import job_states
-from control.resources.training.job_states import MAX_ERROR_CHARS, TRANSITIONS, Event
+from control.resources.training.job_states import MAX_ERROR_CHARS, TRANSITIONS, JobEvent
 from policy.training import statuses
 from policy.training.reports import JobReport, NodeState
 from policy.training.statuses import (
@@ -108,7 +108,7 @@ def test_the_table_covers_every_status_and_ends_only_where_statuses_say() -> Non
     while more := {after for status in reachable for after in TRANSITIONS[status].values()} - reachable:
         reachable |= more
     assert reachable == TRANSITIONS.keys()
-    assert all(Event.WAS_STOPPED in TRANSITIONS[status] for status in QUEUED | PLACED)
+    assert all(JobEvent.WAS_STOPPED in TRANSITIONS[status] for status in QUEUED | PLACED)
 
 
 def test_a_job_that_does_not_fit_is_pending() -> None:

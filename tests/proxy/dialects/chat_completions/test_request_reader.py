@@ -7,6 +7,7 @@ import pytest
 from proxy.dialects.chat_completions.request_reader import read_request
 from proxy.dialects.middle.request import (
     Audio,
+    ConversationTurn,
     Document,
     Image,
     OutputFormat,
@@ -21,7 +22,6 @@ from proxy.dialects.middle.request import (
     ToolCall,
     ToolChoice,
     ToolResult,
-    Turn,
 )
 from proxy.errors import UntranslatableError
 from tests.fakes.seals import opened, seal
@@ -39,7 +39,7 @@ def asked(**body: Any) -> Request:
     return read_request({"model": "acme/fast", "messages": [USER]} | body)
 
 
-def turns_of(*messages: dict[str, Any]) -> list[Turn]:
+def turns_of(*messages: dict[str, Any]) -> list[ConversationTurn]:
     return asked(messages=list(messages)).turns
 
 
@@ -48,7 +48,7 @@ def parts_of(*content: dict[str, Any]) -> list[Any]:
 
 
 def request(**members: Any) -> Request:
-    return Request([Turn("user", [Text("hi")])], include_usage=False, **members)
+    return Request([ConversationTurn("user", [Text("hi")])], include_usage=False, **members)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def request(**members: Any) -> Request:
         ({"stream": True}, request(stream=True)),
         (
             {"stream": True, "stream_options": {"include_usage": True}},
-            Request([Turn("user", [Text("hi")])], stream=True, include_usage=True),
+            Request([ConversationTurn("user", [Text("hi")])], stream=True, include_usage=True),
         ),
         ({"max_tokens": 7}, request(max_output_tokens=7)),
         ({"max_tokens": 1, "max_completion_tokens": 9}, request(max_output_tokens=9)),
@@ -250,10 +250,10 @@ def test_roles_and_names_are_read() -> None:
         {"role": "user", "content": "c", "name": "ann"},
         {"role": "assistant", "content": "d", "name": "bot"},
     ) == [
-        Turn("developer", [Text("a")]),
-        Turn("system", [Text("b")]),
-        Turn("user", [Text("c")], name="ann"),
-        Turn("assistant", [Text("d")], name="bot"),
+        ConversationTurn("developer", [Text("a")]),
+        ConversationTurn("system", [Text("b")]),
+        ConversationTurn("user", [Text("c")], name="ann"),
+        ConversationTurn("assistant", [Text("d")], name="bot"),
     ]
 
 
@@ -293,9 +293,11 @@ def test_calls_and_results_are_read() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "cold", "cache_control": CACHE},
         {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "a"}]},
     ) == [
-        Turn("assistant", [ToolCall("c1", "f", "{}", extra={"google": 1}), ToolCall("c2", "g", "x", custom=True)]),
-        Turn("user", [ToolResult("c1", [Text("cold")], cache=CACHE)]),
-        Turn("user", [ToolResult("c2", [Text("a")], custom=True)]),
+        ConversationTurn(
+            "assistant", [ToolCall("c1", "f", "{}", extra={"google": 1}), ToolCall("c2", "g", "x", custom=True)]
+        ),
+        ConversationTurn("user", [ToolResult("c1", [Text("cold")], cache=CACHE)]),
+        ConversationTurn("user", [ToolResult("c2", [Text("a")], custom=True)]),
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 from proxy.dialects.chat_completions.request_reader import read_request
 from proxy.dialects.chat_completions.request_writer import write_request
 from proxy.dialects.middle.request import (
+    ConversationTurn,
     Document,
     Image,
     OutputFormat,
@@ -21,7 +22,6 @@ from proxy.dialects.middle.request import (
     ToolCall,
     ToolChoice,
     ToolResult,
-    Turn,
 )
 from proxy.errors import UntranslatableError
 from tests.proxy.dialects.chat_completions.requests import validated
@@ -31,7 +31,7 @@ PNG = Source("base64", "iVBOR", "image/png")
 PNG_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBOR"}}
 PDF = Source("base64", "JVB", "application/pdf")
 PDF_PART = {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVB"}}
-HI = Turn("user", [Text("hi")])
+HI = ConversationTurn("user", [Text("hi")])
 GRAMMAR = {"syntax": "lark", "definition": "start: x"}
 
 
@@ -39,7 +39,7 @@ def body_of(request: Request, provider: str = "VENDOR_B") -> dict[str, Any]:
     return validated(write_request(request, "gpt-x", provider))
 
 
-def messages_of(*turns: Turn, provider: str = "VENDOR_B") -> list[dict[str, Any]]:
+def messages_of(*turns: ConversationTurn, provider: str = "VENDOR_B") -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = body_of(Request(list(turns)), provider)["messages"]
     return messages
 
@@ -119,8 +119,11 @@ def test_settings_are_written(members: dict[str, Any], body: dict[str, Any]) -> 
 
 def test_servers_of_other_vendors_get_only_what_they_know() -> None:
     assert written("VENDOR_C", max_output_tokens=5, cache_key="k") == {"max_tokens": 5}
-    assert messages_of(Turn("developer", [Text("a")]), HI, provider="PLATFORM")[0] == {"role": "system", "content": "a"}
-    assert messages_of(Turn("developer", [Text("a")]), HI)[0] == {"role": "developer", "content": "a"}
+    assert messages_of(ConversationTurn("developer", [Text("a")]), HI, provider="PLATFORM")[0] == {
+        "role": "system",
+        "content": "a",
+    }
+    assert messages_of(ConversationTurn("developer", [Text("a")]), HI)[0] == {"role": "developer", "content": "a"}
 
 
 def test_long_user_id_is_hashed() -> None:
@@ -137,14 +140,14 @@ def test_top_k_is_refused_by_the_callers_name() -> None:
 
 
 def test_several_texts_are_one_for_servers_that_may_take_no_parts() -> None:
-    turns = [Turn("system", [Text("a"), Text("b")]), Turn("user", [Text("c"), Text("d")])]
+    turns = [ConversationTurn("system", [Text("a"), Text("b")]), ConversationTurn("user", [Text("c"), Text("d")])]
     assert [message["content"] for message in messages_of(*turns, provider="PLATFORM")] == ["a\nb", "c\nd"]
     parts = [[{"type": "text", "text": text} for text in texts] for texts in ("ab", "cd")]
     assert [message["content"] for message in messages_of(*turns)] == parts
 
 
 def test_system_turns_stay_where_they_are() -> None:
-    assert messages_of(Turn("system", [Text("a")]), HI, Turn("system", [Text("c")]), HI) == [
+    assert messages_of(ConversationTurn("system", [Text("a")]), HI, ConversationTurn("system", [Text("c")]), HI) == [
         {"role": "system", "content": "a"},
         {"role": "user", "content": "hi"},
         {"role": "system", "content": "c"},
@@ -154,13 +157,13 @@ def test_system_turns_stay_where_they_are() -> None:
 
 def test_results_come_first_and_their_attachments_after_them() -> None:
     turns = [
-        Turn(
+        ConversationTurn(
             "assistant",
             [Text("a"), Text("b"), ToolCall("1", "f", "{}"), ToolCall("2", "g", "{}"), ToolCall("3", "h", "{}")],
         ),
-        Turn("user", [Text("and"), ToolResult("1", [Text("x"), Image(PNG)])]),
-        Turn("user", [ToolResult("2", [Document(PDF)], is_error=True), ToolResult("3", [], is_error=True)]),
-        Turn("user", [Text("go on")]),
+        ConversationTurn("user", [Text("and"), ToolResult("1", [Text("x"), Image(PNG)])]),
+        ConversationTurn("user", [ToolResult("2", [Document(PDF)], is_error=True), ToolResult("3", [], is_error=True)]),
+        ConversationTurn("user", [Text("go on")]),
     ]
     calls = [
         {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
@@ -181,8 +184,8 @@ def test_results_come_first_and_their_attachments_after_them() -> None:
 
 def test_attachments_of_several_turns_follow_the_last_result() -> None:
     """OpenAI refuses a message between the results of one assistant's message."""
-    results = [Turn("user", [ToolResult(id, [Image(PNG)])]) for id in ("1", "2")]
-    messages = messages_of(*results, Turn("assistant", [Text("I see")]), HI)
+    results = [ConversationTurn("user", [ToolResult(id, [Image(PNG)])]) for id in ("1", "2")]
+    messages = messages_of(*results, ConversationTurn("assistant", [Text("I see")]), HI)
     assert [message["role"] for message in messages] == ["tool", "tool", "user", "assistant", "user"]
     assert messages[2]["content"] == [PNG_PART, PNG_PART]
     assert [message["role"] for message in messages_of(*results)] == ["tool", "tool", "user"]
@@ -190,7 +193,7 @@ def test_attachments_of_several_turns_follow_the_last_result() -> None:
 
 def test_documents_are_written() -> None:
     (message,) = messages_of(
-        Turn(
+        ConversationTurn(
             "user", [Document(Source("text", "body", "text/plain"), title="t", context="c"), Document(PDF, context="c")]
         )
     )
@@ -203,26 +206,30 @@ def test_documents_are_written() -> None:
 
 def test_document_at_a_url_is_refused() -> None:
     with pytest.raises(UntranslatableError) as caught:
-        messages_of(Turn("user", [Document(Source("url", "https://h/x.pdf"), field="messages.0.content.2")]))
+        messages_of(
+            ConversationTurn("user", [Document(Source("url", "https://h/x.pdf"), field="messages.0.content.2")])
+        )
     assert caught.value.field == "messages.0.content.2"
 
 
 @pytest.mark.parametrize("role", ["system", "assistant"])
 def test_part_in_the_wrong_role_is_refused(role: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
-        messages_of(Turn(role, [Image(PNG, field="input.3")]), HI)
+        messages_of(ConversationTurn(role, [Image(PNG, field="input.3")]), HI)
     assert caught.value.field == "input.3"
 
 
 def test_prefill_is_refused() -> None:
     with pytest.raises(UntranslatableError) as caught:
-        messages_of(HI, Turn("assistant", [Text("The answer is")], field="messages.1"))
+        messages_of(HI, ConversationTurn("assistant", [Text("The answer is")], field="messages.1"))
     assert caught.value.field == "messages.1"
 
 
 def test_long_call_ids_are_shortened_alike_in_call_and_result() -> None:
     long = "c" * 41
-    call, result = messages_of(Turn("assistant", [ToolCall(long, "f", "{}")]), Turn("user", [ToolResult(long, [])]))
+    call, result = messages_of(
+        ConversationTurn("assistant", [ToolCall(long, "f", "{}")]), ConversationTurn("user", [ToolResult(long, [])])
+    )
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
     assert len(result["tool_call_id"]) <= 40
 
@@ -230,7 +237,7 @@ def test_long_call_ids_are_shortened_alike_in_call_and_result() -> None:
 def test_own_reasoning_is_returned_and_that_of_others_dropped() -> None:
     extra = {"google": {"thought_signature": "s"}}
     (message, _) = messages_of(
-        Turn(
+        ConversationTurn(
             "assistant",
             [
                 Reasoning("hm", "messages", {"type": "thinking"}),
@@ -252,17 +259,19 @@ def test_own_reasoning_is_returned_and_that_of_others_dropped() -> None:
 
 
 def test_turn_of_nothing_but_foreign_reasoning_is_left_out() -> None:
-    assert messages_of(HI, Turn("assistant", [Reasoning("hm")]), HI) == [{"role": "user", "content": "hi"}] * 2
+    assert (
+        messages_of(HI, ConversationTurn("assistant", [Reasoning("hm")]), HI) == [{"role": "user", "content": "hi"}] * 2
+    )
 
 
 def test_refusal_is_written() -> None:
-    message, _ = messages_of(Turn("assistant", [Refusal("no")]), HI)
+    message, _ = messages_of(ConversationTurn("assistant", [Refusal("no")]), HI)
     assert message == {"role": "assistant", "content": None, "refusal": "no"}
 
 
 def test_custom_tools_are_functions_where_the_target_has_none() -> None:
     request = Request(
-        [Turn("assistant", [ToolCall("1", "p", 'x"y', custom=True)]), HI],
+        [ConversationTurn("assistant", [ToolCall("1", "p", 'x"y', custom=True)]), HI],
         tools=[Tool("p", "d", custom={"type": "grammar"} | GRAMMAR), Tool("q", custom={"type": "text"})],
         tool_choice=ToolChoice("named", "p"),
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.chat_completions.answer_reader import read_answer
 from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
-from proxy.dialects.middle.answer import END, DetailsSeen, Event, Stop, Stopped, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import END, AnswerEvent, DetailsSeen, Stop, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.request import ToolCall
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.chat_completions.recorded import (
@@ -24,9 +24,9 @@ from tests.proxy.dialects.chat_completions.recorded import (
 )
 
 
-def events_of(received: list[bytes]) -> list[Event]:
+def events_of(received: list[bytes]) -> list[AnswerEvent]:
     reader = ChatStreamReader()
-    events: list[Event] = []
+    events: list[AnswerEvent] = []
     for frame in received:
         data = frame.removeprefix(b"data: ").strip()
         events += reader.done_received() if data == b"[DONE]" else reader.read(orjson.loads(data))

@@ -18,8 +18,8 @@ from proxy.dialects.middle.answer import (
     END,
     TOOL_CALLS,
     Answer,
+    AnswerEvent,
     DetailsSeen,
-    Event,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -43,7 +43,7 @@ from tests.proxy.dialects.samples import payloads
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 
 
-def events_of(answer: Answer, piece: int) -> Iterator[Event]:
+def events_of(answer: Answer, piece: int) -> Iterator[AnswerEvent]:
     """The events of a whole answer, its texts in pieces of `piece` characters."""
     yield Started(answer.id, answer.created_s)
     calls = 0
@@ -67,7 +67,7 @@ def events_of(answer: Answer, piece: int) -> Iterator[Event]:
     yield Stopped(answer.stop)
 
 
-def stream_of(events: list[Event], context: AnswerContext, together: int = 1) -> bytes:
+def stream_of(events: list[AnswerEvent], context: AnswerContext, together: int = 1) -> bytes:
     writer = ChatStreamWriter(context)
     return b"".join(
         [writer.write(events[at : at + together]) for at in range(0, len(events), together)] + [writer.closing(TOKENS)]
@@ -159,7 +159,7 @@ def test_recorded_stream_is_written_as_a_valid_stream(name: str) -> None:
 
 
 def test_chunks_have_the_members_of_openai_chunks() -> None:
-    events: list[Event] = [Started("msg_1"), TextDelta('a"b'), TextDelta("hi", [LOGPROB]), Stopped(Stop(END))]
+    events: list[AnswerEvent] = [Started("msg_1"), TextDelta('a"b'), TextDelta("hi", [LOGPROB]), Stopped(Stop(END))]
     first, text, scored, last, usage = validated(stream_of(events, context()))
     common = {"id": "chatcmpl-msg_1", "object": "chat.completion.chunk", "created": CREATED, "model": SLUG}
     rest = {"index": 0, "logprobs": None, "finish_reason": None}
@@ -180,7 +180,7 @@ def test_usage_is_not_told_to_who_did_not_ask() -> None:
 
 def test_blocks_of_reasoning_are_told_apart_and_sealed() -> None:
     block = Reasoning("Hm.", "messages", THOUGHT)
-    events: list[Event] = [Started("c"), ReasoningDelta("Hm."), ReasoningEnded(block), ReasoningEnded(block)]
+    events: list[AnswerEvent] = [Started("c"), ReasoningDelta("Hm."), ReasoningEnded(block), ReasoningEnded(block)]
     chunks = validated(stream_of([*events, Stopped(Stop(END))], context()))
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     entry = {"type": "reasoning.encrypted", "data": seal("messages", THOUGHT)}
@@ -194,7 +194,7 @@ def test_blocks_of_reasoning_are_told_apart_and_sealed() -> None:
 
 def test_function_that_stands_for_a_custom_tool_is_told_as_its_call() -> None:
     context = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED, seals_of())
-    events: list[Event] = [Started("c"), ToolCallStarted(0, "t", "patch"), ToolCallDelta(0, '{"input":')]
+    events: list[AnswerEvent] = [Started("c"), ToolCallStarted(0, "t", "patch"), ToolCallDelta(0, '{"input":')]
     events += [ToolCallDelta(0, '"a b"}'), PartEnded(), ToolCallStarted(1, "u", "patch", custom=True)]
     events += [ToolCallDelta(1, '{"input":"x"}'), Stopped(Stop(TOOL_CALLS))]
     chunks = validated(stream_of(events, context))

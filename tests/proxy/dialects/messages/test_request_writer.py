@@ -20,6 +20,7 @@ from proxy.dialects.middle.request import (
     URL,
     USER,
     Audio,
+    ConversationTurn,
     Document,
     Image,
     OutputFormat,
@@ -34,40 +35,39 @@ from proxy.dialects.middle.request import (
     ToolCall,
     ToolChoice,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.errors import UntranslatableError
 from tests.proxy.dialects.messages.sdk import check_request
 
 Json = dict[str, Any]
-ASK = Turn(USER, [Text("hi")])
+ASK = ConversationTurn(USER, [Text("hi")])
 TOOL = Tool("f", schema={"type": "object"})
 THINK = ReasoningSettings(enabled=True, effort="high")
 OWN = Reasoning("Hm", "messages", {"type": "thinking", "thinking": "Hm", "signature": "EqQ"})
 
 
-def written(*turns: Turn, model: str = "claude-x", **settings: Any) -> Json:
+def written(*turns: ConversationTurn, model: str = "claude-x", **settings: Any) -> Json:
     body = write_request(Request(list(turns or (ASK,)), **settings), model, "VENDOR_A")
     check_request(body)
     return body
 
 
-def messages(*turns: Turn) -> list[Json]:
+def messages(*turns: ConversationTurn) -> list[Json]:
     entries: list[Json] = written(*turns)["messages"]
     return entries
 
 
-def user(*parts: TurnPart) -> Turn:
-    return Turn(USER, list(parts))
+def user(*parts: TurnPart) -> ConversationTurn:
+    return ConversationTurn(USER, list(parts))
 
 
-def assistant(*parts: TurnPart) -> Turn:
-    return Turn(ASSISTANT, list(parts))
+def assistant(*parts: TurnPart) -> ConversationTurn:
+    return ConversationTurn(ASSISTANT, list(parts))
 
 
-def system(text: str, role: str = SYSTEM) -> Turn:
-    return Turn(role, [Text(text)])
+def system(text: str, role: str = SYSTEM) -> ConversationTurn:
+    return ConversationTurn(role, [Text(text)])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_plain_text_document_keeps_its_title() -> None:
 
 
 def test_name_of_a_participant_stands_before_the_text() -> None:
-    assert messages(Turn(USER, [Text("hi")], name="Ann")) == [{"role": "user", "content": "[Ann]: hi"}]
+    assert messages(ConversationTurn(USER, [Text("hi")], name="Ann")) == [{"role": "user", "content": "[Ann]: hi"}]
 
 
 def test_invalid_arguments_are_kept_as_text() -> None:
@@ -348,7 +348,7 @@ def test_default_cap_leaves_room_for_thinking() -> None:
     assert written(reasoning=THINK, max_output_tokens=7)["max_tokens"] == 7
 
 
-def thinks(*turns: Turn, **settings: Any) -> bool:
+def thinks(*turns: ConversationTurn, **settings: Any) -> bool:
     """Return whether thinking is on; check that `reasoning_off` says so if it is off."""
     request = Request(list(turns), reasoning=THINK, tools=[TOOL], **settings)
     on = "thinking" in write_request(request, "m", "VENDOR_A")

@@ -13,7 +13,7 @@ from proxy.dialects.middle.answer import (
     REFUSED,
     TOOL_CALLS,
     Answer,
-    Event,
+    AnswerEvent,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -50,12 +50,12 @@ def context(*stops: str, reasoning: ReasoningSettings | None = THINK, tools: lis
     return AnswerContext("acme/chat", request, 1795246080, seals_of())
 
 
-def written(events: list[list[Event]], *stops: str, tokens: Tokens | None = TOKENS) -> bytes:
+def written(events: list[list[AnswerEvent]], *stops: str, tokens: Tokens | None = TOKENS) -> bytes:
     writer = DIALECT.new_stream_writer(context(*stops))
     return b"".join(writer.write(some) for some in events) + writer.closing(tokens)
 
 
-def events_of(frames: list[bytes]) -> list[list[Event]]:
+def events_of(frames: list[bytes]) -> list[list[AnswerEvent]]:
     reader = DIALECT.new_stream_reader()
     return [reader.read(orjson.loads(frame.split(b"\ndata: ", 1)[1])) for frame in frames]
 
@@ -78,7 +78,7 @@ def test_stream_adds_up_to_the_whole_answer(name: str) -> None:
     assert accumulated(stream).model_dump(exclude_none=True) == parse_message(whole).model_dump(exclude_none=True)
 
 
-def story(*events: Event) -> list[Json]:
+def story(*events: AnswerEvent) -> list[Json]:
     """The content blocks that the SDK makes of these events."""
     stream = written([[Started("m")], *([event] for event in events), [Stopped(Stop(TOOL_CALLS))]])
     check_events(payloads(stream))
@@ -126,7 +126,7 @@ def test_callers_without_thinking_or_tools_get_the_text_first(
     whole = DIALECT.write_answer(Answer("m", 0, [thought, Text("42")], Stop(END)), answer_context, TOKENS)
     assert [block["type"] for block in whole["content"]] == kinds
     writer = DIALECT.new_stream_writer(answer_context)
-    events: list[Event] = [
+    events: list[AnswerEvent] = [
         Started("m"),
         ReasoningDelta("hm"),
         ReasoningEnded(thought),
@@ -201,7 +201,7 @@ def test_failure_is_an_error_event() -> None:
 
 
 def test_stop_sequence_is_named_only_if_the_caller_asked_for_it() -> None:
-    events: list[list[Event]] = [[Started("m")], [Stopped(Stop("stop_sequence", "END"))]]
+    events: list[list[AnswerEvent]] = [[Started("m")], [Stopped(Stop("stop_sequence", "END"))]]
     message = accumulated(written(events, "END"))
     other = accumulated(written(events))
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")

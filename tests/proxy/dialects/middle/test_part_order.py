@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.middle.answer import (
     END,
-    Event,
+    AnswerEvent,
     PartEnded,
     Stop,
     Stopped,
@@ -29,7 +29,7 @@ def started(number: int) -> ToolCallStarted:
     return ToolCallStarted(number, f"call_{number}", "f")
 
 
-def ordered(*events: Event) -> list[Event]:
+def ordered(*events: AnswerEvent) -> list[AnswerEvent]:
     order = PartOrder(Budget())
     return [going for event in events for going in order.feed([event])]
 
@@ -45,7 +45,7 @@ def test_call_streams_while_it_is_the_only_one() -> None:
 
 
 def test_call_ends_when_another_begins_after_its_whole_object() -> None:
-    events: list[Event] = [
+    events: list[AnswerEvent] = [
         started(0),
         ToolCallDelta(0, '{"a":"}"'),
         ToolCallDelta(0, "}"),
@@ -56,7 +56,7 @@ def test_call_ends_when_another_begins_after_its_whole_object() -> None:
 
 
 def test_interleaved_calls_are_taken_apart() -> None:
-    pieces: list[Event] = [
+    pieces: list[AnswerEvent] = [
         ToolCallDelta(0, '{"a":'),
         ToolCallDelta(1, '{"b":'),
         ToolCallDelta(0, "1}"),
@@ -77,7 +77,7 @@ def test_call_without_arguments_ends_with_the_answer() -> None:
 
 
 def test_text_waits_for_the_open_call() -> None:
-    events: list[Event] = [started(0), ToolCallDelta(0, "{"), TextDelta("x"), ToolCallDelta(0, "}"), STOPPED]
+    events: list[AnswerEvent] = [started(0), ToolCallDelta(0, "{"), TextDelta("x"), ToolCallDelta(0, "}"), STOPPED]
     assert ordered(*events) == [
         started(0),
         ToolCallDelta(0, "{"),
@@ -89,7 +89,14 @@ def test_text_waits_for_the_open_call() -> None:
 
 
 def test_end_of_a_call_that_its_vendor_tells_is_taken() -> None:
-    events: list[Event] = [started(0), ToolCallDelta(0, "not json"), PartEnded(), started(1), PartEnded(), STOPPED]
+    events: list[AnswerEvent] = [
+        started(0),
+        ToolCallDelta(0, "not json"),
+        PartEnded(),
+        started(1),
+        PartEnded(),
+        STOPPED,
+    ]
     assert ordered(*events) == events
 
 
@@ -103,9 +110,9 @@ def test_waiting_pieces_are_bounded() -> None:
 TEXTS = st.text(alphabet='{}[]"\\ab', max_size=8)
 
 
-def as_stream(pieces: list[tuple[int, str]]) -> list[Event]:
+def as_stream(pieces: list[tuple[int, str]]) -> list[AnswerEvent]:
     """The pieces as events; each call starts with its first piece."""
-    events: list[Event] = []
+    events: list[AnswerEvent] = []
     for number, text in pieces:
         if started(number) not in events:
             events.append(started(number))
@@ -139,7 +146,7 @@ def test_calls_of_any_text_are_nested(pieces: list[tuple[int, str]]) -> None:
     _assert_nested(out)
 
 
-def _assert_nested(events: Sequence[Event]) -> None:
+def _assert_nested(events: Sequence[AnswerEvent]) -> None:
     open_call: int | None = None
     for event in events:
         if isinstance(event, ToolCallStarted):

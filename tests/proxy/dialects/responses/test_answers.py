@@ -21,7 +21,7 @@ from proxy.dialects.middle.answer import (
     REFUSED,
     TOOL_CALLS,
     Answer,
-    Event,
+    AnswerEvent,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -66,7 +66,7 @@ def context(body: Json = ASKED) -> AnswerContext:
     return AnswerContext("acme/fast", DIALECT.read_request(body), 1_700_000_001, seals_of())
 
 
-def streamed_events(frames: list[bytes]) -> Iterator[list[Event]]:
+def streamed_events(frames: list[bytes]) -> Iterator[list[AnswerEvent]]:
     reader = DIALECT.new_stream_reader()
     framer = Framer()
     for data in frames:
@@ -74,7 +74,7 @@ def streamed_events(frames: list[bytes]) -> Iterator[list[Event]]:
             yield reader.read(orjson.loads(data_of(piece)))
 
 
-def written_stream(events: Iterator[list[Event]], body: Json = ASKED) -> bytes:
+def written_stream(events: Iterator[list[AnswerEvent]], body: Json = ASKED) -> bytes:
     writer = DIALECT.new_stream_writer(context(body))
     stream = b"".join([writer.write(some) for some in events])
     return stream + writer.closing(TOKENS)
@@ -192,7 +192,11 @@ def test_call_of_a_namespaced_tool_is_split_again() -> None:
     body = DIALECT.write_answer(answer, context(request_body), TOKENS)
     check(body, Response)
     assert (body["output"][0]["namespace"], body["output"][0]["name"]) == ("agents", "close")
-    call: list[Event] = [ToolCallStarted(0, "c", "agents__close"), ToolCallDelta(0, "{}"), Stopped(Stop(TOOL_CALLS))]
+    call: list[AnswerEvent] = [
+        ToolCallStarted(0, "c", "agents__close"),
+        ToolCallDelta(0, "{}"),
+        Stopped(Stop(TOOL_CALLS)),
+    ]
     streamed = payloads(written_stream(iter([[Started("msg_1", 1)], call]), request_body))
     assert streamed[-1]["response"] == body
 
@@ -212,7 +216,7 @@ def test_function_that_stands_for_a_custom_tool_is_its_call(arguments: str, text
         "name": "patch",
         "input": text,
     }
-    call: list[Event] = [
+    call: list[AnswerEvent] = [
         ToolCallStarted(0, "c", "patch"),
         *(ToolCallDelta(0, c) for c in arguments),
         Stopped(Stop(TOOL_CALLS)),
@@ -231,7 +235,7 @@ def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
         "chat_completions",
         {"tool_call_extra": {call["call_id"]: extra}},
     )
-    events: list[Event] = [
+    events: list[AnswerEvent] = [
         Started("c1", 1),
         ToolCallStarted(0, "", "f", extra=extra),
         ToolCallDelta(0, "{}"),
@@ -244,7 +248,7 @@ def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
 
 
 def test_interleaved_calls_come_one_after_the_other() -> None:
-    events: list[Event] = [
+    events: list[AnswerEvent] = [
         Started("c1", 1),
         ToolCallStarted(0, "a", "f"),
         ToolCallStarted(1, "b", "g"),
@@ -353,7 +357,7 @@ PARTS = st.lists(
 REASONS = st.sampled_from([END, MAX_TOKENS, REFUSED, TOOL_CALLS])
 
 
-def told_by(part: AnswerPart, number: int, cut_at: int) -> list[Event]:
+def told_by(part: AnswerPart, number: int, cut_at: int) -> list[AnswerEvent]:
     """The events of one part, its text in two pieces."""
     if isinstance(part, ToolCall):
         pieces = [part.arguments[:cut_at], part.arguments[cut_at:]]

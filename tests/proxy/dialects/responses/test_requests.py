@@ -17,6 +17,7 @@ from proxy.dialects.middle.request import (
     SYSTEM,
     USER,
     Audio,
+    ConversationTurn,
     Document,
     Image,
     OutputFormat,
@@ -29,7 +30,6 @@ from proxy.dialects.middle.request import (
     ToolCall,
     ToolChoice,
     ToolResult,
-    Turn,
 )
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.errors import UntranslatableError
@@ -265,8 +265,8 @@ def test_history_becomes_turns() -> None:
         },
     ]  # fmt: skip
     assert read(input=items).turns == [
-        Turn(USER, [Text("Look.")]),
-        Turn(
+        ConversationTurn(USER, [Text("Look.")]),
+        ConversationTurn(
             ASSISTANT,
             [
                 Reasoning(
@@ -277,7 +277,7 @@ def test_history_becomes_turns() -> None:
                 ToolCall("c2", "g", "plain", custom=True),
             ],
         ),
-        Turn(
+        ConversationTurn(
             USER,
             [
                 ToolResult("c1", [Text("1")]),
@@ -291,7 +291,7 @@ def test_sealed_reasoning_is_another_vendors_block() -> None:
     block = {"type": "thinking", "thinking": "hm", "signature": "s"}
     item = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
     sealed = item | {"encrypted_content": seal("messages", block)}
-    assert opened(read(input=[sealed])).turns == [Turn(ASSISTANT, [Reasoning("hm", "messages", block)])]
+    assert opened(read(input=[sealed])).turns == [ConversationTurn(ASSISTANT, [Reasoning("hm", "messages", block)])]
 
 
 def test_text_file_is_a_plain_text_document() -> None:
@@ -328,14 +328,14 @@ def test_allowed_tools_are_the_mode_where_they_are_all_tools() -> None:
 
 @pytest.mark.parametrize("setting", ["top_k", "seed", "frequency_penalty", "logit_bias", "stop", "answers"])
 def test_sampling_that_the_dialect_lacks_is_refused_with_the_callers_name(setting: str) -> None:
-    request = Request([Turn(USER, [Text("hi")])], fields={setting: "the_callers_name"})
+    request = Request([ConversationTurn(USER, [Text("hi")])], fields={setting: "the_callers_name"})
     setattr(request.sampling, setting, {"stop": ["END"], "logit_bias": {"1": 1}, "seed": 0}.get(setting, 2))
     with pytest.raises(UntranslatableError, match="the_callers_name"):
         written(request)
 
 
 def test_instructions_are_an_item_where_json_is_asked_for() -> None:
-    turns = [Turn(SYSTEM, [Text("Answer in JSON.")]), Turn(USER, [Text("hi")])]
+    turns = [ConversationTurn(SYSTEM, [Text("Answer in JSON.")]), ConversationTurn(USER, [Text("hi")])]
     body = written(Request(turns, output_format=OutputFormat(JSON_OBJECT)))
     assert [item["role"] for item in body["input"]] == ["system", "user"]
     assert "instructions" not in body
@@ -343,7 +343,7 @@ def test_instructions_are_an_item_where_json_is_asked_for() -> None:
 
 
 def test_unfinished_answer_of_the_assistant_is_refused() -> None:
-    turns = [Turn(USER, [Text("hi")]), Turn(ASSISTANT, [Text("I ")], field="messages.1")]
+    turns = [ConversationTurn(USER, [Text("hi")]), ConversationTurn(ASSISTANT, [Text("I ")], field="messages.1")]
     with pytest.raises(UntranslatableError, match=r"messages\.1"):
         written(Request(turns))
 
@@ -351,7 +351,11 @@ def test_unfinished_answer_of_the_assistant_is_refused() -> None:
 def test_what_has_no_member_is_said_in_text() -> None:
     calls = [ToolCall("c" * 65, "f", "{}"), ToolCall("d", "f", "{}")]
     results = [ToolResult("c" * 65, [Text("no")], is_error=True), ToolResult("d", [], is_error=True)]
-    turns = [Turn(USER, [Text("hi")], name="ann"), Turn(ASSISTANT, [*calls]), Turn(USER, [*results])]
+    turns = [
+        ConversationTurn(USER, [Text("hi")], name="ann"),
+        ConversationTurn(ASSISTANT, [*calls]),
+        ConversationTurn(USER, [*results]),
+    ]
     items = written(Request(turns))["input"]
     assert items[0]["content"] == [{"type": "input_text", "text": "[ann]: hi"}]
     assert [item["output"] for item in items[3:]] == ["Error: no", "Error"]
@@ -380,20 +384,20 @@ def test_developer_is_written_to_the_vendor_alone() -> None:
     ],
 )
 def test_reasoning_settings(settings: ReasoningSettings, field: str, expected: Json | None) -> None:
-    request = Request([Turn(USER, [Text("hi")])], reasoning=settings, fields={"reasoning": field})
+    request = Request([ConversationTurn(USER, [Text("hi")])], reasoning=settings, fields={"reasoning": field})
     body = written(request)
     assert body.get("reasoning") == expected
     assert ("reasoning.encrypted_content" in body.get("include", [])) == (expected not in (None, {"effort": "none"}))
 
 
 def test_long_user_is_hashed() -> None:
-    request = Request([Turn(USER, [Text("hi")])], user="x" * 200, fields={"user": "metadata.user_id"})
+    request = Request([ConversationTurn(USER, [Text("hi")])], user="x" * 200, fields={"user": "metadata.user_id"})
     assert len(written(request)["safety_identifier"]) == 64
 
 
 def test_forced_custom_tool() -> None:
     tools = [Tool("patch", custom={"type": "text"})]
-    request = Request([Turn(USER, [Text("hi")])], tools=tools, tool_choice=ToolChoice(NAMED, "patch"))
+    request = Request([ConversationTurn(USER, [Text("hi")])], tools=tools, tool_choice=ToolChoice(NAMED, "patch"))
     assert written(request)["tool_choice"] == {"type": "custom", "name": "patch"}
 
 
@@ -407,18 +411,22 @@ def test_audio_is_read_and_written_to_no_target_of_this_dialect() -> None:
 
 def test_context_of_a_file_goes_before_it() -> None:
     part = Document(Source(BASE64, "JVBERg==", "application/pdf"), "a.pdf", "It is old.")
-    assert written(Request([Turn(USER, [part])]))["input"][0]["content"] == [
+    assert written(Request([ConversationTurn(USER, [part])]))["input"][0]["content"] == [
         {"type": "input_text", "text": "It is old."},
         {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
     ]
 
 
 def test_system_prompt_alone_is_an_item() -> None:
-    body = written(Request([Turn(SYSTEM, [Text("Say hi.")])]))
+    body = written(Request([ConversationTurn(SYSTEM, [Text("Say hi.")])]))
     assert body["input"] == [message("system", {"type": "input_text", "text": "Say hi."})]
     assert "instructions" not in body
 
 
 def test_call_without_arguments_has_an_empty_object() -> None:
-    turns = [Turn(USER, [Text("hi")]), Turn(ASSISTANT, [ToolCall("c", "f", "")]), Turn(USER, [ToolResult("c", [])])]
+    turns = [
+        ConversationTurn(USER, [Text("hi")]),
+        ConversationTurn(ASSISTANT, [ToolCall("c", "f", "")]),
+        ConversationTurn(USER, [ToolResult("c", [])]),
+    ]
     assert written(Request(turns))["input"][1]["arguments"] == "{}"

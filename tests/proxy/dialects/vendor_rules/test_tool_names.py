@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.endpoints import Target
-from proxy.dialects.middle.request import NAMED, USER, Request, Text, Tool, ToolCall, ToolChoice, Turn
+from proxy.dialects.middle.request import NAMED, USER, ConversationTurn, Request, Text, Tool, ToolCall, ToolChoice
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from tests.proxy.dialects.samples import (
     CHAT,
@@ -36,7 +36,10 @@ CALLERS = {"chat": (CHAT, VENDOR_A), "messages": (MESSAGES, VENDOR_C), "response
 
 
 def request_of(names: list[str], calls: tuple[str, ...] = (), choice_name: str = "") -> Request:
-    turns = [Turn(USER, [Text("hi")]), Turn("assistant", [ToolCall("c", name, "{}") for name in calls])]
+    turns = [
+        ConversationTurn(USER, [Text("hi")]),
+        ConversationTurn("assistant", [ToolCall("c", name, "{}") for name in calls]),
+    ]
     choice = ToolChoice(NAMED, choice_name) if choice_name else None
     return Request(turns, tools=[Tool(name) for name in names], tool_choice=choice)
 

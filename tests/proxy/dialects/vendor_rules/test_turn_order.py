@@ -10,12 +10,12 @@ from proxy.dialects.middle.request import (
     ASSISTANT,
     SYSTEM,
     USER,
+    ConversationTurn,
     Reasoning,
     Refusal,
     Text,
     ToolCall,
     ToolResult,
-    Turn,
     TurnPart,
 )
 from proxy.dialects.vendor_rules.turn_order import NO_RESULT, results_behind_calls
@@ -23,17 +23,17 @@ from proxy.dialects.vendor_rules.turn_order import NO_RESULT, results_behind_cal
 ROLES = {"user": USER, "system": SYSTEM, "assistant": ASSISTANT}
 
 
-def turn(word: str) -> Turn:
+def turn(word: str) -> ConversationTurn:
     """`call a`, `result a`, or who says something: `user`, `assistant`, `system`."""
     kind, _, id = word.partition(" ")
     if kind == "call":
-        return Turn(ASSISTANT, [ToolCall(id, "f", "{}")])
+        return ConversationTurn(ASSISTANT, [ToolCall(id, "f", "{}")])
     if kind == "result":
-        return Turn(USER, [ToolResult(id, [Text(f"result of {id}")])])
-    return Turn(ROLES[kind], [Text(word)])
+        return ConversationTurn(USER, [ToolResult(id, [Text(f"result of {id}")])])
+    return ConversationTurn(ROLES[kind], [Text(word)])
 
 
-def told(turns: list[Turn]) -> list[str]:
+def told(turns: list[ConversationTurn]) -> list[str]:
     return [word for each in turns for word in map(word_of, each.parts)]
 
 
@@ -47,7 +47,7 @@ def word_of(part: TurnPart) -> str:
     return part.text
 
 
-def check_accepted(turns: list[Turn]) -> None:
+def check_accepted(turns: list[ConversationTurn]) -> None:
     """Check the order that both vendors require: each call's result is in the turn behind it, and no other result."""
     open_ids: list[str] = []
     for each in turns:
@@ -108,11 +108,11 @@ def test_a_call_without_a_result_gets_one_that_says_so() -> None:
 
 
 def test_ids_that_repeat_in_each_turn_belong_to_the_turn_before() -> None:
-    turns = [Turn(USER, [Text("q")])]
+    turns = [ConversationTurn(USER, [Text("q")])]
     for number in range(3):
         turns += [
-            Turn(ASSISTANT, [ToolCall("0", f"f{number}", "{}")]),
-            Turn(USER, [ToolResult("0", [Text(f"r{number}")])]),
+            ConversationTurn(ASSISTANT, [ToolCall("0", f"f{number}", "{}")]),
+            ConversationTurn(USER, [ToolResult("0", [Text(f"r{number}")])]),
         ]
     assert results_behind_calls(turns) == turns
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.edges.http import heads_seen, server
 from proxy.edges.http.connection import MAX_QUEUED, MAX_UNREAD_BYTES, Connection, Handle
 from proxy.edges.http.heads_seen import HeadsSeen
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.server import HttpServer
 from proxy.records.messages import Incoming, Outgoing
@@ -109,7 +109,7 @@ async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], byt
             body += repr(error).encode()
         names = [name for name, _ in incoming.headers]
         values = [(incoming.header(name), list(incoming.header_values(name))) for name in (*names, "content-length")]
-        head = (incoming.method, incoming.target, incoming.declared_bytes, repr(incoming.fault))
+        head = (incoming.method, incoming.request_target, incoming.declared_bytes, repr(incoming.fault))
         requests.append((head, list(incoming.headers), values, body))
         outgoing.start(200, [], whole=b"ok")
 

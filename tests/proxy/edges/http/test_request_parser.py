@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import httptools
 import pytest
 
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
 from proxy.http_rules.header_names import HeaderNames

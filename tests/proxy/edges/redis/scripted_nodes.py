@@ -15,7 +15,7 @@ import hiredis
 
 from policy.limits.settlement import Reservation, Settlement
 from proxy.edges.redis.nodes.connection import AwaitedCommand, RedisCommand, encode
-from proxy.edges.redis.nodes.node import Node
+from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import GIVEN_BACK, WITHOUT_REDIS
 
 
@@ -54,8 +54,8 @@ class ScriptedNodes:
     def __init__(self) -> None:
         self.client = ScriptedClient()
         self.other_client = ScriptedClient()
-        self.node = Node(self.client)  # type: ignore[arg-type]  # a client by shape
-        self.other_node = Node(self.other_client)  # type: ignore[arg-type]
+        self.node = RedisNode(self.client)  # type: ignore[arg-type]  # a client by shape
+        self.other_node = RedisNode(self.other_client)  # type: ignore[arg-type]
         self.flushes = 0
 
     def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
@@ -70,10 +70,10 @@ class ScriptedNodes:
     def schedule_flush(self) -> None:
         self.flushes += 1
 
-    def of(self, slot: int) -> Node:
+    def of(self, slot: int) -> RedisNode:
         return self.node
 
-    def redirected(self, slot: int, error: str) -> Node | None:
+    def redirected(self, slot: int, error: str) -> RedisNode | None:
         return self.other_node if error.startswith("MOVED") else None
 
     @property

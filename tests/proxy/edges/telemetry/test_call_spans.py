@@ -159,7 +159,7 @@ async def test_stream_tells_when_its_first_chunk_came(rig: TracedRig) -> None:
 async def test_no_span_holds_content_a_key_or_the_upstreams_path(rig: TracedRig) -> None:
     rig.upstream.will(answer(completion(secret="an answer that nobody may read")))
     incoming = asking(messages=[{"role": "user", "content": PROMPT}])
-    incoming.target += "?beta=true&token=sesame"
+    incoming.request_target += "?beta=true&token=sesame"
     await rig.serve(incoming)
     everything = " ".join(span.to_json() for span in rig.ended.get_finished_spans())
     for hidden in (PROMPT, "nobody may read", KEY, KEY.partition(".")[2], "sesame", "https://vendor-b.test"):

@@ -18,7 +18,7 @@ from tests.trainer.edges.checkpoints.job import JOB_ID, Job, restore_of
 from tests.trainer.edges.checkpoints.object_filesystem import Objects, object_store
 from trainer.backend import BackendAwayError, RestoreError
 from trainer.edges.checkpoints import Store
-from trainer.edges.checkpoints.directory import Snapshot
+from trainer.edges.checkpoints.directory import CheckpointSnapshot
 
 MIB = 1024 * 1024
 
@@ -84,7 +84,7 @@ async def test_pauses_between_tries_grow(job: Job, objects: Objects) -> None:
     tries: list[float] = []
     real = job.sync._transfer.send
 
-    def counted(snapshot: Snapshot) -> tuple[CheckpointFile, ...]:
+    def counted(snapshot: CheckpointSnapshot) -> tuple[CheckpointFile, ...]:
         tries.append(job.clock.now)
         return real(snapshot)
 

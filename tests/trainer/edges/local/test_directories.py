@@ -42,7 +42,7 @@ def test_paths_that_lead_out_of_the_job_are_refused(tmp_path: Path, path: str) -
 def test_control_files_are_not_below_the_jobs_own_directory(tmp_path: Path) -> None:
     directory = AttemptDirectory(tmp_path)
 
-    assert directory.files not in directory.control(0).parents
+    assert directory.files not in directory.control_directory(0).parents
     assert directory.files in directory.checkpoints(replace(JOB, spec=replace(SPEC, checkpoint_path="control"))).parents
 
 

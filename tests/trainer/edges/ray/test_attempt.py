@@ -13,7 +13,7 @@ from policy.training.statuses import Outcome, Phase
 from tests.waiting import eventually
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.edges.ray.driver.attempt import Attempt
-from trainer.edges.ray.driver.parts import LostError, NodeStart, NoRoomError, Progress, Synced
+from trainer.edges.ray.driver.driver_parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import Output, Record
 from trainer.runner.state import Exit

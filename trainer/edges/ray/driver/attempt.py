@@ -1,6 +1,6 @@
 """One attempt at a job, as its driver runs it: reserve, start, watch and end the nodes, sync the checkpoints, tell all.
 
-Knows Ray only by `trainer/edges/ray/driver/parts.py`. See docs/reference/training.md#ray.
+Knows Ray only by `trainer/edges/ray/driver/driver_parts.py`. See docs/reference/training.md#ray.
 """
 
 import asyncio
@@ -10,8 +10,16 @@ from dataclasses import replace
 from policy.training.reports import JobReport, NodeState
 from policy.training.statuses import Outcome, Phase
 from trainer.backend import EnvironmentRefusedError, EnvironmentSource
+from trainer.edges.ray.driver.driver_parts import (
+    Checkpoints,
+    LostError,
+    Node,
+    NodeStart,
+    NoRoomError,
+    Placement,
+    Synced,
+)
 from trainer.edges.ray.driver.node_watch import NodeWatch
-from trainer.edges.ray.driver.parts import Checkpoints, LostError, Node, NodeStart, NoRoomError, Placement, Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import Record
 from trainer.stopping import StoppedError, unless_stopped

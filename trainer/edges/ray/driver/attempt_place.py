@@ -48,12 +48,12 @@ class AttemptPlace:
         """Make the directories of one node."""
         for path in (self.working_directory(rank), self.directory.temporary(rank)):
             path.mkdir(parents=True, exist_ok=True)
-        self.directory.control(rank).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        self.directory.control_directory(rank).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
 
     def remove_node(self, rank: int) -> None:
         """Remove the files of one node; with the last node of this machine all files of the attempt."""
         _remove(self.directory.node(rank))
-        _remove(self.directory.control(rank))
+        _remove(self.directory.control_directory(rank))
         if not any(self.directory.files.glob("node-*")):
             self.remove()
 

@@ -9,7 +9,7 @@ import asyncio
 from policy.training.reports import Restore
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
-from trainer.edges.ray.driver.parts import Synced
+from trainer.edges.ray.driver.driver_parts import Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.settings import CheckpointSizes
 

@@ -15,7 +15,7 @@ import ray
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.ray.driver import guard
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
-from trainer.edges.ray.driver.parts import NodeStart, Progress
+from trainer.edges.ray.driver.driver_parts import NodeStart, Progress
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import whole_lines
 from trainer.edges.ray.submissions import submission_id
@@ -37,7 +37,7 @@ class NodeActor:
         self._launch = launch
         self._rank = rank
         self._place = AttemptPlace(launch)
-        self._control = self._place.directory.control(rank)
+        self._control = self._place.directory.control_directory(rank)
         self._guard: subprocess.Popen[bytes] | None = None
 
     async def prepare(self) -> str:

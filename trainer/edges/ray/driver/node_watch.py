@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from policy.training.statuses import Outcome
 from trainer.edges.local.verdict import End, has_failed, verdict
-from trainer.edges.ray.driver.parts import LostError, Node
+from trainer.edges.ray.driver.driver_parts import LostError, Node
 from trainer.edges.ray.records import Output
 from trainer.runner.state import Exit
 

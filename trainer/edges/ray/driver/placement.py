@@ -16,8 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from policy.training.reports import Restore
 from trainer.edges.ray.driver.checkpoint_actor import CheckpointActor
+from trainer.edges.ray.driver.driver_parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.driver.node_actor import NodeActor
-from trainer.edges.ray.driver.parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.machines import NODE_ID_LABEL, bundle
 

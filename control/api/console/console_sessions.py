@@ -19,8 +19,8 @@ from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import origin_of
 from control.api.protocol.schemas import RequestV1
 from control.records.times import time_text
-from control.resources.console import sessions
-from control.resources.console.sessions import ConsoleSession
+from control.resources.console import console_sessions
+from control.resources.console.console_sessions import ConsoleSession
 from control.resources.console.visitors import Visitor, read_visitor
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, may_manage
@@ -61,8 +61,8 @@ async def _log_in(request: web.Request) -> web.Response:
     await dependencies.throttle.check(holders[0].prefix, request.method, PATH)
     if holders[0].kind is not KeyKind.FEDERATED:  # whose use is a call
         dependencies.last_used.note(holders[0].prefix)
-    token = await sessions.begin_session(dependencies.store, body.api_key, session_token(request))
-    return _with_cookie(request, token, sessions.VALID_MS // 1000)
+    token = await console_sessions.begin_session(dependencies.store, body.api_key, session_token(request))
+    return _with_cookie(request, token, console_sessions.VALID_MS // 1000)
 
 
 async def _received(request: web.Request) -> bytes:
@@ -87,7 +87,7 @@ async def _log_out(request: web.Request) -> web.Response:
     check_own_origin(request)
     token = session_token(request)
     if token is not None:
-        await sessions.end_session(request.app[DEPENDENCIES].store, token)
+        await console_sessions.end_session(request.app[DEPENDENCIES].store, token)
     return _with_cookie(request, "", 0)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from policy.deployments import SCALED_TO_ZERO
-from proxy.async_requests.requests import Attempt, AttemptRef, DeploymentRef, Outcome
+from proxy.async_requests.requests import AttemptRef, DeploymentRef, Outcome, RequestAttempt
 from proxy.async_requests.states import ErrorCode, Phase, Status
-from proxy.async_worker.runner import MAX_ASKS, STARTS_OF_ONE_WORKSPACE
+from proxy.async_worker.request_runner import MAX_ASKS, STARTS_OF_ONE_WORKSPACE
 from tests.fakes.upstream_client import Piece, answer
 from tests.proxy.async_worker.rig import D1, D2, A, B, Rig, turns
 
@@ -238,7 +238,7 @@ def hold_starts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Deploym
     go_on = asyncio.Event()
     starts: list[DeploymentRef] = []
 
-    async def slow_start(deployment: DeploymentRef, holder: str) -> Attempt | None:
+    async def slow_start(deployment: DeploymentRef, holder: str) -> RequestAttempt | None:
         starts.append(deployment)
         if deployment == D1:
             await go_on.wait()

@@ -14,7 +14,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.edges.sql import tables
 from control.edges.sql.store import Store
 from control.errors import DatabaseUnavailableError
-from control.resources.console import sessions
+from control.resources.console import console_sessions
 from control.retention import RetentionDays, delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of
@@ -240,7 +240,7 @@ async def test_cookie_is_secure_behind_a_tls_terminator(sqlite_plane: ControlPla
 async def test_session_ends_after_twelve_hours_and_its_row_is_deleted(
     plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "VALID_MS", 1)
+    monkeypatch.setattr(console_sessions, "VALID_MS", 1)
     ended = await logged_in(plane)
     (await ended.get(SESSION)).refused(401)
     monkeypatch.undo()
@@ -252,7 +252,7 @@ async def test_session_ends_after_twelve_hours_and_its_row_is_deleted(
 
 
 async def test_a_key_keeps_its_newest_sessions(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_PER_KEY", 2)
+    monkeypatch.setattr(console_sessions, "MAX_PER_KEY", 2)
     key = (await plane.post("/v1/api_keys", {"type": "WORKSPACE_MANAGE_ALL"})).ok()
     other = await logged_in(plane, key["api_key"])
     browsers = []
@@ -279,7 +279,7 @@ async def test_the_database_alone_opens_no_session_and_no_key(plane: ControlPlan
         stored = repr((await conn.execute(select(tables.console_sessions))).all())
     for secret in (token, plane.key, plane.key.partition(".")[2]):
         assert secret not in stored
-    session = await sessions.find_session(plane.store, token)
+    session = await console_sessions.find_session(plane.store, token)
     assert session is not None
     assert session.api_key() == plane.key
     assert plane.key not in repr(session)

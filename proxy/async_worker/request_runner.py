@@ -14,11 +14,11 @@ from weakref import WeakValueDictionary
 
 from policy.deployments import Where
 from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
-from proxy.async_requests.requests import Attempt, DeploymentRef, Work
+from proxy.async_requests.requests import DeploymentRef, RequestAttempt, Work
 from proxy.async_requests.states import Status
-from proxy.async_worker.attempts import Attempts
 from proxy.async_worker.deployments import Deployments
 from proxy.async_worker.places import Payload, Places
+from proxy.async_worker.request_attempts import RequestAttempts
 from proxy.async_worker.standings import Standings
 from proxy.capacity.call_load import Load
 from proxy.errors import PolicyUnavailableError
@@ -43,7 +43,7 @@ class RunnerParts:
 
     queue: AttemptQueue
     replicas: Replicas
-    attempts: Attempts
+    attempts: RequestAttempts
     places: Places
     deployments: Deployments
     meters: AsyncMeters
@@ -70,12 +70,12 @@ class _Ask:
 class _Begun:
     """An attempt that this process holds."""
 
-    attempt: Attempt
+    attempt: RequestAttempt
     payload: Payload
     held_since: float
 
 
-class Runner:
+class RequestRunner:
     """One process's attempts. Whoever sweeps the queue calls `found`."""
 
     def __init__(self, parts: RunnerParts) -> None:

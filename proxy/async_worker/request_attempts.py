@@ -28,7 +28,7 @@ from proxy.async_requests.outcomes import (
     outcome_of,
 )
 from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
-from proxy.async_requests.requests import Again, Attempt, AttemptRef, Failed, Outcome, Succeeded
+from proxy.async_requests.requests import Again, AttemptRef, Failed, Outcome, RequestAttempt, Succeeded
 from proxy.async_requests.states import Status
 from proxy.async_worker.answer_reading import RETRY_S, AnswerStore, discard, error_text
 from proxy.async_worker.leases import Leases
@@ -83,7 +83,7 @@ class AttemptParts:
 class _Run:
     """An attempt while it runs."""
 
-    attempt: Attempt
+    attempt: RequestAttempt
     call: BackgroundCall
     payload: Payload
     began: float = field(default_factory=perf_counter)
@@ -103,14 +103,14 @@ class _Run:
         return max(0.0, (self.attempt.run_until_ms - self.now_ms) / 1000)
 
 
-class Attempts:
+class RequestAttempts:
     """Runs attempts, any number at once."""
 
     def __init__(self, parts: AttemptParts) -> None:
         self._parts = parts
         self._finishing: set[asyncio.Task[None]] = set()
 
-    async def run(self, attempt: Attempt, call: BackgroundCall, payload: Payload, held_since: float) -> None:
+    async def run(self, attempt: RequestAttempt, call: BackgroundCall, payload: Payload, held_since: float) -> None:
         """Run the attempt to its end. Cancelled, it hands the request back, and the attempt is used up.
 
         `held_since`: before the queue was asked, by the clock of the leases.

@@ -1,10 +1,10 @@
 """The pauses between attempts, and when the launcher gives up."""
 
-from launcher.attempts import FIRST_DELAY_S, LONGEST_DELAY_S, MAX_FAILED_STARTS, STEADY_S, Attempts
+from launcher.start_attempts import FIRST_DELAY_S, LONGEST_DELAY_S, MAX_FAILED_STARTS, STEADY_S, StartAttempts
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    attempts = Attempts()
+    attempts = StartAttempts()
     pauses = []
     for _ in range(9):
         attempts.start_failed(100)
@@ -14,7 +14,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 def test_five_failed_starts_in_a_row_are_enough() -> None:
-    attempts = Attempts()
+    attempts = StartAttempts()
     for _ in range(MAX_FAILED_STARTS - 1):
         attempts.start_failed(0)
     seen = [attempts.is_exhausted]
@@ -30,7 +30,7 @@ def test_five_failed_starts_in_a_row_are_enough() -> None:
 
 
 def test_crashes_that_follow_closely_delay_more_each_time() -> None:
-    attempts = Attempts()
+    attempts = StartAttempts()
     attempts.serving_failed(0, 1)
     attempts.start_succeeded()
     attempts.serving_failed(0, 1)

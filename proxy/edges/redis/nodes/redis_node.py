@@ -10,7 +10,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClient
 from runtime.redis.slots import slot_of
 
 
-class Node:
+class RedisNode:
     """A server. `clock`: an estimate of its clock. `answered_through`: the highest number of a take that it answered.
 
     `has_settle`: it has loaded settle.lua, as far as is known.
@@ -30,7 +30,7 @@ class Node:
         return self.client.available and self.client.connected
 
 
-class Nodes(Protocol):
+class RedisNodes(Protocol):
     """All servers of one URL."""
 
     def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
@@ -45,10 +45,10 @@ class Nodes(Protocol):
     def schedule_flush(self) -> None:
         """Flush in this tick of the event loop."""
 
-    def of(self, slot: int) -> Node:
+    def of(self, slot: int) -> RedisNode:
         """The server of a slot, as far as is known."""
 
-    def redirected(self, slot: int, error: str) -> Node | None:
+    def redirected(self, slot: int, error: str) -> RedisNode | None:
         """The server that a command's error reply names: the caller enqueues it there at once, before anything else.
         None if the error is another one."""
 
@@ -57,7 +57,7 @@ class Nodes(Protocol):
         """True if at least one server replies."""
 
 
-async def execute(nodes: Nodes, key: bytes, *command: bytes) -> Any:
+async def execute(nodes: RedisNodes, key: bytes, *command: bytes) -> Any:
     """The reply to a command for `key`, which may be a `hiredis.ReplyError`. None if there is none in time."""
     slot = slot_of(key)
     reply = await nodes.of(slot).client.execute(*command)

@@ -7,7 +7,7 @@ STEADY_S = 30.0
 MAX_FAILED_STARTS = 5
 
 
-class Attempts:
+class StartAttempts:
     """Counts failures in a row. Failed starts lead to giving up; failures of serving replicas only delay the next."""
 
     def __init__(self) -> None:

@@ -16,14 +16,14 @@ _LOOK_SHARE = 20
 """A look that took long is not repeated until this many times as long has passed."""
 
 
-class Limits:
+class NodeLimits:
     """The limits of one node. `name` of its cgroup: see `cgroup`."""
 
     def __init__(self, launch: Launch) -> None:
         self._memory_mib = launch.memory_mib
         self.cgroup = Cgroup.make(launch.name)
         if self.cgroup is not None:
-            self.cgroup.limit(launch.memory_mib * _MIB, launch.millicpu)
+            self.cgroup.set_limits(launch.memory_mib * _MIB, launch.millicpu)
         if launch.cpus and (self.cgroup is None or not self.cgroup.has_cpu):
             _run_on(launch.cpus)
         self._is_watching = self.cgroup is None or not self.cgroup.has_memory

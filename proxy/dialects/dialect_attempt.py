@@ -13,7 +13,7 @@ from proxy.dialects.middle.sealing import Seals
 
 
 @dataclass(slots=True)
-class Attempt:
+class DialectAttempt:
     """One way to put a call to its target. Of a call that passes unchanged, shared by all such calls."""
 
     dialect: str

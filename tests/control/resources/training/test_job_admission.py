@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from control.errors import InvalidFieldError
 from control.records.training import BackendRecord
-from control.resources.training.admission import check_fits
 from control.resources.training.instance_types import gpu_memory_mib, instance_types
+from control.resources.training.job_admission import check_fits
 from policy.training.job_spec import JobSpec
 from policy.training.placement import Candidate, decide, unfit_field
 from policy.training.resources import Host, NodeResources

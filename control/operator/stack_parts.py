@@ -29,7 +29,7 @@ class StackError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StackPart:
     """One child: how to start it, when it is ready, how to stop it and how long that may take."""
 
     name: str
@@ -44,7 +44,7 @@ class Part:
 class PartRunner:
     """Runs one part from `begin` until `stop`, and restarts it if it dies once it was ready."""
 
-    def __init__(self, part: Part, say: Say) -> None:
+    def __init__(self, part: StackPart, say: Say) -> None:
         self._part = part
         self._say = say
         self.child: Child | None = None
